@@ -55,7 +55,7 @@ class BackendPlugin:
     Attributes:
         name: in configurations and on the command line.
         open_backend: ``(scenario, control_period_s=None, *, name=None)``: a backend that carries a scenario's loads,
-            with the methods of `slicepilot.training.evaluation.turns.TurnsBackend`; ``name``: of a running node.
+            with the methods of `slicepilot.training.evaluation.rollouts.LiveRunBackend`; ``name``: of a running node.
         open_guarded: ``(scenario, guard, *, name=None)``: the same under a guard
             (`slicepilot.training.finetune.guarded.Guarded`).
         open_node: ``(name, control_period_s, scenario)``: a `slicepilot.controller.loop.node.Node`.

@@ -54,12 +54,12 @@ class DatasetError(ConfigError):
         return cls(f"{where}: {problem}")
 
 
-def require_rows(path: Path, good: int, faults: Faults, accepted: str | None = None) -> None:
+def require_rows(path: Path, good: int, faults: Faults, expected: str | None = None) -> None:
     """Raises DatasetError for a file none of whose rows is good, with what has been noted of them."""
     if not good:
-        more = "" if accepted is None else f"; accepted: {accepted}"
-        told = "; ".join(faults.describe())
-        raise DatasetError.at(path, f"none of its {faults.left_out} rows can be used: {told}{more}")
+        more = "" if expected is None else f"; expected {expected}"
+        summary = "; ".join(faults.describe())
+        raise DatasetError.at(path, f"none of its {faults.left_out} rows can be used: {summary}{more}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Fault:
         line: physical line in the file, from 1, the header included; number of the document where there are no lines.
         kind: one of `MEANINGS`.
         column: the column at fault, if it is one.
-        value: what stands there, shortened.
+        value: the faulty value, shortened.
     """
 
     line: int
@@ -145,7 +145,7 @@ class Faults:
         return bool(self._counts)
 
     def examples(self, kind: FaultKind | None = None) -> list[Fault]:
-        """The first ones of one kind or of all, by line."""
+        """The first faults of a kind or of all kinds, by line."""
         chosen: Iterable[list[Fault]] = self._first.values() if kind is None else [self._first.get(kind, [])]
         return sorted((fault for faults in chosen for fault in faults), key=lambda fault: fault.line)
 

@@ -1,4 +1,4 @@
-"""Files that are whole whatever happens: written beside their place, flushed to disk, renamed; and what paths lead to.
+"""Files that are whole whatever happens: written to a temporary file, flushed to disk, renamed; and types of files.
 
 Nothing beside the standard library: the supervisor, which must stay tiny, writes with these too.
 """
@@ -18,7 +18,7 @@ LEFTOVERS = ".*.[0-9]*"  # glob of what a writer that was killed leaves behind
 def what_else(path: Path) -> str | None:
     """What lies at a path where that is neither a regular file nor a folder, such as ``is a FIFO (named pipe)``.
 
-    Opening a FIFO waits for whoever writes to it, and a device may have no end: this looks without opening.
+    Opening a FIFO waits for a writer, and a device may have no end: this looks without opening.
     """
     try:
         mode = path.stat().st_mode
@@ -51,7 +51,7 @@ def write_synced(path: Path, data: bytes, mode: int = READABLE) -> None:
 
 
 def replace_file(path: Path, data: bytes, mode: int = READABLE) -> None:
-    """Replace a file's contents in one step: readers see the old ones or the new ones, never half of either.
+    """Replace a file's contents in one step: readers see the old or the new contents, never half of either.
 
     Raises:
         OSError: it cannot be written; the old file is untouched and nothing else is left behind.

@@ -138,7 +138,7 @@ def _student(freedom: float, level: float) -> float:
 def stratified_interval(strata: Sequence[npt.ArrayLike], level: float = LEVEL) -> Interval:
     """Interval of the interquartile mean of all strata's values together, with the spread inside each stratum alone.
 
-    The deviation of a trimmed mean is that of the values once the ones cut off are set to the outermost ones kept
+    The deviation of a trimmed mean is that of the values once the values cut off are set to the outermost values kept
     (J. Tukey, D. McLaughlin, Sankhya A 25, 1963; K. Yuen, Biometrika 61(1), 1974). Strata add up their variances, and
     share the degrees of freedom as F. Satterthwaite has it (Biometrics Bulletin 2(6), 1946).
 
@@ -266,5 +266,5 @@ def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, q: float) -
     cumulative = np.cumsum(np.take_along_axis(np.asarray(weights, np.float64), order, axis=0), axis=0)
     total = cumulative[-1]
     reached = cumulative >= q * total
-    found = np.take_along_axis(ordered, np.argmax(reached, axis=0)[None], axis=0)[0]
-    return np.where(total > 0, found, 0.0)
+    result = np.take_along_axis(ordered, np.argmax(reached, axis=0)[None], axis=0)[0]
+    return np.where(total > 0, result, 0.0)

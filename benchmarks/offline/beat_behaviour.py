@@ -32,8 +32,7 @@ from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.intervals import Interval, interval, mean, paired_differences
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.rollouts import play
-from slicepilot.training.evaluation.turns import play_in_turns
+from slicepilot.training.evaluation.rollouts import interleaved_rollouts, simulate_rollout
 from slicepilot.training.offline.config import OfflineConfig
 from slicepilot.training.offline.data import open_dataset, select
 from slicepilot.training.offline.train import OfflineProgress, train_offline
@@ -83,7 +82,7 @@ def main() -> None:
 
 def trained(options: argparse.Namespace) -> list[Agent]:
     """A policy of each algorithm for each training seed."""
-    found: list[Agent] = []
+    results: list[Agent] = []
     with progress_bar() as progress:
         for name in options.algorithms.split(","):
             for seed in range(options.train_seeds):
@@ -103,8 +102,8 @@ def trained(options: argparse.Namespace) -> list[Agent]:
                     progress.update(task, completed=now.fraction)
 
                 result = train_offline(config, options.out / f"{Path(name).stem}-{seed}", report=report)
-                found.append(LearnedAgent(result.bundle, title))
-    return found
+                results.append(LearnedAgent(result.bundle, title))
+    return results
 
 
 def behaviours(episodes: EpisodeSet, scenario: Scenario, reward: str) -> list[Agent]:
@@ -123,14 +122,14 @@ def played(agents: Sequence[Agent], scenario: Scenario, options: argparse.Namesp
             recordings = []
             for agent in agents:
                 progress.update(task, description=f"playing {agent.name}")
-                recordings.append(play(agent, scenario, options.seeds, options.seed, weights))
+                recordings.append(simulate_rollout(agent, scenario, options.seeds, options.seed, weights))
                 progress.advance(task)
         else:
             from slicepilot.testbed.backend.backend import open_backend
 
             backend = open_backend(scenario, name=options.name)
             try:
-                recordings = play_in_turns(
+                recordings = interleaved_rollouts(
                     [(agent, scenario) for agent in agents],
                     backend,
                     options.seeds,
@@ -149,28 +148,28 @@ def played(agents: Sequence[Agent], scenario: Scenario, options: argparse.Namesp
 def standings(returns: dict[str, Returns], logged: Sequence[str]) -> list[Standing]:
     """Everybody against the best of the logged, in order of return."""
     best = max(logged, key=lambda name: float(returns[name].mean()))
-    found = [
+    results = [
         Standing(name, interval(values, mean), paired_differences(values, returns[best])[0])
         for name, values in returns.items()
     ]
-    return sorted(found, key=lambda one: -one.value.value)
+    return sorted(results, key=lambda item: -item.value.value)
 
 
 def show(table: Sequence[Standing], episodes: EpisodeSet, options: argparse.Namespace) -> None:
     """A table of 80 columns."""
     logged = set(episodes.behaviours)
-    best = next(one.name for one in table if one.name in logged)
+    best = next(item.name for item in table if item.name in logged)
     title = f"{options.scenario}, {options.backend}, {options.seeds} seeds, reward {options.reward}; "
     title += f"{episodes.num_steps:,} steps logged"
     shown = figures_table(title, ("policy", "return", f"above {best}", "verdict"))
-    for one in table:
-        verdict = "" if one.name in logged else "a tie"
+    for item in table:
+        verdict = "" if item.name in logged else "a tie"
         if not verdict:
-            verdict = "best logged" if one.name == best else "logged"
-        elif one.above.excludes_zero:
-            verdict = "better" if one.above.value > 0 else "worse"
-        spread = f"{one.above.value:+.3f} ({one.above.low:+.3f} to {one.above.high:+.3f})"
-        shown.add_row(one.name, f"{one.value.value:.3f}", "" if one.name == best else spread, verdict)
+            verdict = "best logged" if item.name == best else "logged"
+        elif item.above.excludes_zero:
+            verdict = "better" if item.above.value > 0 else "worse"
+        spread = f"{item.above.value:+.3f} ({item.above.low:+.3f} to {item.above.high:+.3f})"
+        shown.add_row(item.name, f"{item.value.value:.3f}", "" if item.name == best else spread, verdict)
     Console().print(shown)
 
 

@@ -193,16 +193,16 @@ def recorded(path: Path, scenario: Scenario, weights: RewardWeights, options: ar
         episodes = run(times, scenario, options.episodes, options.seed, weights, options, "data")
         write_episodes(episodes, path)
         return episodes
-    found = open_dataset(options.data)
+    result = open_dataset(options.data)
     wanted = {"period_s": scenario.control_period_s, "reward": dataclasses.asdict(weights)}
     for name, value in wanted.items():
-        if found.facts.get(name) != value:
-            raise ConfigError(f"data: {name} = {found.facts.get(name)}: expected {value}, as for the true rewards")
+        if result.facts.get(name) != value:
+            raise ConfigError(f"data: {name} = {result.facts.get(name)}: expected {value}, as for the true rewards")
     for name, value in (("backend", options.backend), ("scenario", scenario.name)):
-        others = {str(episode.info.get(name)) for episode in found} - {value}
+        others = {str(episode.info.get(name)) for episode in result} - {value}
         if others:
             raise ConfigError(f"data: {name} = {others.pop()}: expected {value}, as for the true rewards")
-    return found
+    return result
 
 
 def run(

@@ -4,7 +4,7 @@ the probe.
     python benchmarks/trace_probe/compare.py --pps 20000 --seconds 5 --repetitions 5
 
 Needs root, clang, and what `slicepilot testbed up` needs. Both ways measure the same UPF at N3 and behind the shared
-uplink, in turns. Counted is the time of the BPF programs by the kernel's statistics, of whoever reads what they write,
+uplink, in turns. Counted is the time of the BPF programs by the kernel's statistics, of their readers,
 and of the matching.
 """
 
@@ -42,22 +42,22 @@ def main() -> None:
     parser.add_argument("--read-every", type=float, default=1.0, help="seconds between the probe's figures (default 1)")
     options = parser.parse_args()
     ways = {"trace": measure_trace, "probe": measure_probe}
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    result: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as folder, BenchUpf() as upf, count_run_time():
         program = compile_trace(Path(folder))
         for _ in range(options.repetitions):
             for way, measure in ways.items():
-                found[way].append(measure(upf, options, program))
-    print(json.dumps(report(found, options.pps, options.seconds), indent=2))
+                result[way].append(measure(upf, options, program))
+    print(json.dumps(report(result, options.pps, options.seconds), indent=2))
 
 
-def report(found: dict[str, list[dict[str, float]]], pps: int, seconds: float) -> dict[str, Any]:
+def report(result: dict[str, list[dict[str, float]]], pps: int, seconds: float) -> dict[str, Any]:
     """Medians over the rounds; CPU in thousandths of one."""
     summary: dict[str, Any] = {"packets_per_s": pps, "seconds": seconds}
-    for way, rounds in found.items():
-        summary[way] = {key: statistics.median(one[key] for one in rounds) for key in rounds[0]}
+    for way, rounds in result.items():
+        summary[way] = {key: statistics.median(item[key] for item in rounds) for key in rounds[0]}
     ratios = [
-        trace["cpu_mcpu"] / probe["cpu_mcpu"] for trace, probe in zip(found["trace"], found["probe"], strict=True)
+        trace["cpu_mcpu"] / probe["cpu_mcpu"] for trace, probe in zip(result["trace"], result["probe"], strict=True)
     ]
     return summary | {"times_less_cpu": statistics.median(ratios), "times_less_cpu_range": [min(ratios), max(ratios)]}
 
@@ -88,8 +88,8 @@ def measure_trace(upf: BenchUpf, options: argparse.Namespace, program: Path) -> 
             try:
                 upf.send(options.pps, options.seconds)
             finally:
-                for one in reversed(attached):
-                    one.detach()
+                for item in reversed(attached):
+                    item.detach()
                 reader.kill()
                 _, _, usage = os.wait4(reader.pid, 0)
         in_kernel = sum((run_stats(fd) for fd in programs), RunStats())

@@ -16,10 +16,10 @@ def main() -> None:
     delays_us, missed = [], 0
     with Path(sys.argv[1]).open() as trace:
         for line in trace:
-            found = LINE.search(line)
-            if found is None:
+            result = LINE.search(line)
+            if result is None:
                 continue
-            point, packet, ns = found.groups()
+            point, packet, ns = result.groups()
             if point == "n3":
                 came[packet] = int(ns)
             elif (start := came.pop(packet, None)) is not None:

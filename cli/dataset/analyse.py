@@ -15,7 +15,7 @@ from slicepilot.cli.schemas.episodes import Analysed
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
 
 from .paths import ConditionOption, KindOption, QfiOption, UeOption, UnitOption, options_of, writing_to
-from .releases import tell
+from .releases import print_fact
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,20 +101,20 @@ def _analyse(
     # What takes long to import comes when the input is known to be good.
     from slicepilot.training.statistics.analysis import analyse as run
 
-    found = run(delays, baseline, resamples, seed, _shown(progress, "comparing"))
-    return replace(found, notes=(*tables.notes, *found.notes)), tables
+    result = run(delays, baseline, resamples, seed, _shown(progress, "comparing"))
+    return replace(result, notes=(*tables.notes, *result.notes)), tables
 
 
 def _shown(progress: Progress, name: str) -> Callable[[float], None]:
     """A bar that appears when there is something to show."""
     tasks: list[Any] = []
 
-    def tell_share(share: float) -> None:
+    def show_share(share: float) -> None:
         if not tasks:
             tasks.append(progress.add_task(name, total=1.0))
         progress.update(tasks[0], completed=share, visible=share < 1)
 
-    return tell_share
+    return show_share
 
 
 def _print(analysis: Analysis, files: list[Path]) -> None:
@@ -146,9 +146,9 @@ def _print(analysis: Analysis, files: list[Path]) -> None:
     for sentence in islice(sentences(analysis), MOST_SENTENCES):
         console.print(sentence, markup=False, highlight=False)
     for note in analysis.notes:
-        tell("note", note)
+        print_fact("note", note)
     folder = files[0].parent
-    tell("written", f"{folder}: {', '.join(path.name for path in files)}")
+    print_fact("written", f"{folder}: {', '.join(path.name for path in files)}")
 
 
 def _p_names() -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _print_regression(analysis: Analysis, unit: str) -> None:
         table.add_row(_short(first.term.name, LONGEST_TERM), *figures)
     console.print(table)
     against = ", ".join(f"{name} {level}" for name, level in analysis.regression.references.items())
-    tell("beta", "of a number per standard deviation" + (f", of a level against {against}" if against else ""))
+    print_fact("beta", "of a number per standard deviation" + (f", of a level against {against}" if against else ""))
 
 
 def _short(name: str, longest: int = LONGEST) -> str:

@@ -138,16 +138,10 @@ def _convert_table(
 
 
 def _table(source: Path, kind: str | None, options: Options, faults: Faults, show: Any) -> tuple[str, Stream]:
-    """The kind and the rows of a tidy table, in Parquet or CSV, or of a file of a release."""
-    from slicepilot.data.studies.kinds import of_table
+    """The kind and the rows of a tidy table, or of a file of a release."""
     from slicepilot.data.tables.tidy import read_description, read_tidy
-    from slicepilot.data.tables.tidy_csv import header_of, read_csv
 
     if what_is(source) == "tidy":
         return read_description(source).kind, read_tidy(source)
-    table = of_table(header_of(source)) if source.suffix == CSV and kind is None else None
-    if table is not None:
-        own, schema = table
-        return own.name, read_csv(source, schema, own.groups)
     own = kind_of(source, kind)
     return own.name, own.read(source, faults, options, show)

@@ -14,7 +14,7 @@ from slicepilot.configs import ConfigError
 from .convert import read_any_episodes
 from .missing import print_missing
 from .paths import ConditionOption, KindOption, QfiOption, UnitOption, kind_of, options_of, what_is
-from .releases import shown_bytes, tell
+from .releases import print_fact, shown_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,13 +73,13 @@ def _table(path: Path, kind: str | None, options: Options) -> dict[str, Any]:
             document = _document(path, own.kind, summary, own.faults, own.citation, own.licence, own.source)
             return document | study()
         faults = Faults()
-        found = kind_of(path, kind)
-        given = found.read(path, faults, options, lambda share: progress.update(task, completed=share))
-        stream, study = _with_study(given, found.name, path.name)
+        result = kind_of(path, kind)
+        given = result.read(path, faults, options, lambda share: progress.update(task, completed=share))
+        stream, study = _with_study(given, result.name, path.name)
         summary = summarise(stream)
-        release = find(found.release)
+        release = find(result.release)
         source = {"name": path.name, "bytes": path.stat().st_size}
-        document = _document(path, found.name, summary, faults.to_json(), release.citation, release.licence, source)
+        document = _document(path, result.name, summary, faults.to_json(), release.citation, release.licence, source)
         return document | study()
 
 
@@ -124,7 +124,7 @@ def _print_table(document: dict[str, Any]) -> None:
         table.add_row(name, own["unit"] or "", _shown(own["min"]), _shown(own["max"]), *empty)
     console.print(table)
     for name, counts in document["groups"].items():
-        tell(name, _shown_groups(counts))
+        print_fact(name, _shown_groups(counts))
     if rows := document.get("study"):
         table = figures_table("as the study's table", tuple(rows[0]))
         for row in rows:
@@ -132,16 +132,16 @@ def _print_table(document: dict[str, Any]) -> None:
         console.print(table)
     source = document["source"]
     digest = f", SHA-256 {source['sha256'][:16]}..." if "sha256" in source else ""
-    tell("source", f"{source['name']}, {shown_bytes(source['bytes'])}{digest}")
+    print_fact("source", f"{source['name']}, {shown_bytes(source['bytes'])}{digest}")
     if document["citation"]:
-        tell("cite", document["citation"])
-        tell("licence", document["licence"] or "none known")
+        print_fact("cite", document["citation"])
+        print_fact("licence", document["licence"] or "none known")
     faults = document["faults"]
     if not faults["total"]:
-        tell("faults", "none")
+        print_fact("faults", "none")
         return
     kinds = ", ".join(f"{kind} {own['count']:,}" for kind, own in faults["kinds"].items())
-    tell("faults", f"{kinds}; {faults['left_out']:,} rows left out; see `dataset validate`")
+    print_fact("faults", f"{kinds}; {faults['left_out']:,} rows left out; see `dataset validate`")
 
 
 def _episodes(path: Path, what: str) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _episodes(path: Path, what: str) -> dict[str, Any]:
         "action": list(first.actions.shape[1:]),
         "decisions": sorted(first.decisions),
         "behaviours": behaviours,
-        "missing": [one.to_json() for one in missing_of(episodes)],
+        "missing": [item.to_json() for item in missing_of(episodes)],
         "facts": dict(episodes.facts),
     }
 
@@ -190,12 +190,12 @@ def _print_episodes(document: dict[str, Any]) -> None:
     print_missing(document["missing"])
     facts = document["facts"]
     slices = ", ".join(str(spec.get("name")) for spec in facts.get("slices", []))
-    tell("slices", slices or "not said")
-    tell("period", f"{facts['period_s']:g} s" if "period_s" in facts else "not said")
-    tell("shapes", f"observation {document['observation']}, action {document['action']}")
-    tell("kept", ", ".join(document["decisions"]) or "no further columns")
+    print_fact("slices", slices or "not said")
+    print_fact("period", f"{facts['period_s']:g} s" if "period_s" in facts else "not said")
+    print_fact("shapes", f"observation {document['observation']}, action {document['action']}")
+    print_fact("kept", ", ".join(document["decisions"]) or "no further columns")
     if stand_ins := facts.get("stand_ins"):
-        tell("but", "; ".join(f"{name}: {what}" for name, what in stand_ins.items()))
+        print_fact("but", "; ".join(f"{name}: {what}" for name, what in stand_ins.items()))
 
 
 def _shown(value: Any) -> str:
@@ -207,7 +207,7 @@ def _shown(value: Any) -> str:
 
 def _shown_groups(counts: dict[str, int] | None) -> str:
     if counts is None:
-        return "too many to tell apart"
+        return "too many values"
     shown = [f"{name}: {count:,}" for name, count in list(counts.items())[:SHOWN_GROUPS]]
     more = [f"and {len(counts) - SHOWN_GROUPS} more"] if len(counts) > SHOWN_GROUPS else []
     return ", ".join([*shown, *more])

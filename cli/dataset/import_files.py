@@ -19,11 +19,11 @@ from .paths import (
     UeOption,
     UnitOption,
     options_of,
+    report_unusable,
     shown_few,
-    tell_unusable,
     writing_to,
 )
-from .releases import tell_known
+from .releases import print_known
 from .validate import print_faults
 
 if TYPE_CHECKING:
@@ -61,12 +61,12 @@ def import_files(
 
     options = options_of(unit, qfi, condition, ue)
     chosen = None if kind is None else find(kind)
-    found, others, unusable = _files(paths, chosen)
+    result, others, unusable = _files(paths, chosen)
     made: dict[Path, Description] = {}
     sources: dict[Path, Path] = {}
     replaced: set[Path] = set()
     with writing_to(out), progress_bar() as progress:
-        for path, own in found:
+        for path, own in result:
             try:
                 target = _free(out, own, path, options, made)
                 replaced |= {target} if target.exists() else set()
@@ -80,7 +80,7 @@ def import_files(
         print_json(_document(made, others, unusable, joined), Imported)
     else:
         _print(made, sources, others, joined)
-    tell_unusable(unusable)
+    report_unusable(unusable)
 
 
 def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kind]], list[Path], list[str]]:
@@ -91,7 +91,7 @@ def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kin
     """
     from slicepilot.data.studies.kinds import detect, detected, files_below, is_paperwork
 
-    found: list[tuple[Path, Kind]] = []
+    result: list[tuple[Path, Kind]] = []
     others: list[Path] = []
     unusable: list[str] = []
     for path in files_below(paths):
@@ -106,15 +106,15 @@ def _files(paths: list[Path], chosen: Kind | None) -> tuple[list[tuple[Path, Kin
         if own is None:
             others.append(path)
         else:
-            found.append((path, own))
-    if not found and not unusable:
+            result.append((path, own))
+    if not result and not unusable:
         shown = ", ".join(map(str, paths))
         raise ConfigError(f"paths = {shown}: no file of a known kind; `dataset list` shows the known releases")
-    return found, others, unusable
+    return result, others, unusable
 
 
 def _free(out: Path, kind: Kind, path: Path, options: Options, made: dict[Path, Description]) -> Path:
-    """The table's name: kind, what tells the file from others, and a number where that is not enough.
+    """The table's name: kind, what distinguishes the file, and a number where that is not enough.
 
     A table of an earlier import keeps its name unless it was made of the same file.
     """
@@ -169,7 +169,7 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
         return {"path": str(path), "problem": str(error)}
     write_episodes(joined.episodes, path)
     figures = {"episodes": len(joined.episodes), "steps": joined.episodes.num_steps, "runs": joined.runs}
-    missing = [one.to_json() for one in missing_of(joined.episodes)]
+    missing = [item.to_json() for item in missing_of(joined.episodes)]
     return {"path": str(path)} | figures | {"points_left_out": joined.left_out, "missing": missing}
 
 
@@ -205,7 +205,7 @@ def _print(
             table.add_row(path.name, f"{own.rows:,}", f"{own.faults['left_out']:,}", f"{own.faults['total']:,}")
         console.print(table)
     for path, own in made.items():
-        tell_known(str(sources[path]), _as_known(own))
+        print_known(str(sources[path]), _as_known(own))
     if joined is not None and "problem" in joined:
         _say(f"no {joined['path']}: {joined['problem']}")
     elif joined is not None:

@@ -1,4 +1,4 @@
-"""What commands on datasets are told, and what lies at a path that they are given."""
+"""Options that commands on datasets share, and detection of file types."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def writing_to(folder: Path) -> Iterator[None]:
         raise ConfigError(f"out = {str(folder)!r}: {why}; expected a writable folder") from error
 
 
-def tell_unusable(problems: Sequence[str]) -> None:
+def report_unusable(problems: Sequence[str]) -> None:
     """One line for each file that could not be used; raises ConfigError with the last of them, if there is one."""
     for line in problems[:-1]:
         stderr.print(f"slicepilot: error: {line}", markup=False, highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slicepilot.env.simulator.hardware import Hardware
     from slicepilot.env.simulator.scenario import Scenario
     from slicepilot.env.slices import SliceSet
-    from slicepilot.training.evaluation.turns import TurnsBackend
+    from slicepilot.training.evaluation.rollouts import LiveRunBackend
 
 AS_FOUND = "as-found"
 SECONDS = 60.0
@@ -40,7 +40,7 @@ def play_scenario(
     from slicepilot.training.recording.recording import record_live
 
     _check_sight(made)
-    backend: TurnsBackend = plugin(backend_name).call("open_backend", played, name=name)
+    backend: LiveRunBackend = plugin(backend_name).call("open_backend", played, name=name)
     with closing(backend), _shown(episodes * len(made)) as show:
 
         def on_run(turn: int, who: str) -> None:

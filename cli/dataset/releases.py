@@ -42,7 +42,7 @@ def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JS
             ("at", release.repository or "not known"),
             ("note", release.note),
         ):
-            tell(label, text)
+            print_fact(label, text)
 
 
 def fetch(
@@ -93,17 +93,17 @@ def fetch(
             known = "as published" if f.checked else "none published to compare with"
             console.print(f"{f.path}  {shown_bytes(f.num_bytes)}", highlight=False, markup=False, soft_wrap=True)
             console.print(f"  SHA-256 {f.sha256} ({known})", highlight=False, markup=False, soft_wrap=True)
-            tell_known(str(f.path), release.as_known(f.path.name, f.num_bytes, f.sha256))
+            print_known(str(f.path), release.as_known(f.path.name, f.num_bytes, f.sha256))
         if fetched:
-            tell("cite", release.citation)
-            tell("licence", release.licence or "none known")
+            print_fact("cite", release.citation)
+            print_fact("licence", release.licence or "none known")
     for line in failed:
         stderr.print(f"slicepilot: error: {line}", markup=False, highlight=False, soft_wrap=True)
     if failed:
         raise typer.Exit(1)
 
 
-def tell_known(name: str, as_known: bool | None) -> None:
+def print_known(name: str, as_known: bool | None) -> None:
     """A line about a file of a release; a warning where it is another than is known, nothing where none is known."""
     if as_known is None:
         return
@@ -124,7 +124,7 @@ def shown_bytes(count: int) -> str:
     return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
 
 
-def tell(label: str, text: str) -> None:
+def print_fact(label: str, text: str) -> None:
     """A line with a label, wrapped below its own beginning."""
     from rich.padding import Padding
     from rich.table import Table

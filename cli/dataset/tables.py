@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from slicepilot.data.tables.tidy import Stream
     from slicepilot.training.statistics.collect import Source
 
-Tell = Callable[[float], None]
+OnProgress = Callable[[float], None]
 
 
 @dataclass
 class Tables:
-    """What some paths hold; rows are read when they are asked for.
+    """Contents of some paths; rows are read when they are needed.
 
     Attributes:
         delays: tables with delays.
         resources: tables of what the runs of latencies used.
-        skipped: names of tables and files without the delays asked for.
+        skipped: names of tables and files without the requested delays.
         faults: of files that are not imported, by name, filled while they are read.
         broken: files that cannot be read and why, those of records filled as well.
     """
@@ -52,7 +52,9 @@ class Tables:
         return notes
 
 
-def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value: str | None, tell: Tell) -> Tables:
+def open_tables(
+    paths: Sequence[Path], kind: str | None, options: Options, value: str | None, report: OnProgress
+) -> Tables:
     """Open tables of `dataset import`, files of releases, episodes, Minari datasets and records.
 
     Args:
@@ -60,8 +62,8 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
             are left out.
         kind: of released files; None: as they look.
         options: what such files do not say themselves.
-        value: the column of delays that is asked for.
-        tell: told, while rows are read, the share of all that has been read.
+        value: the requested column of delays.
+        report: called, while rows are read, with the share of all that has been read.
 
     Raises:
         ConfigError: a path that does not exist, a file of no known kind, no delays in any.
@@ -69,27 +71,27 @@ def open_tables(paths: Sequence[Path], kind: str | None, options: Options, value
     from slicepilot.data.faults import DatasetError
     from slicepilot.data.studies.kinds import files_below
 
-    found = Tables()
-    opening = _Opening(kind, options, found, tell)
+    result = Tables()
+    opening = _Opening(kind, options, result, report)
     for path in paths:
         if path.is_dir() and what_is(path) == "folder":
             for file in files_below([path]):
                 try:
                     if _is_known(file, kind):
-                        _add(found, opening, file, value)
+                        _add(result, opening, file, value)
                     else:
-                        found.skipped.append(file.name)
+                        result.skipped.append(file.name)
                 except DatasetError as error:
-                    found.broken[file.name] = str(error).removeprefix(f"{file}: ")
+                    result.broken[file.name] = str(error).removeprefix(f"{file}: ")
         else:
-            _add(found, opening, path, value)
-    if not found.delays:
-        for name, problem in found.broken.items():
+            _add(result, opening, path, value)
+    if not result.delays:
+        for name, problem in result.broken.items():
             raise ConfigError(f"{name}: {problem}")
         wanted = f"a column {value}" if value else "a column such as delay_us or latency_ns"
         shown = ", ".join(map(str, paths))
         raise ConfigError(f"path = {shown}: no delays in it; expected files and folders with {wanted}")
-    return found
+    return result
 
 
 def _is_known(file: Path, kind: str | None) -> bool:
@@ -108,28 +110,28 @@ def _is_known(file: Path, kind: str | None) -> bool:
         return False
 
 
-def _add(found: Tables, opening: _Opening, path: Path, value: str | None) -> None:
+def _add(result: Tables, opening: _Opening, path: Path, value: str | None) -> None:
     """Put a table where it belongs; the first one with delays says which column the others must have."""
     from slicepilot.training.statistics.collect import Source
     from slicepilot.training.statistics.columns import delay_column
     from slicepilot.training.statistics.context import RUN
 
     name, stream = opening.open(path)
-    wanted = delay_column(found.delays[0].stream.schema, value) if found.delays else value
+    wanted = delay_column(result.delays[0].stream.schema, value) if result.delays else value
     if delay_column(stream.schema, wanted) is not None:
-        taken = name in {source.name for source in found.delays}
-        found.delays.append(Source(f"{path.absolute().parent.name}/{name}" if taken else name, stream))
+        taken = name in {source.name for source in result.delays}
+        result.delays.append(Source(f"{path.absolute().parent.name}/{name}" if taken else name, stream))
     elif {*RUN, "time_s"} <= set(stream.schema.names):
-        found.resources.append(stream)
+        result.resources.append(stream)
     else:
-        found.skipped.append(path.name)
+        result.skipped.append(path.name)
 
 
 class _Opening:
     """Opens one path after the other, and adds up how much of all has been read."""
 
-    def __init__(self, kind: str | None, options: Options, found: Tables, tell: Tell) -> None:
-        self._kind, self._options, self._found, self._tell = kind, options, found, tell
+    def __init__(self, kind: str | None, options: Options, result: Tables, report: OnProgress) -> None:
+        self._kind, self._options, self._found, self._report = kind, options, result, report
         self._shares: list[float] = []
 
     def open(self, path: Path) -> tuple[str, Stream]:
@@ -137,19 +139,19 @@ class _Opening:
         self._shares.append(0.0)
         number = len(self._shares) - 1
 
-        def tell(share: float) -> None:
+        def report(share: float) -> None:
             self._shares[number] = share
-            self._tell(sum(self._shares) / len(self._shares))
+            self._report(sum(self._shares) / len(self._shares))
 
         what = what_is(path)
         if what == "tidy":
             from slicepilot.data.tables.tidy import read_description, read_tidy
 
-            return path.stem, _counted(read_tidy(path), read_description(path).rows, tell)
+            return path.stem, _counted(read_tidy(path), read_description(path).rows, report)
         if what == "records":
             from slicepilot.training.statistics.slice_rows import record_rows
 
-            return path.name, record_rows(path, self._found.broken, tell)
+            return path.name, record_rows(path, self._found.broken, report)
         if what in {"episodes", "minari"}:
             from slicepilot.training.statistics.slice_rows import episode_rows
 
@@ -161,11 +163,11 @@ class _Opening:
         kind = kind_of(path, self._kind)
         name = "-".join(filter(None, [kind.name, kind.label(path, self._options)]))
         faults = self._found.faults.setdefault(str(path), Faults())
-        return name, kind.read(path, faults, self._options, tell)
+        return name, kind.read(path, faults, self._options, report)
 
 
-def _counted(stream: Stream, rows: int, tell: Tell) -> Stream:
-    """The same rows, telling how many of them have been read."""
+def _counted(stream: Stream, rows: int, report: OnProgress) -> Stream:
+    """The same rows, reporting the share that has been read."""
     from slicepilot.data.tables.tidy import Stream
 
     def batches() -> Iterator[Any]:
@@ -173,6 +175,6 @@ def _counted(stream: Stream, rows: int, tell: Tell) -> Stream:
         for batch in stream.batches:
             yield batch
             seen += batch.num_rows
-            tell(seen / max(rows, 1))
+            report(seen / max(rows, 1))
 
     return Stream(stream.schema, batches(), stream.groups)

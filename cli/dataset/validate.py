@@ -19,8 +19,8 @@ from .paths import (
     UnitOption,
     kind_of,
     options_of,
+    report_unusable,
     shown_few,
-    tell_unusable,
     what_is,
 )
 
@@ -73,12 +73,12 @@ def validate(
         document = {"checked": checked, "unusable": unusable, "not_checked": [str(file) for file in others]}
         print_json(document, Validated)
     else:
-        for one in checked:
-            _print_check(one)
+        for item in checked:
+            _print_check(item)
         if others:
             _say(f"not checked, of no known kind: {shown_few(others)}")
-    tell_unusable(unusable)
-    if any(one["faults"]["total"] for one in checked):
+    report_unusable(unusable)
+    if any(item["faults"]["total"] for item in checked):
         raise typer.Exit(1)
 
 
@@ -119,10 +119,10 @@ def _check_episodes(path: Path, faults: Faults) -> int:
     return episodes.num_steps
 
 
-def _print_check(one: dict[str, Any]) -> None:
-    faults = one["faults"]
-    found = f"{faults['total']:,} faults, {faults['left_out']:,} rows left out" if faults["total"] else "no faults"
-    _say(f"{one['path']}: {one['kind']}, {one['rows']:,} rows, {found}")
+def _print_check(item: dict[str, Any]) -> None:
+    faults = item["faults"]
+    result = f"{faults['total']:,} faults, {faults['left_out']:,} rows left out" if faults["total"] else "no faults"
+    _say(f"{item['path']}: {item['kind']}, {item['rows']:,} rows, {result}")
     print_faults(faults)
 
 

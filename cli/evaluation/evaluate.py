@@ -182,20 +182,20 @@ def _judge_live(
     """One scenario on real UPFs, agents interleaved, with progress."""
     from slicepilot.configs.backends import plugin
     from slicepilot.env.reward import RewardWeights
-    from slicepilot.training.evaluation.judge import judge, plays_of
-    from slicepilot.training.evaluation.turns import TurnsBackend, play_in_turns
+    from slicepilot.training.evaluation.judge import judge, runs_of
+    from slicepilot.training.evaluation.rollouts import LiveRunBackend, interleaved_rollouts
 
-    plays = plays_of(played, made)
-    backend: TurnsBackend = plugin(settings.backend).call("open_backend", played)
+    runs = runs_of(played, made)
+    backend: LiveRunBackend = plugin(settings.backend).call("open_backend", played)
     try:
         with progress_bar() as progress:
-            task = progress.add_task("evaluating", total=settings.seeds * len(plays))
+            task = progress.add_task("evaluating", total=settings.seeds * len(runs))
 
             def on_run(repetition: int, agent: str) -> None:
                 progress.update(task, advance=1, description=f"{played.name}, run {repetition + 1}: {agent}")
 
             weights = RewardWeights.from_yaml(settings.reward)
-            recordings = play_in_turns(plays, backend, settings.seeds, settings.seed, weights, on_run)
+            recordings = interleaved_rollouts(runs, backend, settings.seeds, settings.seed, weights, on_run)
     finally:
         backend.close()
     return judge(played, made, settings, recordings, [a.name for a in learned] or _first_heuristic(made))
@@ -225,7 +225,7 @@ def _settings(
 def _drawn(
     suite: str | None, seed: int | None, count: int | None, scenarios: list[str] | None
 ) -> tuple[int, int] | None:
-    """Seed and number of the scenarios to draw; None for named ones. Raises `ConfigError` for both."""
+    """Seed and number of the scenarios to draw; None for named scenarios. Raises `ConfigError` for both."""
     if suite is None:
         if count is not None:
             raise ConfigError(f"scenarios = {count}: needs --suite drawn")
@@ -252,7 +252,7 @@ def _scenarios(config: EvaluationConfig) -> list[Scenario]:
 
 
 def _make_agents(scenario: Scenario, config: EvaluationConfig, learned: Sequence[LearnedAgent]) -> list[Agent]:
-    """The learned agents and every agent whose name is asked for, made for the scenario's slices and node.
+    """The learned agents and every requested agent, made for the scenario's slices and node.
 
     Raises:
         ConfigError: a name that does not exist, a pattern that matches none.

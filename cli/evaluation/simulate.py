@@ -100,13 +100,13 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
 
     from slicepilot.agents.heuristics.registry import make
     from slicepilot.env.simulator.scenario import Scenario
-    from slicepilot.training.evaluation.rollouts import play
+    from slicepilot.training.evaluation.rollouts import simulate_rollout
 
     scenario = Scenario.from_yaml(scenario_name)
     agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())
     with progress_bar() as progress:
         task = progress.add_task(f"{scenario.name} under {agent.name}", total=scenario.num_steps)
-        rollout = play(agent, scenario, 1, seed, on_period=lambda: progress.advance(task))
+        rollout = simulate_rollout(agent, scenario, 1, seed, on_period=lambda: progress.advance(task))
     figures: list[dict[str, Any]] = [
         {
             "slice": name,

@@ -32,7 +32,7 @@ def run_finetune(
 ) -> None:
     """Fine-tune as the command line says; ``start`` is of the offline ``run``, or of the fine-tuning to ``resume``."""
     from slicepilot.training.finetune.config import FinetuneConfig
-    from slicepilot.training.finetune.pupil import is_finetune, offline_config_of
+    from slicepilot.training.finetune.learner import is_finetune, offline_config_of
     from slicepilot.training.finetune.train import finetune, resumed_config
 
     if resume is None and is_finetune(start):
@@ -97,8 +97,8 @@ def _tell(settings: FinetuneConfig, result: FinetuneResult, as_json: bool) -> No
                 for done in result.rounds
             ],
             "judged": {
-                name: {"guard_touched_ratio": one.touched_ratio, "guard_reasons": dict(sorted(one.reasons.items()))}
-                for name, one in verdict.interventions.items()
+                name: {"guard_touched_ratio": item.touched_ratio, "guard_reasons": dict(sorted(item.reasons.items()))}
+                for name, item in verdict.interventions.items()
             },
         }
         print_json(figures, FineTuned)

@@ -17,7 +17,7 @@ Show = Callable[[float, str], None]
 
 
 def folder_for(out: Path | None, resume: Path | None, name: str) -> Path:
-    """Where a run goes: where it is told to, else where the run lies that it resumes, else a new folder."""
+    """The output folder of a run: as given, else that of the resumed run, else a new folder."""
     if out is not None:
         return out
     if resume is not None:

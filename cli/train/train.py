@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """Where runs come from, in place of what the configuration says."""
+    """The source of runs, instead of the configuration's."""
 
     scenario: str | None
     mixture: str | None
@@ -77,7 +77,7 @@ def train(
     Example: slicepilot train --finetune runs/iql-seed0 -c simulator
     """
     try:
-        from slicepilot.training.finetune.pupil import is_finetune
+        from slicepilot.training.finetune.learner import is_finetune
         from slicepilot.training.offline.train import is_offline
         from slicepilot.training.runs.checkpoint import Checkpoint
     except ModuleNotFoundError as error:

@@ -67,7 +67,7 @@ def tune(
         task = bar.add_task(f"{len(sweep.trials)} trials", total=1.0)
         result = run_sweep(sweep, address, parallel, lambda done, _: bar.update(task, completed=done))
     _tell(result, time.monotonic() - started, as_json)
-    failed = [trial.name for trial, one in _rows(result) if one.status == "failed"]
+    failed = [trial.name for trial, item in _rows(result) if item.status == "failed"]
     if failed:
         raise typer.Exit(1)
 
@@ -87,21 +87,21 @@ def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
         f"{sweep.name}: {len(sweep.trials)} trials in {elapsed_s:.0f} s",
         ("trial", sweep.config.metric, "reward", "budget\n%", "starts", "status"),
     )
-    for number, (trial, one) in enumerate(_rows(result)):
-        metric, reward = result.metric_of(one), one.metrics.get("reward")
+    for number, (trial, item) in enumerate(_rows(result)):
+        metric, reward = result.metric_of(item), item.metrics.get("reward")
         first, *rest = label(trial.values).split() or [""]
         named = "\n    ".join([f"{trial.name} {first}", *rest])
         table.add_row(
             f"[bold]{named}[/bold]" if number == result.best else named,
             *("-" if value is None else f"{value:.4f}" for value in (metric, reward)),
-            f"{one.metrics.get('progress_pct', 0.0):.0f}",
-            str(one.starts),
-            one.status,
+            f"{item.metrics.get('progress_pct', 0.0):.0f}",
+            str(item.starts),
+            item.status,
         )
     console.print(table)
-    for trial, one in _rows(result):
-        if one.error is not None:
-            console.print(f"trial {trial.name} has failed: {one.error}", soft_wrap=True, highlight=False, markup=False)
+    for trial, item in _rows(result):
+        if item.error is not None:
+            console.print(f"trial {trial.name} has failed: {item.error}", soft_wrap=True, highlight=False, markup=False)
     if result.best is not None:
         best = f"best trial {sweep.trials[result.best].name}: bundle {result.outcomes[result.best].bundle}"
         console.print(best, soft_wrap=True, highlight=False, markup=False)
@@ -109,7 +109,7 @@ def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
 
 
 def _how_to_go_on(sweep: Sweep, result: SweepResult) -> None:
-    if any(one.status in {"failed", "unfinished"} for one in result.outcomes):
+    if any(item.status in {"failed", "unfinished"} for item in result.outcomes):
         console.print(f"go on: slicepilot tune --resume {sweep.folder}", soft_wrap=True, highlight=False, markup=False)
 
 
@@ -127,17 +127,17 @@ def _document(result: SweepResult, elapsed_s: float) -> dict[str, object]:
             {
                 "trial": trial.name,
                 "values": trial.values,
-                "status": one.status,
-                "metric": result.metric_of(one),
-                "progress_pct": one.metrics.get("progress_pct", 0.0),
-                "steps": int(one.metrics.get("steps", 0)),
-                "train_s": one.metrics.get("elapsed_s", 0.0),
-                "reward_per_step": one.metrics.get("reward"),
-                "starts": one.starts,
-                "bundle": None if one.bundle is None else str(one.bundle),
-                "run_id": one.run_id,
-                "error": one.error,
+                "status": item.status,
+                "metric": result.metric_of(item),
+                "progress_pct": item.metrics.get("progress_pct", 0.0),
+                "steps": int(item.metrics.get("steps", 0)),
+                "train_s": item.metrics.get("elapsed_s", 0.0),
+                "reward_per_step": item.metrics.get("reward"),
+                "starts": item.starts,
+                "bundle": None if item.bundle is None else str(item.bundle),
+                "run_id": item.run_id,
+                "error": item.error,
             }
-            for trial, one in _rows(result)
+            for trial, item in _rows(result)
         ],
     }

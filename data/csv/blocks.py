@@ -387,7 +387,7 @@ def _column(values: tuple[Any, ...], kind: Any) -> Any:
     """An Arrow array of converted values (N,), None for null."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         there = np.asarray([value is not None for value in values], np.bool_)
-        plain = np.asarray([value or 0 for value in values], kind.to_pandas_dtype())
+        plain = np.asarray([0 if value is None else value for value in values], kind.to_pandas_dtype())
         return numbers(plain, valid=None if there.all() else there)
     text = texts(values)
     return text.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else text.cast(kind)

@@ -13,7 +13,7 @@ _TOLERANCE = 1e-4  # of float32 on encoded axes
 
 def check_episodes(episodes: EpisodeSet, faults: Faults) -> None:
     """Note ``range`` faults: steps (from 1, counted through all episodes) with observations, actions or rewards that
-    are not finite, and encoded ones outside of [-1, 1]. That a step has no reward is no fault where something was not
+    are not finite, and encoded values outside of [-1, 1]. That a step has no reward is no fault where something was not
     measured: the episode says so itself."""
     start = 1
     for episode in episodes:

@@ -1,7 +1,7 @@
 """Episodes in memory: what was seen, done and earned, one step after the other.
 
 What observations and actions mean is `slicepilot.env.encoding`'s; here they are arrays. An action is what was applied;
-what the policy had asked for, before bounds, rounding and the guard, stands beside it, because it is what the policy's
+what the policy wanted, before bounds, rounding and the guard, is kept beside it, because it is what the policy's
 density is about.
 """
 
@@ -25,7 +25,7 @@ class Episode:
         observations: (T + 1, S, D) tables as the policy sees them, or (T + 1, D) for tasks of other kinds.
         actions: (T, S, 3) as applied, in [-1, 1], or (T, K).
         rewards: (T,), of the period that follows the action.
-        wanted: as ``actions``, what the policy asked for; may lie outside of [-1, 1].
+        wanted: as ``actions``, what the policy wanted; may lie outside of [-1, 1].
         log_density: (T,), natural logarithm of the density of ``wanted`` under the policy. NaN where it is not known,
             as of a policy that does not draw, and where the decision was taken before and is only held.
         behaviour: name of the policy that acted.
@@ -109,7 +109,7 @@ class Episode:
         lengths |= {name: len(column) - 1 for name, column in after.items() if column is not None}
         for name, length in lengths.items():
             if length != steps:
-                raise ValueError(f"{name}: {length} steps; accepted: {steps}, as many as actions")
+                raise ValueError(f"{name}: {length} steps; expected {steps}, as many as actions")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class EpisodeSet:
     def transitions(self) -> Transitions:
         """All steps in a row; raises ValueError without any."""
         if not self.num_steps:
-            raise ValueError("episodes: no step in any of them; accepted: at least one")
+            raise ValueError("episodes: no step in any of them; expected at least one")
         parts = [episode for episode in self.episodes if len(episode)]
         lengths = np.asarray([len(episode) for episode in parts], np.int64)
         last = np.cumsum(lengths) - 1

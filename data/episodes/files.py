@@ -85,11 +85,11 @@ def read_episodes(path: Path) -> EpisodeSet:
         return _read(path)
     files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
     if not files:
-        raise ConfigError(f"{path}: no files of episodes; accepted: a folder with NAME.parquet in it")
+        raise ConfigError(f"{path}: no files of episodes; expected a folder with NAME.parquet in it")
     sets = [_read(file) for file in files]
     for file, other in zip(files, sets, strict=True):
         if (key := _difference(sets[0].facts, other.facts)) is not None:
-            raise ConfigError(f"{file}: {key}: differs from that of {files[0].name}; accepted: episodes of one kind")
+            raise ConfigError(f"{file}: {key}: differs from that of {files[0].name}; expected episodes of one kind")
     return EpisodeSet(tuple(episode for own in sets for episode in own), sets[0].facts)
 
 
@@ -115,12 +115,12 @@ def _episodes(header: Header, table: Any) -> tuple[Episode, ...]:
     if table.num_rows != header.rows:
         raise ValueError(f"{table.num_rows} rows instead of {header.rows}")
     whole = {array.name: _stacked(array, table) for array in header.arrays}
-    found, at = [], 0
+    result, at = [], 0
     for episode in header.episodes:
         own = {array.name: whole[array.name][at : at + episode.steps + array.observed] for array in header.arrays}
-        found.append(episode_of(episode, own))
+        result.append(episode_of(episode, own))
         at += episode.steps + 1
-    return tuple(found)
+    return tuple(result)
 
 
 def _stacked(array: ArrayHeader, table: Any) -> Array:
@@ -136,7 +136,7 @@ def _stacked(array: ArrayHeader, table: Any) -> Array:
 
 def _opened(path: Path) -> pq.ParquetFile:
     if problem := what_else(path):
-        raise ConfigError(f"{path}: {problem}; accepted: a file of episodes")
+        raise ConfigError(f"{path}: {problem}; expected a file of episodes")
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -146,13 +146,13 @@ def _opened(path: Path) -> pq.ParquetFile:
 def _header(file: pq.ParquetFile, path: Path) -> Header:
     text = (file.metadata.metadata or {}).get(KEY.encode())
     if text is None:
-        raise ConfigError(f"{path}: Parquet, but no episodes; accepted: a file that `slicepilot dataset record` wrote")
+        raise ConfigError(f"{path}: Parquet, but no episodes; expected a file that `slicepilot dataset record` wrote")
     return Header.from_json(text, str(path))
 
 
 def _damaged(path: Path, error: Exception) -> ConfigError:
     what = " ".join(str(error).split())[:200] or type(error).__name__
-    return ConfigError(f"{path}: cannot be read ({what}); accepted: a whole file of episodes")
+    return ConfigError(f"{path}: cannot be read ({what}); expected a whole file of episodes")
 
 
 def _difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:

@@ -92,14 +92,14 @@ class Header:
             ConfigError: no episodes; some with other arrays, shapes or types than the first; names used twice.
         """
         if not len(episodes):
-            raise ConfigError("episodes = none: accepted: at least one")
+            raise ConfigError("episodes = none: expected at least one")
         first = _shapes(episodes.episodes[0])
         for number, episode in enumerate(episodes):
             own = _shapes(episode)
             for name in first | own:
                 if own.get(name) != first.get(name):
                     raise ConfigError(
-                        f"episode {number}: {name} = {own.get(name)}: accepted: {first.get(name)}, as in the first"
+                        f"episode {number}: {name} = {own.get(name)}: expected {first.get(name)}, as in the first"
                     )
         labels = _labels(episodes.facts)
         if not all(_shareable(episode.observations, labels) for episode in episodes):
@@ -126,35 +126,35 @@ class Header:
         try:
             raw = json.loads(text)
         except ValueError as error:
-            raise ConfigError(f"{source}: header: not JSON: accepted: a file of episodes") from error
-        found = raw.get("format") if isinstance(raw, dict) else None
-        if found != FORMAT:
-            raise ConfigError(f"{source}: format = {found!r}: accepted: {FORMAT}")
+            raise ConfigError(f"{source}: header: not JSON: expected a file of episodes") from error
+        result = raw.get("format") if isinstance(raw, dict) else None
+        if result != FORMAT:
+            raise ConfigError(f"{source}: format = {result!r}: expected {FORMAT}")
         header = validate(cls, raw, source)
         header.check(source)
         return header
 
     def to_json(self) -> str:
-        """As it stands in the file; raises ConfigError for facts that JSON has no form for."""
+        """As in the file; raises ConfigError for facts that JSON has no form for."""
         try:
             return json.dumps(asdict(self), allow_nan=False, separators=(",", ":"))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"facts, info: {error}: accepted: plain values that JSON can hold") from error
+            raise ConfigError(f"facts, info: {error}: expected plain values that JSON can hold") from error
 
     def check(self, source: str = "episodes") -> None:
         """Raise ConfigError where arrays and columns do not fit together."""
         names = Counter([*OWN_COLUMNS, *(column for array in self.arrays for column in set(array.columns))])
         names.update(f"array {array.name}" for array in self.arrays)
         if twice := [name for name, count in names.items() if count > 1]:
-            raise ConfigError(f"{source}: column {twice[0]!r}: is there twice; accepted: names that differ")
+            raise ConfigError(f"{source}: column {twice[0]!r}: is there twice; expected names that differ")
         for array in self.arrays:
             if array.dtype not in get_args(DType):
                 raise ConfigError(
-                    f"{source}: array {array.name!r}: type {array.dtype}; accepted: {', '.join(get_args(DType))}"
+                    f"{source}: array {array.name!r}: type {array.dtype}; expected {', '.join(get_args(DType))}"
                 )
             if len(array.columns) != math.prod(array.shape):
                 raise ConfigError(
-                    f"{source}: array {array.name!r}: {len(array.columns)} columns; accepted: {array.shape} of them"
+                    f"{source}: array {array.name!r}: {len(array.columns)} columns; expected {array.shape} of them"
                 )
 
     @property
@@ -165,14 +165,14 @@ class Header:
 
 def arrays_of(episode: Episode) -> dict[str, Array]:
     """An episode's arrays by the names that `ArrayHeader` has for them."""
-    found: dict[str, Array] = {}
+    result: dict[str, Array] = {}
     names = "observations", "actions", "rewards", "wanted", "log_density", "telemetry", "node", "valid", "unmeasured"
     for name in names:
         if (array := getattr(episode, name)) is not None:
-            found[name] = array
+            result[name] = array
     for mapping in MAPPINGS:
-        found |= {f"{mapping}.{key}": array for key, array in getattr(episode, mapping).items()}
-    return found
+        result |= {f"{mapping}.{key}": array for key, array in getattr(episode, mapping).items()}
+    return result
 
 
 def episode_of(header: EpisodeHeader, arrays: Mapping[str, Array]) -> Episode:

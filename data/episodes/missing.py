@@ -28,7 +28,7 @@ class Missing:
         unscored_steps: steps without a reward, because too little of them was measured.
         reward: mean over the steps that have one, of what was measured; None without any.
         reward_at_worst: the same if every promise that was not measured had been broken altogether, with the longest
-            delay; None where it cannot be told.
+            delay; None where it is not known.
     """
 
     behaviour: str
@@ -53,7 +53,7 @@ class Missing:
 
 def missing_of(episodes: EpisodeSet) -> list[Missing]:
     """One for each behaviour; empty where everything was measured, or nobody has written down what was not."""
-    found = []
+    result = []
     for name in episodes.behaviours:
         own = [episode for episode in episodes.of(name) if episode.unmeasured is not None and len(episode)]
         if not own:
@@ -68,13 +68,13 @@ def missing_of(episodes: EpisodeSet) -> list[Missing]:
             for s, count in enumerate(there.sum(axis=0).tolist())
             if count
         }
-        found.append(
+        result.append(
             Missing(
                 name, len(own), len(lacking), int(there.sum()), int(lacking.sum()), by_slice,
                 int((~np.isfinite(rewards)).sum()), _mean(rewards), _mean(worst),
             )
         )  # fmt: skip
-    return found if any(one.unmeasured for one in found) else []
+    return result if any(item.unmeasured for item in result) else []
 
 
 def _at_worst(episode: Episode, facts: Mapping[str, Any]) -> npt.NDArray[np.float64]:

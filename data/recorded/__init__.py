@@ -10,8 +10,8 @@ from slicepilot.configs import ConfigError, did_you_mean
 
 def names() -> list[str]:
     """What there is, sorted."""
-    found = resources.files(__name__).iterdir()
-    return sorted(file.name.removesuffix(".parquet") for file in found if file.name.endswith(".parquet"))
+    result = resources.files(__name__).iterdir()
+    return sorted(file.name.removesuffix(".parquet") for file in result if file.name.endswith(".parquet"))
 
 
 def find(name_or_path: str) -> Path:
@@ -29,5 +29,5 @@ def path(name: str) -> Path:
     """
     if name not in (there := names()):
         raise ConfigError(f"dataset = {name!r}: {did_you_mean(name, there)}, or a file")
-    with resources.as_file(resources.files(__name__).joinpath(f"{name}.parquet")) as found:
-        return found
+    with resources.as_file(resources.files(__name__).joinpath(f"{name}.parquet")) as result:
+        return result

@@ -78,7 +78,7 @@ def fetch(
         address: where it lies.
         target: where to put it; folders are made.
         sha256, num_bytes: what it must be, where that is published.
-        on_progress: told after every chunk.
+        on_progress: called after every chunk.
         timeout_s: longest wait for the server.
         pause_s: before the second attempt; doubled before each further one.
 
@@ -87,7 +87,7 @@ def fetch(
             without a byte (what there is stays for the next call), or not what was published (nothing is kept).
     """
     if not address.startswith(("http://", "https://")):
-        raise FetchError(f"{address}: accepted: an address that starts with http:// or https://")
+        raise FetchError(f"{address}: expected an address that starts with http:// or https://")
     try:
         if target.exists():
             present = target.stat().st_size
@@ -118,14 +118,14 @@ class _Part:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Keeps others from transferring the same file meanwhile; raises FetchError where another does, or just did."""
-        busy = f"{self._target}: is being fetched by another process; accepted: to wait for it"
+        busy = f"{self._target}: is being fetched by another process; expected to wait for it"
         with self.path.open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise FetchError(busy) from None
             try:
-                # The file may have been put in its place, or removed, between opening and locking.
+                # The file may have been replaced or removed, between opening and locking.
                 if self._target.exists() or not self._is(file):
                     raise FetchError(busy)
                 yield
@@ -206,7 +206,7 @@ def _transfer(address: str, part: _Part, on_progress: OnProgress | None, timeout
         start, total = _span(response)
         if start not in (0, size):
             part.restart()
-            raise http.client.HTTPException(f"asked for bytes from {size} on, got them from {start} on")
+            raise http.client.HTTPException(f"requested bytes from {size} on, got them from {start} on")
         with part.path.open("r+b" if start else "wb") as file:
             # Only now, with bytes of another version gone, may the file be said to be of this one.
             part.remember(_Known(address, _validator(response), total))
@@ -249,14 +249,14 @@ def _checked(address: str, path: Path, target: Path, sha256: str | None, num_byt
     """The file's SHA-256, as published if it is published; a part that differs is removed."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        result = hashlib.file_digest(file, "sha256").hexdigest()
     wrong = None
     if num_bytes is not None and size != num_bytes:
         wrong = f"{size:,} bytes; published: {num_bytes:,}"
-    elif sha256 is not None and found != sha256:
-        wrong = f"SHA-256 is {found}; published: {sha256}"
+    elif sha256 is not None and result != sha256:
+        wrong = f"SHA-256 is {result}; published: {sha256}"
     if wrong is None:
-        return found
+        return result
     if path == target:
         raise FetchError(f"{target}: {wrong}; remove it to fetch {address} again")
     with contextlib.suppress(OSError):

@@ -64,9 +64,8 @@ class Kind:
     Attributes:
         name: what commands call it.
         release: that it belongs to; see `slicepilot.data.studies.releases`.
-        fits: told a file and how it begins, whether it is of this kind.
+        fits: whether a file, with its first bytes, is of this kind.
         groups: columns of the tidy table that say what a row belongs to.
-        schema: of the tidy table with such columns; None if the kind has no such table.
         label: what tells a file from others of its kind; may be empty.
         study: of the tidy table's schema and the file's name: what makes the rows that the study publishes of such a
             file; None where that is not known.
@@ -77,7 +76,6 @@ class Kind:
     fits: Callable[[Path, bytes], bool]
     read: Read
     groups: tuple[str, ...]
-    schema: Callable[[list[str]], Any]
     label: Callable[[Path, Options], str] = lambda path, options: ""
     study: Callable[[Any, str], StudyTable] | None = None
 
@@ -100,7 +98,7 @@ def find(name: str) -> Kind:
     for kind in KINDS:
         if kind.name == name:
             return kind
-    raise ConfigError(f"kind = {name!r}: accepted: {', '.join(kind.name for kind in KINDS)}")
+    raise ConfigError(f"kind = {name!r}: expected {', '.join(kind.name for kind in KINDS)}")
 
 
 def detect(path: Path) -> Kind | None:
@@ -128,7 +126,7 @@ def detected(path: Path) -> Kind:
         if utf16_of(start) is not None:
             raise DatasetError.at(path, UTF16)
         names = ", ".join(known.name for known in KINDS)
-        raise DatasetError.at(path, f"of no known kind; accepted: --kind with one of {names}")
+        raise DatasetError.at(path, f"of no known kind; expected --kind with one of {names}")
     return kind
 
 
@@ -137,7 +135,7 @@ def _fitting(path: Path, start: bytes) -> Kind | None:
 
 
 def _misfit(path: Path, start: bytes) -> str | None:
-    """What keeps a file from being of a kind, where that is its encoding or what stands between its fields."""
+    """What keeps a file from being of a kind, where that is its encoding or its delimiter."""
     if encoding := utf16_of(start):
         plain = start.decode(encoding, "replace").encode()
         readings = [plain, *(plain.replace(other.encode(), b",") for other in OTHER_DELIMITERS)]
@@ -149,17 +147,8 @@ def _misfit(path: Path, start: bytes) -> str | None:
     return None
 
 
-def of_table(names: list[str]) -> tuple[Kind, Any] | None:
-    """The kind whose tidy table has these columns, and its schema; None if there is none."""
-    for kind in KINDS:
-        schema = kind.schema(names)
-        if schema is not None and schema.names == names:
-            return kind, schema
-    return None
-
-
 def files_below(paths: list[Path]) -> Iterator[Path]:
-    """Files, and all files in folders and below but hidden ones and parts of transfers, in order of their names.
+    """Files, and all files in folders and below but hidden files and parts of transfers, in order of their names.
 
     Raises:
         ConfigError: a path that does not exist, or leads to something else than a file or a folder.
@@ -244,17 +233,6 @@ def _label_moreira(path: Path, options: Options) -> str:
     return f"qfi{run.qfi}-{run.condition}"
 
 
-def _schema_andrade(collection: str, _: list[str]) -> Any:
-    return andrade.schema_of(collection)
-
-
-def _schema_resources(names: list[str]) -> Any:
-    fixed = netdata.FIXED.names
-    if names[: len(fixed)] != fixed:
-        return None
-    return pa.schema([*netdata.FIXED, *((name, pa.float64()) for name in names[len(fixed) :])])
-
-
 KINDS = (
     *(
         Kind(
@@ -263,7 +241,6 @@ KINDS = (
             fits=partial(_fits_andrade, name),
             read=partial(_read_andrade, name),
             groups=andrade.GROUPS,
-            schema=partial(_schema_andrade, name),
             study=andrade_figures.StudyTable,
         )
         for name in COLLECTIONS
@@ -274,7 +251,6 @@ KINDS = (
         fits=_fits_forwarding,
         read=_read_forwarding,
         groups=_FORWARDING_GROUPS,
-        schema=lambda _: mishra.FORWARDING,
         label=_label_mishra,
         study=mishra_figures.StudyTable,
     ),
@@ -284,7 +260,6 @@ KINDS = (
         fits=_fits_pfcp,
         read=_read_pfcp,
         groups=_PFCP_GROUPS,
-        schema=lambda _: mishra.PFCP,
         label=_label_mishra,
         study=mishra_figures.StudyTable,
     ),
@@ -294,7 +269,6 @@ KINDS = (
         fits=_fits_resources,
         read=_read_resources,
         groups=netdata.GROUPS,
-        schema=_schema_resources,
         label=_label_moreira,
     ),
     Kind(
@@ -303,7 +277,6 @@ KINDS = (
         fits=_fits_latency,
         read=_read_latency,
         groups=moreira.LATENCY_GROUPS,
-        schema=lambda _: moreira.LATENCY_SCHEMA,
         label=_label_moreira,
     ),
 )

@@ -23,7 +23,7 @@ _STRICT = ConfigDict(extra="forbid")
 
 def _check_name(name: str) -> str:
     if name.startswith("/") or ".." in name.split("/"):
-        raise ValueError("accepted: a path below the folder of the release")
+        raise ValueError("expected a path below the folder of the release")
     return name
 
 
@@ -32,12 +32,12 @@ class ReleaseFile:
     """One file of a release.
 
     Attributes:
-        name: its place in a folder of the release.
+        name: its path in a folder of the release.
         address: where it lies; None where that is not known.
         num_bytes, sha256: as published; None where they are not.
         about_bytes: the size that the study gives in round figures.
         known_bytes, known_sha256_start: of the file as others have had it, and the first digits of its SHA-256; no
-            study has published them, so that another file is no fault, but worth a word.
+            study has published them, so that another file is no fault, but is reported.
     """
 
     __pydantic_config__ = _STRICT
@@ -116,7 +116,7 @@ class Release:
         others = [release.name for release in releases() if release.status == "open"]
         raise ConfigError(
             f"release = {self.name!r}: {STATUS_MEANINGS[self.status]}{where}. {self.note} "
-            f"`dataset import` reads files that you have; accepted: {', '.join(others)}"
+            f"`dataset import` reads files that you have; expected {', '.join(others)}"
         )
 
 

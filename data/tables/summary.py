@@ -16,7 +16,7 @@ from .tidy import Stream, unit_of
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
 MOST_GROUPS = 1000
-"""Of a column; more are not told apart."""
+"""Values of a column that are counted; none are with more."""
 
 
 @dataclass

@@ -28,9 +28,9 @@ _FIRST = (int(np.float64(LOWEST).view(np.int64)) >> _SHIFT) - 1
 
 def buckets_of(values: Floats) -> Ints:
     """Bucket of each value (N,), 0 or greater."""
-    found = values.view(np.int64) >> _SHIFT
-    found -= _FIRST
-    return np.clip(found, 0, BUCKETS - 1, out=found)
+    results = values.view(np.int64) >> _SHIFT
+    results -= _FIRST
+    return np.clip(results, 0, BUCKETS - 1, out=results)
 
 
 @cache
@@ -102,7 +102,7 @@ class Tally:
         return self._sums[:, _GREATEST]
 
     def add(self, groups: Ints, values: Floats, num_groups: int) -> None:
-        """Count values (N,), 0 or greater, each of the group (N,) that stands beside it."""
+        """Count values (N,), 0 or greater, each in its group (N,)."""
         more = num_groups - len(self._sums)
         if more > 0:
             self.histogram = np.concatenate([self.histogram, np.zeros((more, BUCKETS), np.int64)])
@@ -125,10 +125,10 @@ class Tally:
         least, greatest = self.least[some, None], self.greatest[some, None]
         group, bucket = np.nonzero(self.histogram)
         starts = np.searchsorted(group, np.flatnonzero(some))
-        found = np.clip(quantiles(bucket, self.histogram[group, bucket], starts, levels), least, greatest)
-        found = np.where(np.asarray(levels) <= 0, least, np.where(np.asarray(levels) >= 1, greatest, found))
+        results = np.clip(quantiles(bucket, self.histogram[group, bucket], starts, levels), least, greatest)
+        results = np.where(np.asarray(levels) <= 0, least, np.where(np.asarray(levels) >= 1, greatest, results))
         result = np.full((len(some), len(levels)), np.nan)
-        result[some] = found
+        result[some] = results
         return result
 
 

@@ -105,8 +105,8 @@ def write_tidy(
         path: the Parquet file.
         rows: what to write.
         origin: of the rows; the file is hashed while it is read.
-        faults: filled by whoever makes the rows; noted when they have come to an end.
-        on_rows: told how many rows have been read.
+        faults: filled by the reader of the rows; written after the last row.
+        on_rows: called with the number of rows read.
 
     Raises:
         DatasetError: what reading the rows raises; nothing is written then.
@@ -150,10 +150,10 @@ def read_description(path: Path) -> Description:
     Raises:
         DatasetError: not a Parquet file, not one of `write_tidy`, or one of another format.
     """
-    found = describe_if_tidy(path)
-    if found is None:
-        raise DatasetError.at(path, "a Parquet file of something else; accepted: a table of `dataset import`")
-    return found
+    results = describe_if_tidy(path)
+    if results is None:
+        raise DatasetError.at(path, "a Parquet file of something else; expected a table of `dataset import`")
+    return results
 
 
 def describe_if_tidy(path: Path) -> Description | None:
@@ -169,7 +169,7 @@ def describe_if_tidy(path: Path) -> Description | None:
             return Description(**(values | {"groups": tuple(values["groups"])}))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DatasetError.at(path, f"its description is damaged: {error}") from error
-    raise DatasetError.at(path, f"format = {number}: accepted: {FORMAT}")
+    raise DatasetError.at(path, f"format = {number}: expected {FORMAT}")
 
 
 def read_tidy(path: Path) -> Stream:
@@ -198,12 +198,12 @@ def is_parquet(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(4) == b"PAR1"
     except OSError as error:
-        raise DatasetError.at(path, f"{error.strerror or error}; accepted: a file that can be read") from error
+        raise DatasetError.at(path, f"{error.strerror or error}; expected a file that can be read") from error
 
 
 def _opened(path: Path) -> pq.ParquetFile:
     if problem := what_else(path):
-        raise DatasetError.at(path, f"{problem}; accepted: a table of `dataset import`")
+        raise DatasetError.at(path, f"{problem}; expected a table of `dataset import`")
     try:
         return pq.ParquetFile(path, page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
@@ -228,7 +228,7 @@ def _gathered(rows: Stream, on_rows: Callable[[int], None] | None) -> Iterator[p
 
 
 def _options(table: pa.Table) -> dict[str, Any]:
-    """How to write: numbers that hardly repeat as differences (whole ones) or byte streams, the rest by dictionary."""
+    """How to write: numbers that hardly repeat as differences (integers) or byte streams, the rest by dictionary."""
     encodings = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         whole, sample = pa.types.is_integer(column.type), column.slice(0, _SAMPLE)

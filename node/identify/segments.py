@@ -68,9 +68,9 @@ def watch(
         with backend.real_time():
             kept = run(backend, agent, number)
         took_s = time.monotonic() - began_s
-        after, course = summary(source, None, 1.0)["slices"], kept.course
+        after, trace = summary(source, None, 1.0)["slices"], kept.trace
         last = "n6" if "n6" in after[0] else "tun"
-        rows = {name: course.slices[:, at, :, 0] for at, name in enumerate(SLICE_FIELDS)}
+        rows = {name: trace.slices[:, at, :, 0] for at, name in enumerate(SLICE_FIELDS)}
         pairs = list(zip(before, after, strict=True))
         found.append(
             Segment(
@@ -78,9 +78,9 @@ def watch(
                 carried_mbps=rows["carried_mbps"],
                 delay_p99_us=rows["delay_p99_us"],
                 use_mcpu=rows["cpu_use_mcpu"],
-                idle_ratio=course.node[:, NODE_FIELDS.index("cpu_idle_ratio"), 0],
-                knobs=course.knobs[..., 0],
-                valid=np.asarray(course.valid[..., 0].all(axis=0)),
+                idle_ratio=trace.node[:, NODE_FIELDS.index("cpu_idle_ratio"), 0],
+                knobs=trace.knobs[..., 0],
+                valid=np.asarray(trace.valid[..., 0].all(axis=0)),
                 packets=_grown(pairs, last, "packets"),
                 bytes=_grown(pairs, "n3", "bytes"),
                 cpu_s=1e-9 * np.where(grouped, source.cpu_ns() - cpu_ns, np.nan),

@@ -28,7 +28,7 @@ OVERLOADED_FROM_S = 630
 
 def documents(collection: str, experiments: Sequence[int]) -> list[dict[str, Any]]:
     """All documents of a collection, in the units of the release: CPUs, seconds, bit/s."""
-    found = []
+    result = []
     for experiment in experiments:
         for cycle in range(1, RUNS[collection] + 1):
             times = range(0, 1231 if cycle == LONG_RUN else 1201, 30)
@@ -38,7 +38,7 @@ def documents(collection: str, experiments: Sequence[int]) -> list[dict[str, Any
                         value = _value(collection, experiment, number, cycle, time_s)
                         if value is None:
                             continue
-                        found.append(
+                        result.append(
                             {
                                 "ts": time_s,
                                 "exp": experiment,
@@ -48,7 +48,7 @@ def documents(collection: str, experiments: Sequence[int]) -> list[dict[str, Any
                                 "priority": workload if number == 1 else "others",
                             }
                         )
-    return found
+    return result
 
 
 def make_clone(folder: Path, experiments: Sequence[int] = (2, 5, STARVED)) -> Path:

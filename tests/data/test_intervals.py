@@ -37,9 +37,9 @@ TRIALS = 1500
 SIZES = (5, 15, 30)
 
 
-def covered(found: list[Interval], truth: float) -> float:
+def covered(result: list[Interval], truth: float) -> float:
     """Share of intervals that hold the truth."""
-    return float(np.mean([one.low <= truth <= one.high for one in found]))
+    return float(np.mean([item.low <= truth <= item.high for item in result]))
 
 
 def true_value(draw: Draw, statistic: Callable[[Array], Array]) -> float:
@@ -68,8 +68,8 @@ def test_a_value_alone_and_values_alike_have_no_spread() -> None:
 
 def test_the_mean_has_students_t_and_times_have_it_on_a_logarithm() -> None:
     # t of 4 degrees of freedom is 2.7764; the deviation is 1.5811, of the mean 0.7071.
-    found = interval([-2.0, -1.0, 0.0, 1.0, 2.0], mean)
-    assert (found.low, found.high) == (pytest.approx(-1.9633, abs=1e-4), pytest.approx(1.9633, abs=1e-4))
+    result = interval([-2.0, -1.0, 0.0, 1.0, 2.0], mean)
+    assert (result.low, result.high) == (pytest.approx(-1.9633, abs=1e-4), pytest.approx(1.9633, abs=1e-4))
     [difference] = paired_differences([11.0, 12.0, 13.0, 14.0, 15.0], [10.0] * 5)
     assert difference.high - difference.value == pytest.approx(1.9633, abs=1e-4)
     times = interval([8.0, 9.0, 10.0, 11.0, 12.0], mean)
@@ -80,16 +80,16 @@ def test_the_mean_has_students_t_and_times_have_it_on_a_logarithm() -> None:
 
 def test_the_interquartile_mean_has_yuens_interval() -> None:
     # By hand: 2, 3, 4 are kept, 2, 2, 3, 4, 4 is what the deviation is of, t of 2 degrees of freedom is 4.3027.
-    found = interval([1.0, 2.0, 3.0, 4.0, 50.0], interquartile_mean)
-    assert found.value == 3.0
-    assert found.high - found.value == pytest.approx(4.3027 * (4.0 / (3 * 2)) ** 0.5, abs=1e-3)
+    result = interval([1.0, 2.0, 3.0, 4.0, 50.0], interquartile_mean)
+    assert result.value == 3.0
+    assert result.high - result.value == pytest.approx(4.3027 * (4.0 / (3 * 2)) ** 0.5, abs=1e-3)
 
 
 def test_interval_holds_the_point_and_shrinks_with_more_seeds() -> None:
     rng = np.random.default_rng(1)
     few, many = (interval(rng.normal(5, 1, n), mean) for n in (10, 1000))
-    for found in (few, many):
-        assert found.low <= found.value <= found.high
+    for result in (few, many):
+        assert result.low <= result.value <= result.high
     assert many.high - many.low < 0.3 * (few.high - few.low)
 
 
@@ -107,24 +107,24 @@ def test_same_seed_same_interval() -> None:
 @pytest.mark.parametrize(("kind", "least"), [(NORMAL, 0.93), (SKEWED, 0.91), (MORE_SKEWED, 0.86), (TAILED, 0.94)])
 def test_intervals_of_means_cover_what_they_say(kind: str, least: float, size: int) -> None:
     rng, draw = np.random.default_rng(3), DRAWS[kind]
-    found = [interval(row, mean) for row in draw(rng, (TRIALS, size))]
-    assert least <= covered(found, true_value(draw, mean)) <= 0.99
+    result = [interval(row, mean) for row in draw(rng, (TRIALS, size))]
+    assert least <= covered(result, true_value(draw, mean)) <= 0.99
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", [NORMAL, SKEWED, MORE_SKEWED, TAILED])
 def test_intervals_of_interquartile_means_cover_what_they_say(kind: str, size: int) -> None:
     rng, draw = np.random.default_rng(4), DRAWS[kind]
-    found = [interval(row, interquartile_mean) for row in draw(rng, (TRIALS, size))]
-    assert 0.9 <= covered(found, true_value(draw, interquartile_mean)) <= 0.98
+    result = [interval(row, interquartile_mean) for row in draw(rng, (TRIALS, size))]
+    assert 0.9 <= covered(result, true_value(draw, interquartile_mean)) <= 0.98
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", [NORMAL, SKEWED, MORE_SKEWED, TAILED])
 def test_intervals_of_medians_cover_what_they_say(kind: str, size: int) -> None:
     rng, draw = np.random.default_rng(5), DRAWS[kind]
-    found = [interval(row, median, 400, seed=trial) for trial, row in enumerate(draw(rng, (TRIALS // 3, size)))]
-    assert 0.9 <= covered(found, true_value(draw, median)) <= 0.99
+    result = [interval(row, median, 400, seed=trial) for trial, row in enumerate(draw(rng, (TRIALS // 3, size)))]
+    assert 0.9 <= covered(result, true_value(draw, median)) <= 0.99
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -133,8 +133,8 @@ def test_intervals_of_paired_differences_cover_what_they_say(kind: str, size: in
     """Both rivals share their luck, and each has its own of the same kind, the first one twice as much."""
     rng, draw = np.random.default_rng(6), DRAWS[kind]
     luck, own, other = (draw(rng, (TRIALS, size)) for _ in range(3))
-    found = [paired_differences(a, b)[0] for a, b in zip(luck + 2.0 * own, luck + other, strict=True)]
-    assert (0.88 if kind == MORE_SKEWED else 0.92) <= covered(found, true_value(draw, mean)) <= 0.99
+    result = [paired_differences(a, b)[0] for a, b in zip(luck + 2.0 * own, luck + other, strict=True)]
+    assert (0.88 if kind == MORE_SKEWED else 0.92) <= covered(result, true_value(draw, mean)) <= 0.99
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -152,14 +152,14 @@ def test_intervals_of_ratios_of_means_cover_what_they_say(kind: str, least: floa
         spread = {SKEWED: 0.5, MORE_SKEWED: 1.0}[kind]
         luck = rng.lognormal(0, spread, shape)
         first, second = (luck * rng.lognormal(0, 0.5 * spread, shape) for _ in range(2))
-    found = [paired_ratio(a, b) for a, b in zip(first, second, strict=True)]
-    assert least <= covered(found, 1.0) <= 0.992
+    result = [paired_ratio(a, b) for a, b in zip(first, second, strict=True)]
+    assert least <= covered(result, 1.0) <= 0.992
 
 
 def test_strata_count_with_the_spread_inside_them_alone() -> None:
     # Two tasks far apart, each without any spread: that between tasks would make the interval wide.
-    found = stratified_interval([np.full(10, 0.0), np.full(10, 100.0)])
-    assert found == Interval(50.0, 50.0, 50.0)
+    result = stratified_interval([np.full(10, 0.0), np.full(10, 100.0)])
+    assert result == Interval(50.0, 50.0, 50.0)
     assert stratified_interval([[1.0], [3.0]]) == Interval(2.0, 2.0, 2.0)
     with pytest.raises(ValueError, match="at least one value"):
         stratified_interval([])
@@ -171,7 +171,7 @@ def test_intervals_of_strata_cover_what_they_say(kind: str, strata: int, size: i
     rng, draw, at = np.random.default_rng(8), DRAWS[kind], 0.5 * np.arange(strata)
     truth = float(interquartile_mean(np.concatenate([place + draw(rng, (300_000,)) for place in at])))
     tasks = draw(rng, (TRIALS // 3, strata, size)) + at[:, None]
-    assert 0.92 <= covered([stratified_interval(list(one)) for one in tasks], truth) <= 0.99
+    assert 0.92 <= covered([stratified_interval(list(item)) for item in tasks], truth) <= 0.99
 
 
 @pytest.mark.parametrize(("seeds", "scenarios"), [(10, 32), (3, 32), (3, 6)])
@@ -180,15 +180,15 @@ def test_crossed_intervals_cover_other_seeds_and_other_scenarios(
     spread: tuple[float, float, float], seeds: int, scenarios: int
 ) -> None:
     """Logarithms of ratios are sums of a seed's effect, a scenario's, and one of both together."""
-    rng, found = np.random.default_rng(9), []
+    rng, result = np.random.default_rng(9), []
     of_seed, of_scenario, of_both = spread
     for trial in range(400):
         logs = of_seed * rng.normal(size=(seeds, 1)) + of_scenario * rng.normal(size=scenarios)
         logs += of_both * rng.normal(size=(seeds, scenarios))
-        found.append(crossed_interval(np.exp(logs), median, 300, seed=trial))
+        result.append(crossed_interval(np.exp(logs), median, 300, seed=trial))
     # Means over seeds of what is log-normal: the median scenario's is that much above 1.
     truth = float(np.exp((of_seed**2 + of_both**2) / 2.0))
-    assert (0.91 if seeds == 10 else 0.88) <= covered(found, truth) <= (0.985 if seeds == 10 else 1.0)
+    assert (0.91 if seeds == 10 else 0.88) <= covered(result, truth) <= (0.985 if seeds == 10 else 1.0)
 
 
 def test_crossed_intervals_need_two_of_each_and_see_seeds_that_scenarios_share() -> None:
@@ -220,9 +220,9 @@ def test_pairing_removes_what_seeds_share() -> None:
 def test_ratio_of_means_and_its_edges() -> None:
     rng = np.random.default_rng(5)
     base = rng.uniform(5, 15, 50)
-    found = paired_ratio(0.5 * base, base)
-    assert found.value == pytest.approx(0.5)
-    assert (found.low, found.high) == (pytest.approx(0.5), pytest.approx(0.5))
+    result = paired_ratio(0.5 * base, base)
+    assert result.value == pytest.approx(0.5)
+    assert (result.low, result.high) == (pytest.approx(0.5), pytest.approx(0.5))
     assert paired_ratio(np.zeros(5), np.zeros(5)) == Interval(1.0, 1.0, 1.0)
     assert paired_ratio(np.ones(5), np.zeros(5)) == Interval(np.inf, np.inf, np.inf)
     assert paired_ratio(np.zeros(5), np.ones(5)) == Interval(0.0, 0.0, 0.0)

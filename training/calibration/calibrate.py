@@ -88,7 +88,7 @@ FIT_SEED, CHECK_SEED = 1, 1000
 @cache
 def steady_series() -> dict[tuple[int, str, int], Vector]:
     """The release's figures in the order of `SERIES`, means over each of `STEADY_S`, by experiment, group and span."""
-    found: dict[tuple[int, str, int], Vector] = {}
+    outcome: dict[tuple[int, str, int], Vector] = {}
     for span, (after_s, until_s) in enumerate(STEADY_S):
         rows: dict[tuple[int, str], list[Vector]] = {}
         for row in calibration_series():
@@ -98,13 +98,13 @@ def steady_series() -> dict[tuple[int, str, int], Vector]:
                 rows.setdefault((row.experiment, row.group), []).append(
                     np.asarray([row.upf_cpu_mcpu, *rates, *row.latency_ms])
                 )
-        found |= {(*key, span): np.nanmean(values, axis=0) for key, values in rows.items()}
-    return found
+        outcome |= {(*key, span): np.nanmean(values, axis=0) for key, values in rows.items()}
+    return outcome
 
 
 def simulated_series(samples: StudySamples) -> dict[tuple[int, str, int], Vector]:
     """The same of a simulation."""
-    found = {}
+    outcome = {}
     for setting in samples.episodes.settings:
         number = setting.experiment
         lanes = samples.lanes_of(number)
@@ -113,8 +113,8 @@ def simulated_series(samples: StudySamples) -> dict[tuple[int, str, int], Vector
                 at = (slice(round(after_s / SAMPLE_S), round(until_s / SAMPLE_S)), rows, lanes)
                 rates = [values[at].mean() for values in (samples.upf_cpu_mcpu, samples.upf_mbps, samples.server_mbps)]
                 latency = np.quantile(samples.round_trip_ms[at], (0.1, 0.5, 0.9))
-                found[number, group, span] = np.asarray([*rates, *latency])
-    return found
+                outcome[number, group, span] = np.asarray([*rates, *latency])
+    return outcome
 
 
 def series_errors(samples: StudySamples) -> dict[tuple[int, str, int], Vector]:
@@ -183,25 +183,25 @@ def calibrate(
             search.tell(points, list(pool.map(_score, [(point, repetitions) for point in points])))
             progress.update(task, advance=1, description=f"fitting: loss {search.result.fbest:.3f}")
     best = search.result.xbest
-    assert best is not None, "it has asked and been told"
+    assert best is not None, "at least one candidate was evaluated"
     return hardware_of(best), float(search.result.fbest)
 
 
 def errors_pct(samples: StudySamples) -> dict[str, float]:
     """Mean absolute errors in % of the tables, slice 1's worst latency, and those of the series by group."""
     results, rows = summarise(samples), calibration_rows()
-    found = fit_errors_pct(results, rows)
+    outcome = fit_errors_pct(results, rows)
     worst = [
         abs(error)
         for (_, metric, group, statistic), error in relative_errors(results, rows).items()
         if (metric, group, statistic) == ("latency", "slice1", "median")
     ]
-    found["latency_median_slice1_worst_pct"] = 100.0 * max(worst)
+    outcome["latency_median_slice1_worst_pct"] = 100.0 * max(worst)
     series = series_errors(samples)
     for group in SERIES_WEIGHTS:
         means = 100.0 * np.nanmean(np.abs([e for (_, g, _), e in series.items() if g == group]), axis=0)
-        found |= {f"ramp_{name}_{group}_pct": float(value) for name, value in zip(SERIES, means, strict=True)}
-    return found
+        outcome |= {f"ramp_{name}_{group}_pct": float(value) for name, value in zip(SERIES, means, strict=True)}
+    return outcome
 
 
 def main() -> None:

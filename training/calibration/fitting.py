@@ -72,8 +72,8 @@ def compare(observed: Observed, simulated: Observed) -> Errors:
     offered = observed.offered_mbps > MIN_CARRIED_MBPS
     off = np.abs(simulated.carried_mbps - observed.carried_mbps)[offered]
     throughput = 100 * off / observed.offered_mbps[offered]
-    told = (observed.carried_mbps > MIN_CARRIED_MBPS) & (observed.delay_p99_us > 0)
-    ratio = np.log(np.maximum(simulated.delay_p99_us, 1.0) / np.maximum(observed.delay_p99_us, 1.0))[told]
+    known = (observed.carried_mbps > MIN_CARRIED_MBPS) & (observed.delay_p99_us > 0)
+    ratio = np.log(np.maximum(simulated.delay_p99_us, 1.0) / np.maximum(observed.delay_p99_us, 1.0))[known]
     return Errors(throughput.ravel(), np.exp(np.abs(ratio)))
 
 
@@ -98,7 +98,7 @@ def search(
         bounds: what is searched for, and between what; ``upf_cost_us`` in times of the start's.
         loss_at: what is minimised.
         generations, population: of CMA-ES.
-        on_generation: told the least loss so far after each.
+        on_generation: called with the least loss so far after each generation.
     """
     import cma  # pulls in matplotlib
 
@@ -130,5 +130,5 @@ def search(
         if on_generation is not None:
             on_generation(float(strategy.result.fbest))
     best = strategy.result.xbest
-    assert best is not None, "it has asked and been told"
+    assert best is not None, "at least one candidate was evaluated"
     return hardware_of(best)

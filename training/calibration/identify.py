@@ -26,7 +26,7 @@ from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
 from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.slices import Promises, SliceSet
-from slicepilot.training.evaluation.turns import TurnsBackend
+from slicepilot.training.evaluation.rollouts import LiveRunBackend
 
 from .fitting import BOUNDS, GENERATIONS, Observed, compare, loss_of, search
 
@@ -129,7 +129,7 @@ def _knobs(slices: SliceSet, rng: np.random.Generator, rates: Array) -> Knobs:
 
 
 def observe(
-    segments: Sequence[Segment], backend: TurnsBackend, seed: int, on_segment: Callable[[], None] | None = None
+    segments: Sequence[Segment], backend: LiveRunBackend, seed: int, on_segment: Callable[[], None] | None = None
 ) -> Observed:
     """Play the segments one after the other on a live backend."""
     rows = []
@@ -155,7 +155,7 @@ def _play(backend: Backend, knobs: Knobs, seed: int) -> tuple[Array, Array, Arra
     period_s = float(backend.context.period_s[0])
     skip, steps = round(SETTLE_S / period_s), backend.context.num_steps
     seen = (backend.observe() for _ in range(steps))
-    series = np.asarray([np.stack((one.offered_mbps, one.carried_mbps, one.delay_p99_us)) for one in seen])[skip:]
+    series = np.asarray([np.stack((item.offered_mbps, item.carried_mbps, item.delay_p99_us)) for item in seen])[skip:]
     offered, carried, delay = (series[:, i].astype(np.float64) for i in range(3))
     return offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T
 

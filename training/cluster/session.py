@@ -57,10 +57,10 @@ def need_ray(command: str) -> None:
     import importlib.util
 
     try:
-        found = importlib.util.find_spec("ray")
+        result = importlib.util.find_spec("ray")
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        result = None
+    if result is None:
         raise ConfigError(f"{command} needs the package ray: install {EXTRA}")
 
 
@@ -84,7 +84,7 @@ def ray_session(
     need_ray("ray" if address is None else "address")
     if address is not None and (address == "local" or "://" in address):
         raise ConfigError(
-            f"address = {address!r}: accepted: HOST:PORT of a cluster's head, or auto, on one of its nodes"
+            f"address = {address!r}: expected HOST:PORT of a cluster's head, or auto, on one of its nodes"
         )
     if address is not None and address != "auto":
         _knock(address)
@@ -108,7 +108,7 @@ def ray_session(
             with _connected(address="local", **settings) as ray:
                 # Ray reads the variable while it is imported: somebody else may have done that before.
                 if (listens_at := ray.util.get_node_ip_address()) not in LOOPBACK:
-                    raise FailureError(f"ray: listens at {listens_at}: accepted: the loopback interface alone")
+                    raise FailureError(f"ray: listens at {listens_at}: expected the loopback interface alone")
                 yield ray
     finally:
         _remove(private)
@@ -125,7 +125,7 @@ def _knock(address: str) -> None:
 
 def _nobody(address: str, why: str) -> ConfigError:
     return ConfigError(
-        f"address = {address!r}: {why}; accepted: HOST:PORT of a cluster's head, or auto, on one of its nodes; without "
+        f"address = {address!r}: {why}; expected HOST:PORT of a cluster's head, or auto, on one of its nodes; without "
         "it, this machine alone"
     )
 
@@ -196,10 +196,10 @@ def _remove(folder: Path) -> None:
 
 def _private_folder() -> Path:
     """A new folder of this user alone, short enough for the paths of Ray's sockets; raises ConfigError."""
-    for place in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm")):
-        if len(place) + len("/slicepilot-12345678/r") + RAYS_PART > SOCKET_PATH or not os.access(place, os.W_OK):
+    for folder in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/dev/shm")):
+        if len(folder) + len("/slicepilot-12345678/r") + RAYS_PART > SOCKET_PATH or not os.access(folder, os.W_OK):
             continue
-        return Path(tempfile.mkdtemp(prefix="slicepilot-", dir=place))
+        return Path(tempfile.mkdtemp(prefix="slicepilot-", dir=folder))
     shown = tempfile.gettempdir()
     raise ConfigError(
         f"TMPDIR = {shown!r}: expected a writable folder, of at most {SOCKET_PATH - RAYS_PART - 22} "

@@ -82,7 +82,7 @@ class Node:
 
 
 def bound(scenario: Scenario, lanes: int, seed: int, weights: RewardWeights, request_of: Agent | None = None) -> Bound:
-    """Bounds for the runs that `slicepilot.training.evaluation.rollouts.play` makes of these arguments."""
+    """Bounds for the runs that `slicepilot.training.evaluation.rollouts.simulate_rollout` makes of these arguments."""
     request = None if request_of is None else request_of.request_mcpu
     backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=request), lanes)
     try:

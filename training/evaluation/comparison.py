@@ -1,4 +1,4 @@
-"""What an evaluation found on one scenario: every agent, and how a judged one fares against each of the others."""
+"""Results of an evaluation on one scenario: every agent, and the judged agents against all others."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ def _slices(
     count = int(rng.integers(SLICES[0], SLICES[1] + 1))
     kinds = ["control" if rng.random() < 0.5 else "video", *rng.choice(list(PURPOSES), count - 1).tolist()]
     purposes = [PURPOSES[kind] for kind in kinds]
-    packets = np.asarray([_log(rng, one.packet_bytes) for one in purposes])
-    parts = np.asarray([_log(rng, one.demand) for one in purposes])
+    packets = np.asarray([_log(rng, item.packet_bytes) for item in purposes])
+    parts = np.asarray([_log(rng, item.demand) for item in purposes])
     threads = rng.choice(THREADS, count, p=THREAD_ODDS)
     cpu_s_per_mbit = (node["upf_cost_us"] + node["rx_cost_us"] + node["tx_cost_us"]) * 1e-6 / (MBIT_PER_BYTE * packets)
     usable = node["physical_cores"] + (node["logical_cpus"] - node["physical_cores"]) * (2 * node["smt_yield"] - 1)
@@ -153,16 +153,16 @@ def _slices(
     # As operators do: pods request a part of what they use. Without any they weigh next to nothing (BestEffort).
     requested = rng.uniform(0.3, 1.0) if bottleneck == "edge" or rng.random() < 0.5 else 0.0
     slices, loads = [], {}
-    for index, (kind, one) in enumerate(zip(kinds, purposes, strict=True)):
+    for index, (kind, item) in enumerate(zip(kinds, purposes, strict=True)):
         name = f"{kind}-{index + 1}"
-        share = min(_log(rng, one.promised), 1.0 if index == 0 else max(fits, 0.05))
-        weight = float(rng.uniform(*one.weight)) if index else 10.0
+        share = min(_log(rng, item.promised), 1.0 if index == 0 else max(fits, 0.05))
+        weight = float(rng.uniform(*item.weight)) if index else 10.0
         slices.append(
             {
                 "name": name,
                 "s_nssai": {"sst": 1, "sd": f"{index + 1:06X}"},
                 "weight": round(weight, 2),
-                "sla": {"committed_mbps": float(mbps[index] * share), "delay_bound_ms": _log(rng, one.bound_ms)},
+                "sla": {"committed_mbps": float(mbps[index] * share), "delay_bound_ms": _log(rng, item.bound_ms)},
                 "bounds": {
                     "cpu_limit_mcpu": [50, 1000 * int(threads[index])],
                     "nice": [-10, 10],
@@ -172,16 +172,16 @@ def _slices(
                 "cpu_request_mcpu": round(float(requested * mbps[index] * cpu_s_per_mbit[index] * 1e3)),
             }
         )
-        loads[name] = [_load(rng, one, float(mbps[index]), float(packets[index]), period_s, duration_s)]
+        loads[name] = [_load(rng, item, float(mbps[index]), float(packets[index]), period_s, duration_s)]
     return slices, loads
 
 
 def _load(
-    rng: np.random.Generator, one: Purpose, mbps: float, packet_bytes: float, period_s: float, duration_s: float
+    rng: np.random.Generator, item: Purpose, mbps: float, packet_bytes: float, period_s: float, duration_s: float
 ) -> dict[str, Any]:
-    load: dict[str, Any] = {"kind": one.kind, "packet_bytes": round(packet_bytes)}
+    load: dict[str, Any] = {"kind": item.kind, "packet_bytes": round(packet_bytes)}
     flows = int(rng.integers(1, 6))
-    if one.kind == "onoff":
+    if item.kind == "onoff":
         on_s, off_s = (period_s * _log(rng, (4, 40)) for _ in range(2))
         load |= {"on_s": on_s, "off_s": off_s}
         mbps *= (on_s + off_s) / on_s

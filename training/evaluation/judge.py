@@ -1,4 +1,4 @@
-"""Judge agents: every one on the same seeds of the same scenario."""
+"""Score agents on the same seeds of the same scenario."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slicepilot.env.slices import SliceSet
 from .bound import Bound, bound
 from .comparison import AgentResult, Role, ScenarioResult
 from .config import EvaluationConfig
-from .rollouts import Rollout, only_active, play
+from .rollouts import Rollout, only_active, simulate_rollout
 from .scores import delay_ecdf_us, delay_p99_us, score, violation_s
 
 ALL_SLICES = max(setting.active_slices for setting in published_settings())
@@ -33,11 +33,11 @@ def evaluate_scenario(
     subjects: Sequence[str] = (),
     on_period: OnPeriod | None = None,
 ) -> ScenarioResult:
-    """Play all agents on the same seeds and score them.
+    """Run all agents on the same seeds and score them.
 
     Args:
         scenario: what happens.
-        agents: who decides; names must differ. Those named in ``subjects`` are the ones to judge.
+        agents: names must differ. Those named in ``subjects`` are judged.
         config: seeds, windows, intervals.
         subjects: names of the agents whose verdict is wanted, the most important first.
         on_period: progress.
@@ -53,38 +53,38 @@ def evaluate_scenario(
     weights = RewardWeights.from_yaml(config.reward)
 
     recordings = []
-    for agent, played in plays_of(scenario, agents):
+    for agent, run in runs_of(scenario, agents):
         tick = partial(on_period, scenario.name, agent.name) if on_period else None
-        recordings.append(play(agent, played, config.seeds, config.seed, weights, tick))
+        recordings.append(simulate_rollout(agent, run, config.seeds, config.seed, weights, tick))
     return with_bound(judge(scenario, agents, config, recordings, subjects), bound_of(scenario, config))
 
 
 def bound_of(scenario: Scenario, config: EvaluationConfig) -> Bound:
-    """What nobody can beat on the seeds that agents are judged on."""
+    """The bound that no agent can beat on the seeds of the evaluation."""
     return bound(scenario, config.seeds, config.seed, RewardWeights.from_yaml(config.reward))
 
 
 def with_bound(result: ScenarioResult, limit: Bound) -> ScenarioResult:
-    """The result with the means of what nobody can beat."""
+    """The result with the means of the bound."""
     return replace(result, bound_return=float(limit.returns.mean()), bound_violation_s=float(limit.violation_s.mean()))
 
 
-def plays_of(scenario: Scenario, agents: Sequence[Agent]) -> list[tuple[Agent, Scenario]]:
-    """Who plays what: the two references that losses are taken against, then every agent.
+def runs_of(scenario: Scenario, agents: Sequence[Agent]) -> list[tuple[Agent, Scenario]]:
+    """Runs of an evaluation: the two references that losses are taken against, then every agent.
 
     The references are no control with the priority slice alone, and with all slices. A published setting for fewer
-    slices plays with as many.
+    slices runs with as many.
     """
     slices = scenario.slice_set()
-    plays: list[tuple[Agent, Scenario]] = [
+    runs: list[tuple[Agent, Scenario]] = [
         (no_control(), only_active(scenario, _first_active(slices, 1))),
         (no_control(), scenario),
     ]
     for agent in agents:
         reference = role_of(agent) == "reference"
         active = _first_active(slices, _active_slices(agent))
-        plays.append((agent, only_active(scenario, active) if reference else scenario))
-    return plays
+        runs.append((agent, only_active(scenario, active) if reference else scenario))
+    return runs
 
 
 def judge(
@@ -94,7 +94,7 @@ def judge(
     recordings: Sequence[Rollout],
     subjects: Sequence[str] = (),
 ) -> ScenarioResult:
-    """Score recordings in the order of `plays_of`; other arguments as for `evaluate_scenario`."""
+    """Score recordings in the order of `runs_of`; other arguments as for `evaluate_scenario`."""
     slices = scenario.slice_set()
     window = config.loss_window_s.get(scenario.name)
     alone, uncontrolled, *own = recordings
@@ -143,13 +143,13 @@ def _column(slices: SliceSet, name: str) -> tuple[float, ...]:
 
 
 def _active_slices(agent: Agent) -> int:
-    """For how many slices a published setting was meant; `ALL_SLICES` for everyone else."""
+    """Number of slices of a published setting; `ALL_SLICES` for other agents."""
     active = agent.active_slices if isinstance(agent, FixedAgent) else None
     return ALL_SLICES if active is None else active
 
 
 def role_of(agent: Agent) -> Role:
-    """What an agent counts as; a published setting for fewer active slices is a reference."""
+    """Kind of an agent; a published setting for fewer active slices is a reference."""
     if _active_slices(agent) < ALL_SLICES:
         return "reference"
     kinds: tuple[tuple[type, Role], ...] = (
@@ -164,6 +164,6 @@ def role_of(agent: Agent) -> Role:
 
 
 def _first_active(slices: SliceSet, count: int) -> tuple[str, ...]:
-    """The priority slice and the next ones in order, ``count`` in all."""
+    """The priority slice and the next slices in order, ``count`` in all."""
     priority = slices.names[slices.priority_index]
     return (priority, *(name for name in slices.names if name != priority))[:count]

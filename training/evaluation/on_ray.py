@@ -19,8 +19,8 @@ from slicepilot.training.cluster.session import ray_session
 from .bound import Bound
 from .comparison import ScenarioResult
 from .config import EvaluationConfig
-from .judge import bound_of, judge, plays_of, with_bound
-from .rollouts import Rollout, play
+from .judge import bound_of, judge, runs_of, with_bound
+from .rollouts import Rollout, simulate_rollout
 
 RETRIES = 3
 OnRollout = Callable[[str, str], None]
@@ -51,15 +51,15 @@ def evaluate_on_ray(
     """
     weights = RewardWeights.from_yaml(config.reward)
     with ray_session(address) as ray:
-        play_task = ray.remote(num_cpus=1, max_retries=RETRIES)(_play)
+        rollout_task = ray.remote(num_cpus=1, max_retries=RETRIES)(simulate_rollout)
         bound_task = ray.remote(num_cpus=1, max_retries=RETRIES)(bound_of)
         judge_task = ray.remote(num_cpus=1, max_retries=RETRIES)(_judge)
         names: dict[Any, tuple[str, str]] = {}
         judged = []
         for scenario, own, wanted in zip(scenarios, agents, subjects, strict=True):
             recordings = []
-            for agent, played in plays_of(scenario, own):
-                recording = play_task.remote(agent, played, config.seeds, config.seed, weights)
+            for agent, played in runs_of(scenario, own):
+                recording = rollout_task.remote(agent, played, config.seeds, config.seed, weights)
                 names[recording] = (scenario.name, agent.name)
                 recordings.append(recording)
             limit = bound_task.remote(scenario, config)
@@ -75,10 +75,6 @@ def evaluate_on_ray(
         except ray.exceptions.RayError as error:
             raise FailureError(f"ray: a rollout failed: {_last_line(error)}") from error
     return results
-
-
-def _play(agent: Agent, scenario: Scenario, seeds: int, seed: int, weights: RewardWeights) -> Rollout:
-    return play(agent, scenario, seeds, seed, weights)
 
 
 def _judge(

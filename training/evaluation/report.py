@@ -223,8 +223,8 @@ def _terms(result: ScenarioResult) -> dict[str, str]:
         "a log scale; differences and ratios are paired by seed: every agent meets the same arrivals and noise.",
         "Dominates": "No worse in the priority slice's loss and in the others' loss, and better in one. Worse and "
         f"better mean that the paired interval excludes zero and the difference exceeds {result.tie_pct:g} points.",
-        BEST: "The one with the fewest weighted seconds of broken promises on the very seeds it is judged on, which "
-        "favours it.",
+        BEST: "The setting with the fewest weighted seconds of broken promises on the very seeds that it is judged "
+        "on, which favours it.",
     }
 
 

@@ -1,17 +1,20 @@
-"""Play an agent through a scenario on L seeds at once and keep what happened, period by period."""
+"""Rollouts of agents: on L seeds of a scenario at once in the simulator, or interleaved on a live backend."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 from slicepilot.env.arrays import FloatArray
-from slicepilot.env.backend import Backend, Context
+from slicepilot.env.backend import Backend
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.promises import PromiseMeter, cpu_held
@@ -40,9 +43,9 @@ class Rollout:
         reward, cpu_held, churn: float32 (T, L); CPUs held by limits; mean share of the knobs' full range moved.
         time_s: float64 (T,), start of each period; the first measurement, taken under no control, is left out.
         period_s: length of a control period.
-        wall_s: seconds it took to play.
+        wall_s: seconds it took.
         packets_p99_us: (S, L), 99th percentile of the delay of all packets of the run; None where they are not timed.
-        work_done: (L,), what an edge application on the same node got done meanwhile; None where there is none.
+        work_done: (L,), work that an edge application on the same node did meanwhile; None where there is none.
     """
 
     agent: str
@@ -74,7 +77,7 @@ def only_active(scenario: Scenario, active: Iterable[str]) -> Scenario:
     return replace(scenario, absent={**scenario.absent, **gone})
 
 
-def play(
+def simulate_rollout(
     agent: Agent,
     scenario: Scenario,
     lanes: int,
@@ -97,15 +100,15 @@ def play(
     """
     backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu), lanes)
     try:
-        return record(agent, backend, seed, weights or RewardWeights.from_yaml(), on_period)
+        return collect_rollout(agent, backend, seed, weights or RewardWeights.from_yaml(), on_period)
     finally:
         backend.close()
 
 
-def record(
+def collect_rollout(
     agent: Agent, backend: Backend, seed: int, weights: RewardWeights, on_period: Callable[[], None] | None = None
 ) -> Rollout:
-    """Run an agent to the end of one run of any backend, which stays open; arguments as for `play`."""
+    """Run an agent to the end of one run of any backend, which stays open; arguments as for `simulate_rollout`."""
     started = time.perf_counter()
     telemetry = backend.reset(seed)
     context = backend.context
@@ -115,7 +118,7 @@ def record(
     if isinstance(agent, Clairvoyant) and isinstance(backend, SimulatorBackend):
         agent.bind(backend)
     agent.reset(backend.slices, context, seed)
-    knobs = backend.apply(_none_of(context)).applied
+    knobs = backend.apply(Knobs.none(*context.promises.weight.shape)).applied
     knob_rows = decoder.encode(knobs)
     series = np.empty((len(SERIES), steps, num_slices, lanes), np.float32)
     valid = np.empty(series.shape[1:], np.bool_)
@@ -154,5 +157,71 @@ def record(
     )
 
 
-def _none_of(context: Context) -> Knobs:
-    return Knobs.none(*context.promises.weight.shape)
+OnRun = Callable[[int, str], None]
+"""Called with repetition and agent name before every run."""
+
+
+class LiveRunBackend(Backend, Protocol):
+    """A backend of one lane in real time, whose scenario and pods can be changed between runs."""
+
+    def play(self, scenario: Scenario) -> None: ...
+
+    def deploy(self, request_mcpu: FloatArray | None) -> None: ...
+
+    def real_time(self) -> AbstractContextManager[object]: ...
+
+    @property
+    def work_done(self) -> int | None: ...
+
+    def delay_counts(self) -> npt.NDArray[np.uint32]: ...
+
+    def delay_p99_us(self, since: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]: ...
+
+
+def interleaved_rollouts(
+    runs: Sequence[tuple[Agent, Scenario]],
+    backend: LiveRunBackend,
+    repetitions: int,
+    seed: int,
+    weights: RewardWeights,
+    on_run: OnRun | None = None,
+) -> list[Rollout]:
+    """Every agent in its scenario, ``repetitions`` times, as A B C, A B C: drift of the machine affects all alike.
+
+    One rollout per agent, one lane per repetition. Repetition r offers every agent the same traffic, that of seed + r.
+    """
+    rollouts: list[list[Rollout]] = [[] for _ in runs]
+    for repetition in range(repetitions):
+        for (agent, scenario), mine in zip(runs, rollouts, strict=True):
+            if on_run is not None:
+                on_run(repetition, agent.name)
+            backend.play(scenario)
+            backend.deploy(agent.request_mcpu)
+            before, counts = backend.work_done, backend.delay_counts()
+            with backend.real_time():
+                recording = collect_rollout(agent, backend, seed + repetition, weights)
+            after, p99_us = backend.work_done, backend.delay_p99_us(counts)
+            if before is not None and after is not None:
+                done = np.asarray([after - before], np.float64)
+                recording = replace(recording, work_done=done)
+            mine.append(replace(recording, packets_p99_us=p99_us[:, None]))
+    return [_side_by_side(own) for own in rollouts]
+
+
+def _side_by_side(runs: Sequence[Rollout]) -> Rollout:
+    """Rollouts of one lane each as one rollout of several lanes."""
+    first = runs[0]
+    done = [run.work_done for run in runs if run.work_done is not None]
+    p99_us = [run.packets_p99_us for run in runs if run.packets_p99_us is not None]
+    return replace(
+        first,
+        series=np.concatenate([run.series for run in runs], axis=-1),
+        valid=np.concatenate([run.valid for run in runs], axis=-1),
+        violated=np.concatenate([run.violated for run in runs], axis=-1),
+        reward=np.concatenate([run.reward for run in runs], axis=-1),
+        cpu_held=np.concatenate([run.cpu_held for run in runs], axis=-1),
+        churn=np.concatenate([run.churn for run in runs], axis=-1),
+        packets_p99_us=np.concatenate(p99_us, axis=-1) if len(p99_us) == len(runs) else None,
+        work_done=np.concatenate(done) if len(done) == len(runs) else None,
+        wall_s=sum(run.wall_s for run in runs),
+    )

@@ -1,4 +1,4 @@
-"""What a recorded run amounts to: one number per seed for each figure of merit."""
+"""Scores of a rollout: a number per seed for each figure of merit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def delay_p99_us(recording: Rollout) -> Array:
     """99th percentile of each slice's delay, (S, L): of all packets, where they were timed one by one.
 
     Else over time of the per-period p99 delay, periods weighted by the volume carried. A slice that carries nothing in
-    a whole run is weighted by what it offered; one that offers nothing gives 0.
+    a whole run is weighted by what it offered; a slice that offers nothing gives 0.
     """
     if recording.packets_p99_us is not None:
         return recording.packets_p99_us

@@ -146,18 +146,18 @@ def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Figures | 
     that did not play, and for a bound that nobody computed. A setting in shares of the node that is the same as another
     one on some of the nodes plays there under one name; who did not play everywhere is left out.
     """
-    found: dict[str, dict[str, Figures | None]] = {}
+    outcome: dict[str, dict[str, Figures | None]] = {}
     for agent in results[0].rivals:
         if not all(_ran(result, agent.name) for result in results):
             continue
         gaps = [result.gap_to_bound_pct(agent.name) for result in results]
         known = [gap for gap in gaps if gap is not None]
-        found[agent.name] = {
+        outcome[agent.name] = {
             "over_best_fixed": _ratios(results, agent.name, BEST_FIXED) if all(r.best_fixed for r in results) else None,
             "over_greedy": _ratios(results, agent.name, GREEDY) if all(_ran(r, GREEDY) for r in results) else None,
             "gap_to_bound_pct": {"median": float(np.median(known))} if known else None,
         }
-    return found
+    return outcome
 
 
 def _ran(result: ScenarioResult, name: str) -> bool:
@@ -178,13 +178,13 @@ def _against(results: Sequence[ScenarioResult], subject: str, rival: str) -> Aga
         mine, theirs = (max(float(a.scores["sla_violation_s"].mean()), floor_s) for a in (me, other))
         ratios.append(mine / theirs)
         gains.append(float(me.scores["return"].mean() - other.scores["return"].mean()))
-    found = np.asarray(ratios, np.float64)
+    outcome = np.asarray(ratios, np.float64)
     first = results[0]
     return AgainstRival(
         subject,
         rival,
         tuple(result.scenario for result in results),
-        found,
-        interval(found, median, first.resamples, first.level, first.seed),
+        outcome,
+        interval(outcome, median, first.resamples, first.level, first.seed),
         np.asarray(gains, np.float64),
     )

@@ -134,7 +134,7 @@ def _slices_worse_off(result: ScenarioResult, subject: str, v: SubjectSummary) -
 
 def _worst(v: SubjectSummary) -> list[str]:
     """The fixed settings that are furthest from being dominated, one for each kind of loss."""
-    found: dict[str, Comparison] = {}
+    results: dict[str, Comparison] = {}
     for comparison in sorted(v.not_dominated, key=lambda c: -max(c.priority.value, c.others.value)):
-        found.setdefault(_kind_of_loss(comparison.why_not), comparison)
-    return [f"does not dominate {c.rival}: {c.why_not}." for c in found.values()]
+        results.setdefault(_kind_of_loss(comparison.why_not), comparison)
+    return [f"does not dominate {c.rival}: {c.why_not}." for c in results.values()]

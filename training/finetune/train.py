@@ -7,7 +7,7 @@ Data", arXiv:2302.02948). IQL (Kostrikov et al. 2021, arXiv:2110.06169) was made
 
 A round is: record runs with the present policy and Gaussian noise around it, then so many updates. Every decision
 passes the guard; what is learned from is what was applied. In the end both policies play on seeds that were not learned
-from, without noise, and the bundle is that of the fine-tuned one only if its mean return is not lower.
+from, without noise, and the bundle holds the fine-tuned policy only if its mean return is not lower.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 
 from .config import FinetuneConfig
 from .guarded import Guarded
-from .pupil import Pupil, Round, is_finetune, offline_config_of
+from .learner import FinetuneLearner, Round, is_finetune, offline_config_of
 
 FREE = {"rounds", "judged_runs", "threads", "device", "tracking"}
 JUDGED_SEEDS = 1_000_000_000  # and above are for judging; what is learned from lies below
@@ -72,7 +72,7 @@ class FinetuneComparison:
 
     @property
     def kept(self) -> str:
-        """Whose policy is saved: the fine-tuned one unless it is worse."""
+        """Name of the saved policy: ``fine-tuned`` unless it is worse."""
         return "fine-tuned" if self.difference.value >= 0 else "offline"
 
 
@@ -91,7 +91,7 @@ class FinetuneResult:
 
 
 def resumed_config(checkpoint: Checkpoint, config: FinetuneConfig | None) -> FinetuneConfig:
-    """The checkpoint's configuration; a given one may differ in its budget and in where and how it runs only.
+    """The checkpoint's configuration; the given configuration may differ in its budget, device and tracking only.
 
     Raises:
         ConfigError: names the first other field that differs.
@@ -128,17 +128,17 @@ def finetune(
     log = with_reward(select(open_dataset(offline.dataset), offline.behaviours), offline.reward)
     scenario = config.played(float(log.facts["period_s"]))
     if scenario.slice_set() != slices_of(log):
-        raise ConfigError(f"scenario = {config.scenario!r}: accepted: one with the slices of dataset {offline.dataset}")
+        raise ConfigError(f"scenario = {config.scenario!r}: expected the slices of dataset {offline.dataset}")
     weights = validate(RewardWeights, log.facts["reward"], "dataset: reward")
     goes_on = is_finetune(start)
-    pupil = Pupil(config, offline, log, start)
+    learner = FinetuneLearner(config, offline, log, start)
     config_file, tracker, status = write_config(root, config), None, "FAILED"
     if config.tracking == "mlflow":
         run_id = start.run_id if goes_on else None
         tracker = open_tracker(name, config, source_of(config, offline), run_id, config_file)
     try:
         with contextlib.closing(open_backend(scenario)) as backend:
-            work = _Work(root, pupil, Stage(backend, config, scenario, weights), tracker, report)
+            work = _Work(root, learner, Stage(backend, config, scenario, weights), tracker, report)
             work.go(start.elapsed_s if goes_on else 0.0)
             verdict = work.judge()
         bundle = save_bundle(work.bundle(verdict, log), root / "bundle")
@@ -191,9 +191,11 @@ class Stage:
 class _Work:
     """Rounds, then the comparison, with what is kept of them in files."""
 
-    def __init__(self, root: Path, pupil: Pupil, stage: Stage, tracker: Tracker | None, report: Report | None) -> None:
-        self.root, self.pupil, self.stage, self.tracker, self.report = root, pupil, stage, tracker, report
-        self.config, self.rounds, self.new = pupil.config, list(pupil.rounds), list[Episode]()
+    def __init__(
+        self, root: Path, learner: FinetuneLearner, stage: Stage, tracker: Tracker | None, report: Report | None
+    ) -> None:
+        self.root, self.learner, self.stage, self.tracker, self.report = root, learner, stage, tracker, report
+        self.config, self.rounds, self.new = learner.config, list(learner.rounds), list[Episode]()
         self.budget = Budget(None, None)
 
     def go(self, before_s: float) -> None:
@@ -205,14 +207,14 @@ class _Work:
             done = self._round(number)
             self.rounds.append(done)
             run_id = self.tracker.run_id if self.tracker else None
-            self.pupil.save(self.root / FILE_NAME, self.rounds, self.budget.elapsed_s, run_id)
+            self.learner.save(self.root / FILE_NAME, self.rounds, self.budget.elapsed_s, run_id)
             if self.tracker is not None:
                 self.tracker.metrics(_curves(done), number)
 
     def judge(self) -> FinetuneComparison:
         """Both policies in turns, run by run on the same seeds."""
         config, stage = self.config, self.stage
-        agents = {name: NetworkAgent(policy, name) for name, policy in self.pupil.policies.items()}
+        agents = {name: NetworkAgent(policy, name) for name, policy in self.learner.policies.items()}
         returns: dict[str, list[float]] = {name: [] for name in agents}
         judged = {name: Interventions() for name in agents}
         for n in range(config.judged_runs):
@@ -231,8 +233,8 @@ class _Work:
 
     def bundle(self, verdict: FinetuneComparison, log: EpisodeSet) -> PolicyBundle:
         """The better policy, exported, with the proof that the export decides alike on what was seen."""
-        config, offline, kept = self.config, self.pupil.offline, verdict.kept
-        policy = self.pupil.policies[kept]
+        config, offline, kept = self.config, self.learner.offline, verdict.kept
+        policy = self.learner.policies[kept]
         model = to_onnx(policy)
         observations = np.concatenate([episode.observations for episode in (*log, *self.new)])
         spread = np.linspace(0, len(observations) - 1, min(RECORDED_OBSERVATIONS, len(observations))).astype(np.int64)
@@ -253,37 +255,37 @@ class _Work:
 
     def _round(self, number: int) -> Round:
         """Act, keep what came of it, learn."""
-        pupil, stage, config = self.pupil, self.stage, self.config
-        policy = NetworkAgent(pupil.policies["fine-tuned"], pupil.offline.algorithm)
+        learner, stage, config = self.learner, self.stage, self.config
+        policy = NetworkAgent(learner.policies["fine-tuned"], learner.offline.algorithm)
         agent = ExploringAgent(policy, config.noise_std, config.hold_periods, f"{policy.name}-round-{number}")
         interventions = stage.backend.interventions = Interventions()
-        found: list[Episode] = []
+        result: list[Episode] = []
         for n in range(config.episodes):
             self._say(number, 0.5 * n / config.episodes, f"round {number + 1}: run {n + 1}")
-            found.append(stage.play(agent, _seed(config, number * config.episodes + n)))
-        self._keep(number, found)
-        mean_return, steps = float(np.mean([e.rewards.sum() for e in found])), sum(map(len, found))
+            result.append(stage.play(agent, _seed(config, number * config.episodes + n)))
+        self._keep(number, result)
+        mean_return, steps = float(np.mean([e.rewards.sum() for e in result])), sum(map(len, result))
         touched = f"guard in {interventions.touched_ratio:.0%} of ticks"
-        told = f"round {number + 1}: return {mean_return:.1f}, {touched}"
-        figures = pupil.learn(self.new, lambda share: self._say(number, 0.5 + 0.5 * share, told))
+        status = f"round {number + 1}: return {mean_return:.1f}, {touched}"
+        figures = learner.learn(self.new, lambda share: self._say(number, 0.5 + 0.5 * share, status))
         return Round(
             number=number,
             steps=steps,
-            reward=mean_return * len(found) / steps,
+            reward=mean_return * len(result) / steps,
             mean_return=mean_return,
             touched_ratio=interventions.touched_ratio,
             reasons=dict(sorted(interventions.reasons.items())),
             figures=figures,
         )
 
-    def _keep(self, number: int, found: list[Episode]) -> None:
+    def _keep(self, number: int, result: list[Episode]) -> None:
         file = self._file(number)
         try:
             file.parent.mkdir(exist_ok=True)
-            write_episodes(EpisodeSet(tuple(found), self.stage.facts()), file)
+            write_episodes(EpisodeSet(tuple(result), self.stage.facts()), file)
         except OSError as error:
-            raise ConfigError(f"{file}: cannot be written: {error.strerror}; accepted: make room and resume") from error
-        self.new += found
+            raise ConfigError(f"{file}: cannot be written: {error.strerror}; expected make room and resume") from error
+        self.new += result
 
     def _file(self, number: int) -> Path:
         return self.root / "episodes" / f"round-{number:04d}.parquet"

@@ -1,4 +1,4 @@
-"""The policy that a run ends with: an average over its last updates, because single ones jump about."""
+"""The policy that a run ends with: an average over its last updates, because single updates are noisy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POWER = 9
 class PolicyAverage(Generic[Policy]):
     """Polynomial-decay average of a policy's weights (Shamir and Zhang 2013, arXiv:1212.1824, section 4).
 
-    ``policy`` is the average after the updates seen so far of the one that learns.
+    ``policy`` is the average of the learning policy over the updates so far.
     """
 
     def __init__(self, learned: Policy) -> None:

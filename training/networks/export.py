@@ -78,7 +78,7 @@ def random_observations(
 def check_agreement(
     policy: DeterministicPolicy | GuidedPolicy, model: bytes, recorded: Sequence[FloatArray] = (), seed: int = 0
 ) -> Agreement:
-    """Largest difference between network and export over random tables of several slice counts and recorded ones.
+    """Largest difference between network and export over random tables of several slice counts and recorded tables.
 
     Args:
         policy: the trained network.
@@ -103,5 +103,5 @@ def check_agreement(
         worst = max(worst, float(error)) if np.isfinite(error) else float("inf")
     counts = tuple(sorted({table.shape[1] for table in tables}))
     if worst > TOLERANCE:
-        raise ExportError(f"policy.onnx: actions differ by {worst:.2e} from the network; accepted: {TOLERANCE:g}")
+        raise ExportError(f"policy.onnx: actions differ by {worst:.2e} from the network; expected {TOLERANCE:g}")
     return Agreement(worst, sum(len(table) for table in tables), counts)

@@ -19,7 +19,7 @@ def load_weights(policy: GuidedPolicy | DeterministicPolicy, bundle: PolicyBundl
     The exporter keeps the names of parameters, but for matrices that it transposes; those keep their order.
 
     Raises:
-        ConfigError: the bundle's network is another one than the policy.
+        ConfigError: the bundle's network is not the policy's.
     """
     other = f"{bundle}: accepted: one whose network is the one that the training config describes"
     tensors = onnx.load_from_string(bundle.model).graph.initializer

@@ -80,7 +80,7 @@ class NetworkConfig:
     def check(self) -> None:
         """Raises ValueError if the sizes do not fit together."""
         if self.attention_heads and self.width % self.attention_heads:
-            raise ValueError(f"network.attention_heads = {self.attention_heads}: accepted: a divisor of network.width")
+            raise ValueError(f"network.attention_heads = {self.attention_heads}: expected a divisor of network.width")
 
 
 def as_table(observation: Tensor) -> Tensor:

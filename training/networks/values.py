@@ -1,4 +1,4 @@
-"""What situations and actions are worth: values pooled over the slices, whatever their number and order."""
+"""Values of states and actions, pooled over any number of slices in any order."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,7 +29,6 @@ from slicepilot.training.networks.slice_network import (
 )
 
 LOG_STD_RANGE = (-5.0, 2.0)
-INITIAL_STD = 0.25
 
 Spread = Literal["none", "learned", "by_state"]
 """A deterministic actor; a Gaussian with one deviation per knob around a mean that is clipped to the action's range; or
@@ -65,7 +63,7 @@ class Choice:
         return self.or_held(self.mean.clamp(-1.0, 1.0))
 
     def or_held(self, actions: Tensor) -> Tensor:
-        """Actions (M * B, ...), M for each of the batch, with the held ones where there is nothing to choose."""
+        """Actions (M * B, ...), M for each of the batch, with the held actions where there is nothing to choose."""
         repeats = [len(actions) // len(self.mask)] + [1] * (actions.ndim - 1)
         return torch.where(self.mask.repeat(repeats) > HALF, actions, self.held.repeat(repeats))
 
@@ -129,60 +127,13 @@ class SliceActor(Actor):
         hidden, context = self.encoder(inputs, mask)
         raw = self.head.unsquashed(inputs, hidden, context)
         log_std = self.log_std if self.std_head is None else self.std_head(hidden, context)
-        return Choice(raw, self.head.gain, _bounded(log_std), mask, inputs[..., HELD])
+        return Choice(raw, self.head.gain, bounded(log_std), mask, inputs[..., HELD])
 
     def deterministic(self) -> DeterministicPolicy:
         """The policy that a bundle holds."""
         return DeterministicPolicy(self.encoder, self.head)
 
 
-class FlatActor(Actor):
-    """A multilayer perceptron: standardised observations (B, D) to actions (B, K)."""
-
-    gain: Tensor
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, mean: Tensor, std: Tensor, actions: int, hidden: Sequence[int], spread: Spread) -> None:
-        super().__init__()
-        self.body = perceptron(len(mean), hidden)
-        self.out = nn.Linear(hidden[-1], actions)
-        self.std_head = nn.Linear(hidden[-1], actions) if spread == "by_state" else None
-        initial = torch.full((actions,), math.log(INITIAL_STD))
-        self.log_std = nn.Parameter(initial) if spread == "learned" else None
-        for name, value in (("gain", torch.ones(actions)), ("mean", mean), ("std", std)):
-            self.register_buffer(name, value)
-
-    def forward(self, inputs: Tensor) -> Choice:
-        """Decide in every state."""
-        hidden = self.body(inputs)
-        raw = self.out(hidden)
-        log_std = self.log_std if self.std_head is None else self.std_head(hidden)
-        return Choice(raw, self.gain, _bounded(log_std), torch.ones_like(raw[..., :1]), torch.zeros_like(raw))
-
-    def deterministic(self) -> nn.Module:
-        """From observations as the task gives them."""
-        return _FlatPolicy(self)
-
-
-class _FlatPolicy(nn.Module):
-    def __init__(self, actor: FlatActor) -> None:
-        super().__init__()
-        self.actor = actor
-
-    def forward(self, observations: Tensor) -> Tensor:
-        """(B, D) to actions (B, K)."""
-        return self.actor((observations - self.actor.mean) / self.actor.std).action
-
-
-def perceptron(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
-    """Fully connected layers with ReLU."""
-    layers: list[nn.Module] = []
-    for size in hidden:
-        layers += [nn.Linear(inputs, size), nn.ReLU()]
-        inputs = size
-    return nn.Sequential(*layers)
-
-
-def _bounded(log_std: Tensor | None) -> Tensor | None:
+def bounded(log_std: Tensor | None) -> Tensor | None:
+    """A logarithm of a deviation inside `LOG_STD_RANGE`."""
     return None if log_std is None else log_std.clamp(*LOG_STD_RANGE)

@@ -91,7 +91,7 @@ class OfflineConfig:
 
 def _check(config: OfflineConfig) -> OfflineConfig:
     if config.updates is None and config.minutes is None:
-        raise ValueError("accepted: updates or minutes, or both")
+        raise ValueError("expected updates or minutes, or both")
     config.network.check()
     return config
 

@@ -43,7 +43,7 @@ def open_dataset(name_or_path: str) -> EpisodeSet:
 
 
 def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:
-    """The episodes of those whose names match a pattern, without empty ones.
+    """The episodes of those whose names match a pattern, without empty episodes.
 
     Raises:
         ConfigError: a pattern that matches nobody, or no step at all.
@@ -51,7 +51,7 @@ def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:
     known = episodes.behaviours
     for pattern in behaviours:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise ConfigError(f"behaviours = {pattern!r}: accepted: {', '.join(known)} (* matches any part)")
+            raise ConfigError(f"behaviours = {pattern!r}: expected {', '.join(known)} (* matches any part)")
     wanted = [name for name in known if any(fnmatchcase(name, pattern) for pattern in behaviours)]
     found = tuple(episode for episode in episodes.of(*wanted) if len(episode))
     if not found:
@@ -77,7 +77,7 @@ def _reweighted(episode: Episode, weights: Mapping[str, float], reward: str) -> 
     missing = [name for name in weights if name not in episode.terms]
     if missing:
         raise ConfigError(
-            f"reward = {reward!r}: accepted: none, because the dataset has no term {missing[0]} to compute another from"
+            f"reward = {reward!r}: expected none, because the dataset has no term {missing[0]} to compute another from"
         )
     rewards = sum((weights[name] * episode.terms[name] for name in weights), np.zeros(len(episode)))
     return replace(episode, rewards=np.asarray(rewards, np.float32))
@@ -93,15 +93,15 @@ def slices_of(episodes: EpisodeSet) -> SliceSet:
     for part, own in (("encoder", encoder_layout()), ("decoder", decoder_layout())):
         stored: Any = facts.get(part)
         if not isinstance(stored, Mapping):
-            raise ConfigError(f"dataset: {part} = {stored!r}: accepted: the {part}'s layout")
+            raise ConfigError(f"dataset: {part} = {stored!r}: expected the {part}'s layout")
         for key, value in own.items():
             if stored.get(key) != value:
-                raise ConfigError(f"dataset: {part}.{key} = {stored.get(key)!r}: accepted: {value!r}")
+                raise ConfigError(f"dataset: {part}.{key} = {stored.get(key)!r}: expected {value!r}")
     slices = validate(SliceSet, {"slices": facts.get("slices")}, "dataset")
     for episode in episodes:
         if episode.observations.shape[1:] != (len(slices), NUM_FEATURES):
             shape = episode.observations.shape[1:]
-            raise ConfigError(f"dataset: observations of shape {shape}: accepted: {len(slices), NUM_FEATURES}")
+            raise ConfigError(f"dataset: observations of shape {shape}: expected {len(slices), NUM_FEATURES}")
     return slices
 
 

@@ -1,11 +1,11 @@
 """A dataset as tensors to draw batches from: inputs computed once, rewards brought to one scale, holds as one step.
 
-A control period is short: what knobs do to a queue shows over some ten of them. Where a choice held for several
-periods, a critic that learns from single ones sees, nine times in ten, an action that holds already, and puts what it
-earns down to the state. So a choice is one step that lasts as long as it held, up to a bound: rewards are summed, and
-the next state is the one at its end. That is a semi-Markov decision process (R. Sutton, D. Precup, S. Singh, "Between
-MDPs and semi-MDPs", Artificial Intelligence 112, 1999, section 3), with actions as options that persist. A setting that
-never changes may be cut anywhere: each of its periods begins such a step.
+A control period is short: knobs act on a queue over some ten of them. Where a choice held for several periods, a critic
+that learns from single periods mostly sees an action that holds already, and attributes its reward to the state. So a
+choice is one step that lasts as long as it held, up to a bound: rewards are summed, and the next state is the one at
+its end. That is a semi-Markov decision process (R. Sutton, D. Precup, S. Singh, "Between MDPs and semi-MDPs",
+Artificial Intelligence 112, 1999, section 3), with actions as options that persist. A setting that never changes may be
+cut anywhere: each of its periods begins such a step.
 """
 
 from __future__ import annotations

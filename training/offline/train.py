@@ -47,7 +47,7 @@ FREE = {"updates", "minutes", "checkpoint_minutes", "threads", "device", "tracki
 
 @dataclass
 class OfflineProgress:
-    """Where a run stands: ``fraction`` of the budget used, 0..1, and the algorithm's figures since the last report."""
+    """Progress of a run: ``fraction`` of the budget used, 0..1, and the algorithm's figures since the last report."""
 
     updates: int
     elapsed_s: float
@@ -77,7 +77,7 @@ def is_offline(checkpoint: Checkpoint) -> bool:
 
 
 def resumed_config(checkpoint: Checkpoint, config: OfflineConfig | None) -> OfflineConfig:
-    """The checkpoint's configuration; a given one may differ in its budget and in where and how it runs only.
+    """The checkpoint's configuration; the given configuration may differ in its budget, device and tracking only.
 
     Raises:
         ConfigError: names the first other field that differs.
@@ -107,7 +107,7 @@ def device_of(wanted: str) -> torch.device:
     """The device for ``auto``, ``cpu`` or ``cuda``; raises ConfigError if there is no GPU."""
     there = torch.cuda.is_available()
     if wanted == "cuda" and not there:
-        raise ConfigError("device = 'cuda': no GPU that PyTorch can use; accepted: auto, cpu")
+        raise ConfigError("device = 'cuda': no GPU that PyTorch can use; expected auto, cpu")
     return torch.device("cuda" if there and wanted != "cpu" else "cpu")
 
 
@@ -265,7 +265,7 @@ def _restore(
         learner.restore(state)
         average.restore(checkpoint.average)
     except (KeyError, ValueError, RuntimeError) as error:
-        raise ConfigError("checkpoint: its network is not the one this version builds from its config") from error
+        raise ConfigError("checkpoint: its network is not what this version builds from its config") from error
     restore_generators(checkpoint.generators)
     if device.type == "cuda" and "cuda" in checkpoint.generators:
         torch.cuda.set_rng_state(checkpoint.generators["cuda"])

@@ -77,7 +77,7 @@ class TrainingConfig:
         algorithm: ``ppo`` or ``sac``.
         scenario, mixture: where runs come from; exactly one of them. A mixture draws hardware, loads and promises at
             random for every lane (domain randomisation).
-        hardware: name or file of the node, in place of that of the scenario or mixture.
+        hardware: name or file of the node, instead of that of the scenario or mixture.
         reward: weights of the reward terms.
         total_steps: budget in control periods summed over lanes; minutes: budget in wall-clock time. At least one; the
             first to be used up ends the run. Only runs bounded by steps alone are reproducible by seed.
@@ -93,7 +93,7 @@ class TrainingConfig:
         broken_over_rule: guided policies may break promises for this share of what the rule does
             (`slicepilot.training.online.constraint`); none: the reward alone counts.
         departure_cost: what a guided policy pays in each period for the mean square of its corrections, so that it
-            corrects where that is worth something, and not where it does not know.
+            corrects only where that improves the reward.
         network: size of the policy.
         checkpoint_minutes: time between checkpoints.
         threads: CPU threads of PyTorch.
@@ -158,29 +158,29 @@ class TrainingConfig:
 
 def _check(config: TrainingConfig) -> TrainingConfig:
     if (config.scenario is None) == (config.mixture is None):
-        raise ValueError("accepted: exactly one of scenario and mixture")
+        raise ValueError("expected exactly one of scenario and mixture")
     if config.total_steps is None and config.minutes is None:
-        raise ValueError("accepted: total_steps or minutes, or both")
+        raise ValueError("expected total_steps or minutes, or both")
     if config.num_envs % (config.phase_groups * config.copies):
         raise ValueError(
-            f"phase_groups = {config.phase_groups}, copies = {config.copies}: accepted: their product divides "
+            f"phase_groups = {config.phase_groups}, copies = {config.copies}: expected their product divides "
             f"num_envs = {config.num_envs}"
         )
     rollout = config.num_envs * config.ppo.rollout_steps
     if config.algorithm == "ppo" and rollout % config.ppo.batch_transitions:
         raise ValueError(
-            f"ppo.batch_transitions = {config.ppo.batch_transitions}: accepted: a divisor of "
+            f"ppo.batch_transitions = {config.ppo.batch_transitions}: expected a divisor of "
             f"num_envs * ppo.rollout_steps = {rollout}"
         )
     if config.guided and config.algorithm != "ppo":
-        raise ValueError(f"guided = true with algorithm = {config.algorithm}: accepted: ppo")
+        raise ValueError(f"guided = true with algorithm = {config.algorithm}: expected ppo")
     plain = NetworkConfig()
     for name in ("attention_heads", "limits", "nice"):
         if config.guided and getattr(config.network, name) != getattr(plain, name):
-            raise ValueError(f"network.{name} = {getattr(config.network, name)!r}: accepted with guided = false")
+            raise ValueError(f"network.{name} = {getattr(config.network, name)!r}: expected with guided = false")
     for name in ("broken_over_rule", "departure_cost"):
         if getattr(config, name) and not config.guided:
-            raise ValueError(f"{name} = {getattr(config, name)}: accepted with guided = true")
+            raise ValueError(f"{name} = {getattr(config, name)}: expected with guided = true")
     config.network.check()
     return config
 

@@ -48,7 +48,7 @@ REFERENCE_LANES = 4096  # the logarithm of a broken share deviates by some 2: a 
 
 @dataclass
 class Progress:
-    """Where a run stands, for whoever shows it.
+    """Progress of a run.
 
     ``fraction`` of the budget used, 0..1; ``return_mean`` over the last finished runs, none before the first;
     ``reward`` per control period in the last rollout, unscaled, and its ``terms``.
@@ -151,10 +151,10 @@ def make_learner(config: TrainingConfig, env: Sb3VecEnv, budget: Budget) -> Opti
 def _optimizers(learner: Optimiser) -> dict[str, torch.optim.Optimizer]:
     if isinstance(learner, PPO):
         return {"policy": learner.policy.optimizer}
-    found: dict[str, Any] = {"actor": learner.actor.optimizer, "critic": learner.critic.optimizer}
+    result: dict[str, Any] = {"actor": learner.actor.optimizer, "critic": learner.critic.optimizer}
     if learner.ent_coef_optimizer is not None:
-        found["temperature"] = learner.ent_coef_optimizer
-    return found
+        result["temperature"] = learner.ent_coef_optimizer
+    return result
 
 
 class _Monitor(BaseCallback):
@@ -260,7 +260,7 @@ def _restore(learner: Any, env: Sb3VecEnv, average: PolicyAverage[Any], checkpoi
         for name, optimizer in _optimizers(learner).items():
             optimizer.load_state_dict(checkpoint.optimizers[name])
     except (KeyError, ValueError, RuntimeError) as error:
-        raise ConfigError("checkpoint: its network is not the one this version builds from its config") from error
+        raise ConfigError("checkpoint: its network is not what this version builds from its config") from error
     if checkpoint.temperature is not None:
         learner.log_ent_coef.data.copy_(checkpoint.temperature)
     learner.num_timesteps, learner._n_updates = checkpoint.steps, checkpoint.updates
@@ -272,7 +272,7 @@ def _restore(learner: Any, env: Sb3VecEnv, average: PolicyAverage[Any], checkpoi
 
 
 def resumed_config(checkpoint: Checkpoint, config: TrainingConfig | None) -> TrainingConfig:
-    """The checkpoint's configuration; a given one may differ in its budget, checkpoints, threads and tracking only.
+    """The checkpoint's configuration; the given one may differ in budget, checkpoints, threads and tracking only.
 
     Raises:
         ConfigError: names the first other field that differs.

@@ -248,7 +248,7 @@ class Sb3VecEnv(VecEnv):
             group.close()
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """The group's attribute for each lane asked for."""
+        """The group's attribute for each requested lane."""
         return [getattr(self._group_of(lane), attr_name) for lane in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:

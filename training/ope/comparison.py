@@ -215,7 +215,7 @@ class Improvement:
 
     @property
     def verdict(self) -> str:
-        """The verdict of all estimators that have a figure where they agree, else that it cannot be told."""
+        """The verdict of all estimators that have a figure where they agree, else `UNCERTAIN`."""
         verdicts = {difference.verdict for difference in self.differences().values()}
         return verdicts.pop() if len(verdicts) == 1 else UNCERTAIN
 

@@ -1,9 +1,9 @@
-"""Can the data say anything about a policy? What it would do, and where, against what was done there.
+"""How well logged data cover a policy: its actions against the logged actions in similar states.
 
 A knob of a slice is supported in a state if one of the logged actions in similar states had it nearly there. Similar is
 the tenth (`SIMILAR`) of the logged states whose arrivals, standardised, are nearest; near is `NEAR` on the axis of
--1..1. Arrivals, because they come whoever decides; the rest of a state is the doing of the one that acted, whose own
-actions would be all there is around it. A policy is supported in a knob if it is in at least `ENOUGH` of the states.
+-1..1. Arrivals do not depend on the policy; the rest of a state does, and would find only the logged policy's own
+actions around it. A policy is supported in a knob if it is in at least `ENOUGH` of the states.
 
 Of the states that a policy leads to, where they are known from a model, those count as known that lie about as near to
 the logged ones as logged states of different episodes lie to each other, in all figures.
@@ -27,7 +27,7 @@ from .logged import ACTIVE, arrivals
 
 SIMILAR, NEAR, ENOUGH = 0.1, 0.1, 0.8
 APART_S = 0.05
-"""Logged states that are nearer in time are nearly the same; one of them stands for all."""
+"""Logged states that are nearer in time are nearly the same; one of them represents all."""
 MAX_STATES = 4000
 KNOWN_QUANTILE = 0.99
 STEADY = 1e-4
@@ -45,7 +45,7 @@ class Coverage:
     Attributes:
         slices: names, S.
         support: (S, 3), share of states in which the knob lies near a logged one of similar states.
-        states: share of the policy's own states that are like logged ones; None where it has not been played.
+        states: share of the policy's own states that are like logged ones; None without a model.
     """
 
     slices: tuple[str, ...]
@@ -55,11 +55,11 @@ class Coverage:
     @property
     def gaps(self) -> list[tuple[str, str, float]]:
         """Slice, knob and support where there is too little, the least first."""
-        found = [
+        result = [
             (self.slices[s], KNOB_FEATURES[k], float(self.support[s, k]))
             for s, k in zip(*np.nonzero(self.support < ENOUGH), strict=True)
         ]
-        return sorted(found, key=lambda gap: gap[2])
+        return sorted(result, key=lambda gap: gap[2])
 
     @property
     def supported(self) -> bool:
@@ -125,8 +125,8 @@ class LoggedSupport:
         near, index = self._states.query(self._states.data, min(len(episode), 200))
         elsewhere = episode[np.reshape(index, (len(episode), -1))] != episode[:, None]
         nearest = np.where(elsewhere, np.reshape(near, elsewhere.shape), np.inf).min(axis=1)
-        found = nearest[np.isfinite(nearest)]
-        return float(np.quantile(found, KNOWN_QUANTILE)) if len(found) else np.inf
+        result = nearest[np.isfinite(nearest)]
+        return float(np.quantile(result, KNOWN_QUANTILE)) if len(result) else np.inf
 
     def of(self, target: Sequence[Floats], visited: Floats | None = None) -> Coverage:
         """Coverage of a policy.
@@ -187,12 +187,12 @@ def _starts(episodes: EpisodeSet) -> list[tuple[Any, int]]:
 def _nearest(points: Rows, count: int) -> npt.NDArray[np.int64]:
     """Indices (N, count) of the nearest of points (N, K) to each of them, itself among them."""
     squares = np.square(points).sum(axis=1)
-    found = np.empty((len(points), count), np.int64)
+    result = np.empty((len(points), count), np.int64)
     for start in range(0, len(points), 256):
         part = slice(start, start + 256)
         distance = squares - 2.0 * (points[part] @ points.T)
-        found[part] = np.argpartition(distance, count - 1, axis=1)[:, :count]
-    return found
+        result[part] = np.argpartition(distance, count - 1, axis=1)[:, :count]
+    return result
 
 
 def _percent(share: float) -> str:

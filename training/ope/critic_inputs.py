@@ -1,13 +1,13 @@
 """What an action gives each slice, by the rules that schedulers follow, as inputs of critics.
 
-Knobs act through each other: a level of nice is worth what the others' levels leave it, a limit matters once there is
+Knobs act through each other: the effect of a nice level depends on the others', a limit matters once there is
 more to do. A handful of logged decisions on 3 S knobs does not show that; the rule is known. CPU time is divided by
 weight, nobody getting more than it needs or its limit allows (weighted max-min fairness, to which the kernel's fair
 scheduler comes over some milliseconds); an egress rate lets through what it says. How much CPU a slice's traffic takes,
 and how much there is, is taken from the data.
 
 Inputs saturate where more changes nothing (twice the CPU that is needed, or ten times), so that settings beyond the
-logged ones need not be beyond the logged inputs.
+logged settings need not be beyond the logged inputs.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class Costs:
             for name, column in (("carried_mbps", CARRIED), ("cpu_use_mcpu", CPU_USE))
         )
         cost = np.where(carried > MIN_CARRIED_MBPS, used / np.maximum(carried, MIN_CARRIED_MBPS), np.nan)
-        told = np.asarray(np.isfinite(cost).any(axis=0))
+        known = np.asarray(np.isfinite(cost).any(axis=0))
         per_slice = np.array(
-            [np.nanmedian(column) if some else np.nan for column, some in zip(cost.T, told, strict=True)]
+            [np.nanmedian(column) if some else np.nan for column, some in zip(cost.T, known, strict=True)]
         )
-        fallback = float(np.nanmean(per_slice)) if told.any() else 1.0
+        fallback = float(np.nanmean(per_slice)) if known.any() else 1.0
         total = 1e3 * node.logical_cpus
         # What is neither idle nor the slices' own: softirqs and other work, which come first.
         others = total * (1.0 - observations[:, 0, CPU_IDLE].astype(np.float64)) - used.sum(axis=1)
-        return cls(np.where(told, per_slice, fallback), total - max(float(np.median(others)), 0.0))
+        return cls(np.where(known, per_slice, fallback), total - max(float(np.median(others)), 0.0))
 
 
 def fair_shares(demand: Array, weight: Array, capacity: float) -> Array:
@@ -83,8 +83,8 @@ def effects(observations: Floats, actions: Floats, node: Node, costs: Costs) -> 
     """What actions (N, S, 3) give the slices under the arrivals of observations (N, S, D): (N, S, 7).
 
     Share of what is offered that is served; logarithms of CPU limit and of egress rate over what is needed; CPU by
-    weight alone over what is needed; share of the CPUs that is left; the limit's place on its axis, and whether there
-    is none.
+    weight alone over what is needed; share of the CPUs that is left; the limit's position on its axis;
+    whether there is none.
     """
     knobs, rows = node.decoder.decode(actions)
     limit = np.where(np.isfinite(knobs.cpu_limit_mcpu), knobs.cpu_limit_mcpu, NO_LIMIT_MCPU).T.astype(np.float64)
@@ -95,11 +95,11 @@ def effects(observations: Floats, actions: Floats, node: Node, costs: Costs) -> 
     need = np.clip(costs.mcpu_per_mbps * offered, LEAST_NEED_MCPU, threads)
     requests = np.maximum(node.slices.column("cpu_request_mcpu")[:, 0], 1.0)
     weight = requests * NICE_STEP ** -knobs.nice.T.astype(np.float64) * np.where(there, 1.0, 1e-9)
-    granted = fair_shares(np.where(there, np.minimum(need, limit), 0.0), weight, costs.capacity_mcpu)
+    served_mcpu = fair_shares(np.where(there, np.minimum(need, limit), 0.0), weight, costs.capacity_mcpu)
     by_weight = weight / weight.sum(axis=-1, keepdims=True) * costs.capacity_mcpu / need
-    left = 1.0 - granted.sum(axis=-1, keepdims=True) / costs.capacity_mcpu
+    left = 1.0 - served_mcpu.sum(axis=-1, keepdims=True) / costs.capacity_mcpu
     columns = [
-        np.minimum(granted / need, np.minimum(egress / offered, 1.0)),
+        np.minimum(served_mcpu / need, np.minimum(egress / offered, 1.0)),
         np.clip(np.log(limit / need), *ROOM),
         np.clip(np.log(egress / offered), *ROOM),
         np.minimum(by_weight, MOST_FAIR),
@@ -118,7 +118,7 @@ def critic_inputs(
     Args:
         observations: (N, S, D), of which arrivals and promises are taken, and who is there.
         held: (N, S, 3), the action that held before.
-        actions: (N, S, 3), the one that is asked about.
+        actions: (N, S, 3), the queried action.
         node: of the episodes.
         costs: of its traffic.
     """

@@ -4,9 +4,9 @@ Three things make values learnable from a few hundred explored decisions.
 
 - A step is a decision with all control periods that it holds, not a period: reward is the mean over the second half of
   it, when what the decision before has left in the queues is mostly gone.
-- A state is what arrives, which comes whoever decides, and the action that held before. Measured delays and losses are
-  the doing of the one that acted: a critic that sees them learns how good a place a policy was in, and has to guess how
-  it would be in its own. Asked about a policy, its own action held before.
+- A state is what arrives, which comes whoever decides, and the action that held before. Measured delays and losses
+  result from the logged policy's actions: with them a critic would learn how good the logged policy's state was. In an
+  estimate the policy's own action held before.
 - Critics see what an action gives each slice (`critic_inputs`) beside the action, pooled over slices.
 """
 
@@ -63,16 +63,16 @@ class TooFewDecisions(ConfigError):
     """No stretch of the episodes has two decisions in a row."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"episodes: decisions in a row = {most} at most; accepted: 2 or more")
+        super().__init__(f"episodes: decisions in a row = {most} at most; expected 2 or more")
         self.most = most
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """N decisions that another one follows.
+    """N decisions that are followed by another.
 
     Attributes:
-        start: row (among T + 1 an episode) in which each was made; ``next_start`` of the one that follows.
+        start: row (among T + 1 an episode) in which each was made; ``next_start`` of the next decision.
         settled, next_settled: last row in which they held.
         action, before: (N, S, 3), what held, and what held before; mean over the second half.
         reward: (N,), mean over the second half.
@@ -107,7 +107,7 @@ def decisions_of(episodes: EpisodeSet, node: Node) -> Decisions:
         middles = starts + (ends - starts) // 2
         spans = list(zip(middles, ends, strict=True))
         action = np.stack([episode.actions[middle:end].mean(axis=0) for middle, end in spans])
-        found = {
+        result = {
             "start": row + starts[:-1],
             "next_start": row + starts[1:],
             "settled": row + ends[:-1],
@@ -117,7 +117,7 @@ def decisions_of(episodes: EpisodeSet, node: Node) -> Decisions:
             "reward": np.array([episode.rewards[middle:end].mean(dtype=np.float64) for middle, end in spans[:-1]]),
             "episode": np.full(len(starts) - 1, number, np.int64),
         }
-        for name, column in found.items():
+        for name, column in result.items():
             parts[name].append(column)
     if not parts["start"]:
         raise TooFewDecisions(max(len(_edges(episode, usual)) - 1 for episode in episodes))
@@ -161,16 +161,16 @@ def fitted_q(
     made = decisions_of(episodes, node)
     actions = [np.concatenate(list(target)) for target in targets.values()]
     rows = sum(len(episode) + 1 for episode in episodes)
-    actions += [np.broadcast_to(one.action, (rows, *one.action.shape)) for one in constant]
+    actions += [np.broadcast_to(item.action, (rows, *item.action.shape)) for item in constant]
     steps = _steps(episodes, node, made, actions)
     runs = run_numbers(episodes)
     held_out = []
-    for number, one in enumerate(constant):
+    for number, item in enumerate(constant):
         elsewhere = np.ones(int(runs.max()) + 1)
-        np.minimum.at(elsewhere, runs, one.elsewhere)
-        held_out.append(HeldOut(len(targets) + number, one.reward, elsewhere))
-    found = evaluate(steps, len(targets), _critic_of(steps, node, config), config, held_out, on_progress)
-    return dict(zip(targets, found, strict=True))
+        np.minimum.at(elsewhere, runs, item.elsewhere)
+        held_out.append(HeldOut(len(targets) + number, item.reward, elsewhere))
+    result = evaluate(steps, len(targets), _critic_of(steps, node, config), config, held_out, on_progress)
+    return dict(zip(targets, result, strict=True))
 
 
 def _steps(episodes: EpisodeSet, node: Node, made: Decisions, policies: Sequence[Floats]) -> Steps:
@@ -186,7 +186,7 @@ def _steps(episodes: EpisodeSet, node: Node, made: Decisions, policies: Sequence
     return Steps(
         logged=inputs(now, made.before, made.action),
         later=torch.stack([inputs(then, made.action, following) for _, following in own]),
-        asked=torch.stack([inputs(now, action, action) for action, _ in own]),
+        queried=torch.stack([inputs(now, action, action) for action, _ in own]),
         rewards=torch.from_numpy(made.reward).float(),
         terminated=torch.zeros(len(made.reward), dtype=torch.bool),
         episode=torch.from_numpy(run_numbers(episodes)[made.episode]),
@@ -210,9 +210,9 @@ class Constant:
 
 
 def constant_behaviours(episodes: EpisodeSet) -> list[Constant]:
-    """All of them. Around one is whoever does nearly the same on average."""
+    """All of them. Around a behaviour are those that do nearly the same on average."""
     means = np.stack([episode.actions.mean(axis=0) for episode in episodes])
-    found = []
+    result = []
     for behaviour in episodes.behaviours:
         own = [episode for episode in episodes if episode.behaviour == behaviour]
         actions = [fixed_action(episode) for episode in own]
@@ -221,5 +221,5 @@ def constant_behaviours(episodes: EpisodeSet) -> list[Constant]:
             continue
         distance = np.sqrt(np.square(means - first).mean(axis=(1, 2)))
         reward = float(np.concatenate([episode.rewards for episode in own]).mean(dtype=np.float64))
-        found.append(Constant(first, reward, (distance > AROUND).astype(np.float64)))
-    return found
+        result.append(Constant(first, reward, (distance > AROUND).astype(np.float64)))
+    return result

@@ -1,4 +1,4 @@
-"""Fitted Q evaluation: what policies are worth, by regression on what others did.
+"""Fitted Q evaluation: values of policies by regression on logged decisions of others.
 
 H. Le, C. Voloshin, Y. Yue, "Batch Policy Learning under Constraints", ICML 2019 (arXiv:1903.08738), algorithm 3. For a
 policy pi and logged steps (s, a, r, s'), again and again
@@ -73,13 +73,13 @@ class Steps:
     Attributes:
         logged: (N, ...), what was seen and done.
         later: (P, N, ...), the state after the step and what each policy would do there.
-        asked: (P, N, ...), the state in which a policy's value is asked for, and what the policy would do.
+        queried: (P, N, ...), the state in which a policy's value is queried, and its action there.
         rewards, terminated, episode: (N,); a value after the end is zero.
     """
 
     logged: Tensor
     later: Tensor
-    asked: Tensor
+    queried: Tensor
     rewards: Tensor
     terminated: Tensor
     episode: Tensor
@@ -104,19 +104,19 @@ def evaluate(
 ) -> list[Estimate]:
     """Estimates for the first so many policies of the steps; the others are those held out."""
     episode = steps.episode.numpy()
-    count = max([int(episode.max()) + 1, *(len(one.elsewhere) for one in held_out)])
+    count = max([int(episode.max()) + 1, *(len(item.elsewhere) for item in held_out)])
     folds = [fold for fold in folds_of(held_out) if np.any(_left(held_out, fold)[episode])]
     draws = np.random.default_rng(config.seed).dirichlet(np.ones(count), config.members) * count
     weights = [np.ones(count), *draws, *(_left(held_out, fold) for fold in folds)]
     said = np.empty((len(weights), len(steps.later)))
     for number, own in enumerate(weights):
 
-        def told(share: float, number: int = number) -> None:
+        def report(share: float, number: int = number) -> None:
             if on_progress is not None:
                 on_progress((number + share) / len(weights))
 
         counted = own[episode]
-        said[number] = fit_values(steps, own, make_features, config, config.seed + number, told) @ counted
+        said[number] = fit_values(steps, own, make_features, config, config.seed + number, report) @ counted
         said[number] /= counted.sum()
     errors = [
         said[1 + config.members + n, held_out[h].policy] - held_out[h].reward
@@ -136,8 +136,8 @@ def evaluate(
 def folds_of(held_out: Sequence[HeldOut]) -> list[list[int]]:
     """Which of them to leave out together, by number: those with episodes in common, as long as some are left."""
     folds: list[list[int]] = []
-    for number, one in enumerate(held_out):
-        near = [f for f in folds if any(np.any((held_out[h].elsewhere + one.elsewhere) == 0) for h in f)]
+    for number, item in enumerate(held_out):
+        near = [f for f in folds if any(np.any((held_out[h].elsewhere + item.elsewhere) == 0) for h in f)]
         if near:
             near[0].append(number)
         else:
@@ -159,7 +159,7 @@ def fit_values(
     seed: int,
     on_progress: OnProgress | None = None,
 ) -> Array:
-    """Values (P, N) in the states that are asked about, in the reward's unit.
+    """Values (P, N) in the queried states, in the reward's unit.
 
     Args:
         steps: what was logged.
@@ -193,7 +193,7 @@ def fit_values(
         optimiser.zero_grad()
         torch.autograd.backward(loss)
         optimiser.step()
-    return np.asarray(critic.of_each(steps.asked).double().numpy() * scale + centre)
+    return np.asarray(critic.of_each(steps.queried).double().numpy() * scale + centre)
 
 
 class _Critic(nn.Module):

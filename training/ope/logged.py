@@ -45,7 +45,7 @@ class Node:
         facts = episodes.facts
         for name in ("slices", "period_s", "logical_cpus", "reward"):
             if name not in facts:
-                raise ConfigError(f"facts.{name} = None: accepted: episodes of slices, which state it")
+                raise ConfigError(f"facts.{name} = None: expected episodes of slices, which state it")
         uplink = facts.get("uplink_mbps")
         return cls(
             slices=slices_of(episodes),
@@ -77,7 +77,7 @@ def same_pods(episodes: EpisodeSet, node: Node) -> EpisodeSet:
     """The episodes with a step in them whose pods had the CPU requests that the slices declare.
 
     Requests weigh pods against each other, and neither observations nor actions say what they were: episodes with
-    other ones are of another node.
+    other requests are of another node.
 
     Raises:
         ConfigError: there are none.
@@ -91,16 +91,16 @@ def same_pods(episodes: EpisodeSet, node: Node) -> EpisodeSet:
     if not own:
         raise ConfigError(
             f"episodes: none of {len(episodes)} was recorded with steps and on pods of the declared CPU requests; "
-            "accepted: at least one (slicepilot dataset record, without --published-requests)"
+            "expected at least one (slicepilot dataset record, without --published-requests)"
         )
     return EpisodeSet(own, episodes.facts)
 
 
 def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) -> list[Floats]:
-    """What an agent would have asked for after each observation, (T + 1, S, 3) an episode, encoded.
+    """An agent's decision after each observation, encoded: (T + 1, S, 3) an episode.
 
-    It sees what the one that acted saw, knobs included. What an agent remembers (an integral, a mean) is therefore of
-    another's run; one that decides by the observation alone does exactly what it would have done.
+    It sees what the logged policy saw, knobs included. What an agent remembers (an integral, a mean) is therefore of
+    another run; a policy that decides by the observation alone does exactly what it would have done.
 
     Raises:
         ConfigError: it draws at random.
@@ -108,16 +108,16 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
     lanes, longest = len(episodes), max(map(len, episodes))
     agent.reset(node.slices, node.context(lanes, longest), seed)
     if isinstance(agent, StochasticAgent):  # only now: a draw's attributes belong to a run
-        raise ConfigError(f"agent = {agent.name!r}: draws at random; accepted: ones that decide by what they see")
+        raise ConfigError(f"agent = {agent.name!r}: draws at random; expected a deterministic policy")
     tables = np.stack([_padded(episode.observations, longest + 1) for episode in episodes], axis=1)
     wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)
     last: Knobs | None = None
     rows = np.empty(0, np.float32)
     for t, table in enumerate(tables):
         knobs, _ = node.decoder.decode(table[..., KNOBS])
-        asked = agent.decide(telemetry_of(table), knobs)
-        if last is None or not asked.same_as(last):
-            rows, last = node.decoder.encode(asked.between_groups()).transpose(2, 1, 0), asked
+        decided_knobs = agent.decide(telemetry_of(table), knobs)
+        if last is None or not decided_knobs.same_as(last):
+            rows, last = node.decoder.encode(decided_knobs.between_groups()).transpose(2, 1, 0), decided_knobs
         wanted[t] = rows
     return [wanted[: len(episode) + 1, lane] for lane, episode in enumerate(episodes)]
 
@@ -134,7 +134,7 @@ def telemetry_of(table: Floats) -> Telemetry:
 
 
 def fixed_action(episode: Episode) -> npt.NDArray[np.float32] | None:
-    """What an episode's policy did throughout, if it was one thing.
+    """The action that an episode's policy held throughout; None if it changed.
 
     The first periods do not count: a change of many knobs at once can take a moment to be written.
     """
@@ -147,21 +147,21 @@ def fixed_action(episode: Episode) -> npt.NDArray[np.float32] | None:
 def run_numbers(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
     """Which run each episode (E,) is a stretch of, from 0.
 
-    Stretches between steps that have no reward are of one run, and share what is written down about it: they are not
+    Stretches between steps that have no reward are of one run, and share its ``info``: they are not
     independent of each other. Where nothing was unmeasured every episode is a run.
     """
     keys: dict[int, int] = {}
-    found = []
+    result = []
     for number, episode in enumerate(episodes):
         key = -1 - number if episode.unmeasured is None else id(episode.info)
-        found.append(keys.setdefault(key, len(keys)))
-    return np.asarray(found, np.int64)
+        result.append(keys.setdefault(key, len(keys)))
+    return np.asarray(result, np.int64)
 
 
 def alike(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
     """Numbers of groups, one for each of `EpisodeSet.behaviours`.
 
-    In a group are those who do nearly the same on average, or nearly the same as another one in it: within `AROUND`,
+    A group has those that do nearly the same on average, or nearly the same as another member: within `AROUND`,
     root mean square over slices and knobs.
     """
     means = [np.mean([e.actions.mean(axis=0) for e in episodes.of(name)], axis=0) for name in episodes.behaviours]

@@ -25,7 +25,7 @@ from .logged import ACTIVE, Node, arrivals
 EGRESS = FEATURES.index("egress")
 OFFERED, CARRIED, CPU_USE = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "cpu_use_mcpu"))
 PACKET_BYTES = 64, 9000
-MIN_TOLD = 100 * 10.0
+MIN_VOLUME = 100 * 10.0
 """Mbit/s times periods: a hundred periods of 10 Mbit/s, for instance."""
 DRAINED_S = 0.3
 BITS_TO_MBPS = 125_000.0
@@ -52,7 +52,7 @@ class MeasuredLoads:
         length = max(len(episode) + 1 for episode in episodes)
         measured = [_telemetry(episode) for episode in episodes]
         self._packet_bytes = packet_bytes(episodes, node, self.hardware)
-        rates = [np.pad(one[:, OFFERED], ((0, length - len(one)), (0, 0)), mode="edge") for one in measured]
+        rates = [np.pad(item[:, OFFERED], ((0, length - len(item)), (0, 0)), mode="edge") for item in measured]
         self._offered_mbps = np.stack(rates, axis=-1)  # (T + 1, S, L)
         self._absent = np.stack([(arrivals(e)[..., ACTIVE] < 0.5).all(axis=0) for e in episodes], axis=-1)
 
@@ -95,8 +95,8 @@ def packet_bytes(episodes: Sequence[Logged], node: Node, hardware: Hardware) -> 
     all_periods = np.sum(
         [_carried_and_used(e, np.ones_like(e.observations[..., EGRESS], np.bool_)) for e in episodes], axis=0
     )
-    usual = np.where(everywhere[0] > MIN_TOLD, _length(everywhere, hardware), _length(all_periods, hardware))
-    return np.where(free[0] > MIN_TOLD, _length(free, hardware), usual[:, None]).astype(np.float32)
+    usual = np.where(everywhere[0] > MIN_VOLUME, _length(everywhere, hardware), _length(all_periods, hardware))
+    return np.where(free[0] > MIN_VOLUME, _length(free, hardware), usual[:, None]).astype(np.float32)
 
 
 def _free(episode: Logged, drained: int) -> npt.NDArray[np.bool_]:
@@ -116,9 +116,9 @@ def _carried_and_used(episode: Logged, periods: npt.NDArray[np.bool_]) -> Array:
 def _length(sums: Array, hardware: Hardware) -> Array:
     """Bytes by rates in Mbit/s and CPU time in mCPU, (2, ...)."""
     carried, packets_per_s = sums[0], 1e3 * sums[1] / hardware.upf_cost_us
-    told = (carried > 0) & (packets_per_s > 0)
-    default = np.full(told.shape, float(DEFAULT_PACKET_BYTES))
-    length = np.divide(BITS_TO_MBPS * carried, packets_per_s, out=default, where=told)
+    known = (carried > 0) & (packets_per_s > 0)
+    default = np.full(known.shape, float(DEFAULT_PACKET_BYTES))
+    length = np.divide(BITS_TO_MBPS * carried, packets_per_s, out=default, where=known)
     return np.clip(length, *PACKET_BYTES)
 
 

@@ -3,7 +3,7 @@
 The model has errors, and what they do to the reward is known for those who acted: their logged actions are played under
 the loads of their own episodes, and what they earn is held against what they did earn. A straight line through these
 pairs puts the model's figures on the scale of real ones. Its slope is drawn towards 1, which is a model's that is only
-shifted, with the weight of one more pair: pairs are few, and policies that are asked about may lie beyond them.
+shifted, with the weight of one more pair: pairs are few, and estimated policies may lie beyond them.
 
 Behaviours that do nearly the same count as one pair, because they say the same. By how much each pair is missed by the
 line through the others is the model's error on policies unlike all that acted, which widens the interval beside a
@@ -31,7 +31,7 @@ from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-from slicepilot.training.evaluation.rollouts import record
+from slicepilot.training.evaluation.rollouts import collect_rollout
 
 from .coverage import APART_S
 from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
@@ -123,7 +123,7 @@ class Calibration:
     def of(cls, said: Array, earned: Array, names: Sequence[str], groups: npt.NDArray[np.int64]) -> Calibration:
         """From pairs (B,) of behaviours, each with the number of its group."""
         off = dict(zip(names, map(float, said - earned), strict=True))
-        x, y = (np.asarray([column[groups == one].mean() for one in np.unique(groups)]) for column in (said, earned))
+        x, y = (np.asarray([column[groups == item].mean() for item in np.unique(groups)]) for column in (said, earned))
         missed = x - y
         if len(x) > 1:
             lines = [line(np.delete(x, g), np.delete(y, g)) for g in range(len(x))]
@@ -155,7 +155,7 @@ class IdentifiedModel:
         node: of the episodes.
         hardware: as identified on that node.
         seed: of the noise.
-        on_progress: told the share of the run that is being played, 0..1; may be replaced between runs.
+        on_progress: called with the share of the current run that is done, 0..1; may be replaced between runs.
 
     Attributes:
         calibration: None where no step was measured in full.
@@ -173,7 +173,7 @@ class IdentifiedModel:
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         if any(episode.telemetry is None for episode in episodes):
-            raise ConfigError("telemetry = None: accepted: episodes that kept it, whose loads can be played again")
+            raise ConfigError("telemetry = None: expected episodes that kept it, whose loads can be played again")
         self.episodes, self.node, self.hardware, self.seed = episodes, node, hardware, seed
         self._lengths = np.asarray([len(episode) for episode in episodes])
         longest = int(self._lengths.max())
@@ -190,11 +190,11 @@ class IdentifiedModel:
         try:
             periods = iter(range(1, len(self._all_steps) + 1))
 
-            def told() -> None:
+            def on_period() -> None:
                 if self.on_progress is not None:
                     self.on_progress(next(periods) / len(self._all_steps))
 
-            rewards = record(agent, backend, self.seed, self.node.weights, told).reward
+            rewards = collect_rollout(agent, backend, self.seed, self.node.weights, on_period).reward
         finally:
             backend.close()
         return np.asarray(np.sum(rewards * (self._all_steps if counted is None else counted), axis=0, dtype=np.float64))
@@ -242,7 +242,7 @@ class IdentifiedModel:
 
 def _measured(episode: Episode, longest: int) -> npt.NDArray[np.bool_]:
     """Whether every slice with traffic was measured in the period after each decision, (longest,)."""
-    found = np.ones(longest, np.bool_)
+    result = np.ones(longest, np.bool_)
     if episode.unmeasured is not None:
-        found[: len(episode)] = ~episode.unmeasured[1:].any(axis=1)
-    return found
+        result[: len(episode)] = ~episode.unmeasured[1:].any(axis=1)
+    return result

@@ -1,7 +1,7 @@
 """The runs of Andrade and Wickboldt (2025) as episodes: what a policy would have seen, the published setting, a reward.
 
 The study set knobs once and scraped every 30 s, so a run of 1200 s is 40 decisions for the same setting, and 41 where
-there is a sample at 1230 s. It did not measure all that a policy sees. What stands for what:
+there is a sample at 1230 s. It did not measure all that a policy sees. What is substituted:
 
     offered_mbps: the load plan (`configs/scenarios/andrade-ramp.yaml`), as a mean over two minutes, as the rates are.
     carried_mbps: what the slice's iperf server received; where an export has none of these, what its UPF did.
@@ -43,7 +43,7 @@ from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .recording import facts_of
-from .relabel import Course, look_back
+from .relabel import Trace, relabel
 
 POINTS = LAST_S // STEP_S + 1
 USUAL_POINTS = END_S // STEP_S + 1
@@ -94,26 +94,26 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
         ConfigError: a table is missing, or of no run a step can be scored.
     """
     if missing := {"latency", "receive"} - set(tables):
-        raise ConfigError(f"tables: no {', '.join(sorted(missing))}; accepted: latency, receive and, if there, cpu")
+        raise ConfigError(f"tables: no {', '.join(sorted(missing))}; expected latency, receive and, if there, cpu")
     scenario = Scenario.from_yaml(RAMP)
     measured = {name: _grids(table, len(scenario.slice_set())) for name, table in tables.items()}
     runs = _Runs(sorted(set(measured["latency"]) | set(measured["receive"])), scenario)
-    course = runs.course(measured)
-    lacking, readings = course.unmeasured, course.readings
+    trace = runs.trace(measured)
+    lacking, readings = trace.unmeasured, trace.readings
     assert lacking is not None
     assert readings is not None
     weight = runs.context.promises.weight
     share = (lacking * weight).sum(axis=1) / weight.sum(axis=0)
-    seen = look_back(course, runs.slices, runs.context, weights)
-    found, points = [], 0
+    seen = relabel(trace, runs.slices, runs.context, weights)
+    result, points = [], 0
     for lane, (experiment, cycle) in enumerate(runs.keys):
-        length = POINTS if course.valid[-1, :, lane].any() else USUAL_POINTS
+        length = POINTS if trace.valid[-1, :, lane].any() else USUAL_POINTS
         points += length
         decided, observed = slice(0, length - 1), slice(0, length)
         if not np.isfinite(seen.rewards[lane, decided]).any():
             continue
         actions = seen.actions[lane, decided]
-        found.append(
+        result.append(
             Episode(
                 observations=seen.observations[lane, observed],
                 actions=actions,
@@ -123,20 +123,20 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
                 behaviour=f"experiment-{experiment}",
                 terms={name: values[lane, decided] for name, values in seen.terms.items()},
                 telemetry=np.ascontiguousarray(readings[observed, ..., lane]),
-                node=np.ascontiguousarray(course.node[observed, :, lane]),
-                valid=np.ascontiguousarray(course.valid[observed, :, lane]),
+                node=np.ascontiguousarray(trace.node[observed, :, lane]),
+                valid=np.ascontiguousarray(trace.valid[observed, :, lane]),
                 unmeasured=np.ascontiguousarray(lacking[observed, :, lane]),
                 decisions={UNMEASURED_SHARE: share[1:length, lane].astype(np.float32)},
                 info={"experiment": experiment, "cycle": cycle, "start_s": 0} | runs.info(lane),
             )
         )
-    if not found:
+    if not result:
         raise ConfigError(
-            "tables: no run with a step of which enough was measured for a reward; accepted: whole exports"
+            "tables: no run with a step of which enough was measured for a reward; expected whole exports"
         )
     facts = facts_of(runs.slices, runs.context, weights) | {"stand_ins": STAND_INS}
-    held = sum(len(episode) + 1 for episode in found)
-    return Joined(EpisodeSet(tuple(found), facts), len(runs.keys), points - held)
+    held = sum(len(episode) + 1 for episode in result)
+    return Joined(EpisodeSet(tuple(result), facts), len(runs.keys), points - held)
 
 
 class _Runs:
@@ -156,7 +156,7 @@ class _Runs:
         self._plan = np.stack([_planned_mbps(scenario.loads[name]) for name in self.slices.names], axis=1)
         self.context = _context(self.slices, scenario.hardware_spec(), len(keys))
 
-    def course(self, measured: Mapping[str, Mapping[Key, Array]]) -> Course:
+    def trace(self, measured: Mapping[str, Mapping[Key, Array]]) -> Trace:
         """Telemetry and knobs at each point; slices that were not measured then are not valid and have zeros, and in
         the readings NaN for what is missing of them."""
         latency, carried, cpu = (self._side_by_side(measured.get(name, {})) for name in ("latency", "receive", "cpu"))
@@ -179,7 +179,7 @@ class _Runs:
         node[:, NODE_FIELDS.index("uplink_use_ratio")] = np.minimum(in_all / self.context.uplink_mbps, 1.0)
         held = [knobs.between_groups().values for knobs in self._knobs]
         knobs = np.repeat(np.concatenate(held, axis=-1)[None], POINTS, axis=0)
-        return Course(table, node, valid, knobs, self.active & ~valid, readings)
+        return Trace(table, node, valid, knobs, self.active & ~valid, readings)
 
     def info(self, lane: int) -> dict[str, Any]:
         """What is known of a run besides."""

@@ -36,7 +36,7 @@ from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.sliding import WINDOW_S
 
 from .recording import facts_of
-from .relabel import Course, actions_of, look_back
+from .relabel import Trace, actions_of, relabel
 
 OTHERS = "others"
 """Who acts while a controller is in shadow."""
@@ -61,17 +61,17 @@ def episodes_of(stretches: Iterable[Stretch], weights: RewardWeights) -> Episode
         if stretch.key not in runs:
             runs[stretch.key] = _Run(stretch.description)
         runs[stretch.key].add(stretch)
-    found: list[Episode] = []
+    result: list[Episode] = []
     facts: dict[str, Any] = {}
     for run_id, run in runs.items():
         own = facts_of(run.slices, run.context, weights) | {"codes": CODES}
         facts = facts or own
         if other := [key for key in own if own[key] != facts[key] and key not in OWN_TO_A_FILE]:
-            raise ConfigError(f"run {run_id}: {other[0]}: differs from that of another; accepted: runs of one kind")
-        found += run.episodes(weights)
-    if not found:
-        raise ConfigError("records: no decision with what came of it; accepted: three ticks in a row, or more")
-    return EpisodeSet(tuple(found), facts)
+            raise ConfigError(f"run {run_id}: {other[0]}: differs from that of another; expected runs of one kind")
+        result += run.episodes(weights)
+    if not result:
+        raise ConfigError("records: no decision with what came of it; expected three ticks in a row, or more")
+    return EpisodeSet(tuple(result), facts)
 
 
 class _Run:
@@ -110,13 +110,13 @@ class _Run:
     def _unbroken(self, ticks: Records, weights: RewardWeights) -> Iterator[Episode]:
         """Of ticks that follow each other."""
         held = np.concatenate([ticks["applied"][:1], ticks["applied"][:-1]])
-        course = Course(
+        trace = Trace(
             slices=np.ascontiguousarray(ticks["slices"])[..., None],
             node=np.ascontiguousarray(ticks["node"])[..., None],
             valid=ticks["valid"][:, : len(self.slices), None] != 0,
             knobs=held[..., None],
         )
-        seen = look_back(course, self.slices, self.context, weights)
+        seen = relabel(trace, self.slices, self.context, weights)
         asked_for = actions_of(np.ascontiguousarray(ticks["wanted"])[..., None], self.slices)[0]
         for first, end in _spans(self._usable(ticks)):
             decided, observed = slice(first, end), slice(first, end + 1)
@@ -140,9 +140,9 @@ class _Run:
                 log_density=density,
                 behaviour=OTHERS if mode is Mode.SHADOW else description["agent"],
                 terms={name: values[0, decided] for name, values in seen.terms.items()},
-                telemetry=course.slices[observed, ..., 0],
-                node=course.node[observed, :, 0],
-                valid=course.valid[observed, :, 0],
+                telemetry=trace.slices[observed, ..., 0],
+                node=trace.node[observed, :, 0],
+                valid=trace.valid[observed, :, 0],
                 decisions=decisions,
                 info=_info(description, mode, int(own["time_ns"][0])),
             )

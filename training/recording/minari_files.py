@@ -31,16 +31,16 @@ from slicepilot.data.files import sync_folder
 KEY = "slicepilot"
 DATA = "data"
 OWN = ("observations", "actions", "rewards")
-"""Arrays that Minari has a place for; all others are infos."""
+"""Arrays that Minari stores itself; all others are infos."""
 
 
 def check_new(path: Path) -> None:
     """Raise ConfigError where `write_minari` could not make a dataset: a name not as Minari wants it, a path in use."""
     match = DATASET_ID_RE.fullmatch(path.name)
     if match is None or match["version"] is None:
-        raise ConfigError(f"{path}: name {path.name!r}; accepted: NAME-vN (letters, digits, - and _), or NAME.parquet")
+        raise ConfigError(f"{path}: name {path.name!r}; expected NAME-vN (letters, digits, - and _), or NAME.parquet")
     if path.exists():
-        raise ConfigError(f"{path}: exists; accepted: a folder that does not")
+        raise ConfigError(f"{path}: exists; expected a folder that does not")
 
 
 def write_minari(episodes: EpisodeSet, path: Path) -> None:
@@ -57,7 +57,7 @@ def write_minari(episodes: EpisodeSet, path: Path) -> None:
     check_new(path)
     header = Header.of(episodes)
     if empty := [number for number, episode in enumerate(header.episodes) if not episode.steps]:
-        raise ConfigError(f"episode {empty[0]}: steps = 0: accepted: 1 or more, in a Minari dataset")
+        raise ConfigError(f"episode {empty[0]}: steps = 0: expected 1 or more, in a Minari dataset")
     document = header.to_json()
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.rmtree(staging, ignore_errors=True)
@@ -78,20 +78,20 @@ def read_minari(path: Path) -> EpisodeSet:
         ConfigError: no such folder, a damaged dataset, or one that something else has made.
     """
     if not is_minari(path):
-        raise ConfigError(f"{path}: no Minari dataset; accepted: a folder with {DATA}/{METADATA_FILE_NAME} in it")
+        raise ConfigError(f"{path}: no Minari dataset; expected a folder with {DATA}/{METADATA_FILE_NAME} in it")
     try:
         dataset = MinariDataset(path / DATA)
         document = dataset.storage.metadata.get(KEY)
         if document is None:
-            raise ConfigError(f"{path}: not made by slicepilot; accepted: what `slicepilot dataset record` wrote")
+            raise ConfigError(f"{path}: not made by slicepilot; expected what `slicepilot dataset record` wrote")
         header = Header.from_json(document, str(path))
-        found = tuple(_episodes(dataset, header))
+        result = tuple(_episodes(dataset, header))
     except ConfigError:
         raise
     except Exception as error:
         what = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ConfigError(f"{path}: cannot be read ({what}); accepted: a whole Minari dataset") from error
-    return EpisodeSet(found, header.facts)
+        raise ConfigError(f"{path}: cannot be read ({what}); expected a whole Minari dataset") from error
+    return EpisodeSet(result, header.facts)
 
 
 def _write(episodes: EpisodeSet, header: Header, document: str, folder: Path, name: str) -> None:
@@ -118,7 +118,7 @@ def _write(episodes: EpisodeSet, header: Header, document: str, folder: Path, na
 
 
 def _box(shape: tuple[int, ...], axes: int) -> gym.spaces.Box:
-    """Entries are encoded to lie in [-1, 1]; a table is flattened to a vector where one axis is asked for."""
+    """Entries are encoded to lie in [-1, 1]; a table is flattened to a vector where one axis is wanted."""
     flat = (int(np.prod(shape)),) if axes == 1 else shape
     return gym.spaces.Box(-1.0, 1.0, flat, np.float32)
 

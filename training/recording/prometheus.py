@@ -1,9 +1,9 @@
 """A range of time in a Prometheus server as episodes: what was measured then, the knobs that held, a reward.
 
-Each step is one control period and each question is asked for the whole range, so that what a policy would have seen
-at a step is what it sees when `slicepilot.controller.telemetry.prometheus.source` asks at that time. What is not there,
-stale or not believed is NaN: its slice is ``unmeasured`` in that step, as in the runs of
-`slicepilot.training.recording.andrade`, and no step is left out. Rows that no query names are NaN throughout.
+Each step is one control period, and each query is for the whole range, so that a policy would have seen at a step what
+`slicepilot.controller.telemetry.prometheus.source` reads at that time. What is missing, stale or not plausible is NaN:
+its slice is ``unmeasured`` in that step, as in the runs of `slicepilot.training.recording.andrade`, and no step is left
+out. Rows that no query names are NaN throughout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .recording import facts_of
-from .relabel import Course, look_back
+from .relabel import Trace, relabel
 
 MOST_POINTS = 40_000
 """Of one answer; and no more steps than the server's own limit of 11,000 points for a series."""
@@ -45,7 +45,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Range:
-    """What is asked for.
+    """The requested range.
 
     Attributes:
         start_s, end_s: seconds since 1970, whole.
@@ -62,10 +62,10 @@ class Range:
         """Raises ConfigError for a range of no step, or of too many."""
         if not 2 <= self.points <= MOST_ALL_STEPS:
             raise ConfigError(
-                f"start, end: {self.points - 1} steps of {self.period_s} s; accepted: 1 to {MOST_ALL_STEPS - 1:,}"
+                f"start, end: {self.points - 1} steps of {self.period_s} s; expected 1 to {MOST_ALL_STEPS - 1:,}"
             )
         if self.end_s > time.time() + 1:
-            raise ConfigError(f"end = {_said(self.end_s)}: accepted: a time that has passed")
+            raise ConfigError(f"end = {_said(self.end_s)}: expected a time that has passed")
 
     @property
     def points(self) -> int:
@@ -97,7 +97,7 @@ def to_episodes(
     spec: PrometheusSpec,
     slices: SliceSet,
     node: Mapping[str, float | None],
-    asked: Range,
+    requested: Range,
     weights: RewardWeights,
     on_step: Callable[[float], object] = lambda share: None,
 ) -> Imported:
@@ -107,18 +107,18 @@ def to_episodes(
         spec: of the server.
         slices: of the node.
         node: ``uplink_mbps`` and ``logical_cpus``, None where not known.
-        asked: the range.
+        requested: the range.
         weights: of the reward.
-        on_step: told the share that has been asked for.
+        on_step: called with the share of queries that is done.
 
     Raises:
         ConfigError: settings that do not fit, or nothing in the range that a step can be scored by.
         PrometheusError: the server does not answer.
     """
     queries = spec.asked()
-    rows = rows_of(queries, spec, slices.names, float(asked.period_s))
+    rows = rows_of(queries, spec, slices.names, float(requested.period_s))
     client = Client(spec, secrets_of(spec))
-    times_s = asked.times_s
+    times_s = requested.times_s
     step = max(1, min(MOST_STEPS, MOST_POINTS // (2 * len(slices))))
     tables: dict[tuple[str, str], list[Array]] = {(row.kind, row.name): [] for row in rows}
     newest: list[Array] = []
@@ -135,9 +135,9 @@ def to_episodes(
         newest.append(part[:, None] - oldest)
         on_step(min(1.0, (first + step) / len(times_s)))
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
-    context = _context(slices, node, asked)
-    course = _course(whole, rows, slices, context)
-    return _episodes(course, np.concatenate(newest), slices, context, asked, weights, spec, why)
+    context = _context(slices, node, requested)
+    trace = _course(whole, rows, slices, context)
+    return _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, why)
 
 
 def _noted(known: tuple[str, ...], slices: SliceSet, why: tuple[str | None, ...]) -> tuple[str, ...]:
@@ -145,13 +145,13 @@ def _noted(known: tuple[str, ...], slices: SliceSet, why: tuple[str | None, ...]
     return tuple(dict.fromkeys([*known, *new]))
 
 
-def _context(slices: SliceSet, node: Mapping[str, float | None], asked: Range) -> Context:
+def _context(slices: SliceSet, node: Mapping[str, float | None], requested: Range) -> Context:
     cpus, uplink = node.get("logical_cpus") or os.cpu_count() or 1, node.get("uplink_mbps") or np.inf
-    period, logical, link = (np.full(1, value, np.float32) for value in (asked.period_s, cpus, uplink))
-    return Context(period, logical, link, Promises.of(slices), slices.column("upf_threads"), asked.episode_steps)
+    period, logical, link = (np.full(1, value, np.float32) for value in (requested.period_s, cpus, uplink))
+    return Context(period, logical, link, Promises.of(slices), slices.column("upf_threads"), requested.episode_steps)
 
 
-def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: SliceSet, context: Context) -> Course:
+def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: SliceSet, context: Context) -> Trace:
     """One lane of all measurements."""
     count, num = len(next(iter(whole.values()))), len(slices)
     readings = np.full((count, len(SLICE_FIELDS), num), np.nan)
@@ -176,7 +176,7 @@ def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: Sli
         if ("knob", name) in whole:
             known = whole["knob", name]
             knobs[:, index] = np.where(np.isfinite(known), known, knobs[:, index])
-    return Course(
+    return Trace(
         np.asarray(table, np.float32)[..., None],
         np.asarray(node, np.float32)[..., None],
         valid[..., None],
@@ -187,31 +187,31 @@ def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: Sli
 
 
 def _episodes(
-    course: Course,
+    trace: Trace,
     age_s: Array,
     slices: SliceSet,
     context: Context,
-    asked: Range,
+    requested: Range,
     weights: RewardWeights,
     spec: PrometheusSpec,
     why: tuple[str, ...],
 ) -> Imported:
-    assert course.unmeasured is not None
-    assert course.readings is not None
+    assert trace.unmeasured is not None
+    assert trace.readings is not None
     weight = context.promises.weight
-    share = (course.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
-    seen = look_back(course, slices, context, weights)
-    found: list[Episode] = []
+    share = (trace.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
+    seen = relabel(trace, slices, context, weights)
+    result: list[Episode] = []
     left_out = 0
-    for first in range(0, len(course) - 1, asked.episode_steps):
-        end = min(first + asked.episode_steps, len(course) - 1)
+    for first in range(0, len(trace) - 1, requested.episode_steps):
+        end = min(first + requested.episode_steps, len(trace) - 1)
         decided, observed = slice(first, end), slice(first, end + 1)
         rewards = seen.rewards[0, decided]
         if not np.isfinite(rewards).any():
             left_out += len(rewards)
             continue
         actions: FloatArray = seen.actions[0, decided]
-        found.append(
+        result.append(
             Episode(
                 observations=seen.observations[0, observed],
                 actions=actions,
@@ -220,10 +220,10 @@ def _episodes(
                 log_density=np.full(len(actions), np.nan),
                 behaviour=BEHAVIOUR,
                 terms={name: values[0, decided] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(course.readings[observed, ..., 0]),
-                node=np.ascontiguousarray(course.node[observed, :, 0]),
-                valid=np.ascontiguousarray(course.valid[observed, :, 0]),
-                unmeasured=np.ascontiguousarray(course.unmeasured[observed, :, 0]),
+                telemetry=np.ascontiguousarray(trace.readings[observed, ..., 0]),
+                node=np.ascontiguousarray(trace.node[observed, :, 0]),
+                valid=np.ascontiguousarray(trace.valid[observed, :, 0]),
+                unmeasured=np.ascontiguousarray(trace.unmeasured[observed, :, 0]),
                 decisions={
                     UNMEASURED_SHARE: share[first + 1 : end + 1].astype(np.float32),
                     # Of what each decision would have been taken on; infinite where nothing was known of the slice.
@@ -232,22 +232,22 @@ def _episodes(
                 info={
                     "backend": "prometheus",
                     "scenario": None,
-                    "start": _said(asked.start_s + first * asked.period_s),
+                    "start": _said(requested.start_s + first * requested.period_s),
                     "server": urlsplit(spec.url).netloc,
                     "queries": spec.queries,
                     "request_mcpu": slices.column("cpu_request_mcpu")[:, 0].tolist(),
                 },
             )
         )
-    if not found:
+    if not result:
         reason = why[0] if why else "nothing was measured"
         raise ConfigError(f"start, end: no step of which enough was measured for a reward: {reason}")
-    lacking = [name for name in SLICE_FIELDS if not np.isfinite(course.readings[:, SLICE_FIELDS.index(name)]).any()]
+    lacking = [name for name in SLICE_FIELDS if not np.isfinite(trace.readings[:, SLICE_FIELDS.index(name)]).any()]
     stand_ins = dict.fromkeys(lacking, "not measured") | dict.fromkeys(
         ("delay_p50_us", "delay_p99_us"), "round trips of the queries"
     )
     facts = facts_of(slices, context, weights) | {"stand_ins": stand_ins}
-    return Imported(EpisodeSet(tuple(found), facts), left_out, why)
+    return Imported(EpisodeSet(tuple(result), facts), left_out, why)
 
 
 def _said(seconds: int) -> str:

@@ -36,7 +36,7 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
-from .relabel import Course, actions_of, look_back
+from .relabel import Trace, actions_of, relabel
 
 OnPeriod = Callable[[str], None]
 """Called with an agent's name after every control period."""
@@ -53,23 +53,23 @@ def record_simulated(
 ) -> EpisodeSet:
     """Every agent on so many runs of a scenario in the simulator, an episode each.
 
-    Agents with as many runs meet the same arrivals and noise (`slicepilot.training.evaluation.rollouts.play`). One that
-    is named several times has so many times the runs.
+    Agents with as many runs meet the same arrivals and noise. An agent that is named several times has
+    as many times the runs.
 
     Raises:
         ValueError: no agents.
     """
-    found: list[Episode] = []
+    result: list[Episode] = []
     facts: dict[str, Any] | None = None
     for agent in dict.fromkeys(agents):
         lanes = episodes * agents.count(agent)
         backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu), lanes)
         kept = run(backend, agent, seed, on_period)
-        found += kept.episodes(weights, {"scenario": scenario.name, "backend": "simulator"})
+        result += kept.episodes(weights, {"scenario": scenario.name, "backend": "simulator"})
         facts = facts or facts_of(backend.slices, backend.context, weights)
     if facts is None:
-        raise ValueError("agents: none; accepted: at least one")
-    return EpisodeSet(tuple(found), facts)
+        raise ValueError("agents: none; expected at least one")
+    return EpisodeSet(tuple(result), facts)
 
 
 class LiveRuns(Backend, Protocol):
@@ -99,7 +99,7 @@ def record_live(
         info: of all episodes: scenario, backend.
         on_run: called before each run with its turn and the agent's name.
     """
-    found: list[Episode] = []
+    result: list[Episode] = []
     runs: Counter[str] = Counter()
     for turn in range(episodes):
         for agent in agents:
@@ -110,8 +110,8 @@ def record_live(
             with backend.real_time():
                 kept = run(backend, agent, seed + runs[agent.name])
             runs[agent.name] += 1
-            found += kept.episodes(weights, info)
-    return EpisodeSet(tuple(found), facts_of(backend.slices, backend.context, weights))
+            result += kept.episodes(weights, info)
+    return EpisodeSet(tuple(result), facts_of(backend.slices, backend.context, weights))
 
 
 def record(backend: Backend, agent: Agent, seed: int, weights: RewardWeights) -> tuple[Episode, ...]:
@@ -146,13 +146,13 @@ class Kept:
         self.agent, self.slices, self.context, self.seed = agent, slices, context, seed
         steps, shape = context.num_steps, context.threads.shape
         lanes = shape[1]
-        self.course = Course(
+        self.trace = Trace(
             slices=np.zeros((steps + 1, len(SLICE_FIELDS), *shape), np.float32),
             node=np.zeros((steps + 1, len(NODE_FIELDS), lanes), np.float32),
             valid=np.zeros((steps + 1, *shape), np.bool_),
             knobs=np.zeros((steps + 1, NUM_KNOBS, *shape), np.float32),
         )
-        self._asked = np.zeros((steps, NUM_KNOBS, *shape), np.float32)
+        self._wanted = np.zeros((steps, NUM_KNOBS, *shape), np.float32)
         self._process_nice: list[float] | None = None
         self._draws = agent if isinstance(agent, StochasticAgent) else None
         self._drawn = np.zeros((steps, lanes, shape[0], NUM_KNOBS), np.float32)
@@ -162,13 +162,13 @@ class Kept:
 
     def measured(self, at: int, telemetry: Telemetry, knobs: Knobs) -> None:
         """A measurement, and the knobs that held meanwhile."""
-        course = self.course
-        course.slices[at], course.node[at], course.valid[at] = telemetry.slices, telemetry.node, telemetry.valid
-        course.knobs[at] = self._settings(knobs)
+        trace = self.trace
+        trace.slices[at], trace.node[at], trace.valid[at] = telemetry.slices, telemetry.node, telemetry.valid
+        trace.knobs[at] = self._settings(knobs)
 
-    def decided(self, at: int, asked: Knobs) -> None:
-        """What the agent asked for after it."""
-        self._asked[at] = self._settings(asked)
+    def decided(self, at: int, wanted: Knobs) -> None:
+        """The agent's decision after it."""
+        self._wanted[at] = self._settings(wanted)
         if self._draws is not None:
             self._drawn[at], self._log_density[at] = self._draws.wanted, self._draws.log_density
             self._held[at] = self._draws.held
@@ -178,12 +178,12 @@ class Kept:
         own: dict[str, Any] = {"seed": self.seed, "request_mcpu": self._requests()}
         if self._process_nice is not None:
             own["process_nice"] = self._process_nice
-        seen = look_back(self.course, self.slices, self.context, weights)
-        wanted = self._drawn.swapaxes(0, 1) if self._draws is not None else actions_of(self._asked, self.slices)
+        seen = relabel(self.trace, self.slices, self.context, weights)
+        wanted = self._drawn.swapaxes(0, 1) if self._draws is not None else actions_of(self._wanted, self.slices)
         decisions: dict[str, npt.NDArray[Any]] = {"held": self._held}
         if self.missed is not None:
             decisions["missed_ticks"] = self.missed
-        course = self.course
+        trace = self.trace
         return [
             Episode(
                 observations=seen.observations[lane],
@@ -193,9 +193,9 @@ class Kept:
                 log_density=self._log_density[:, lane].copy(),
                 behaviour=self.agent.name,
                 terms={name: values[lane] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(course.slices[..., lane]),
-                node=np.ascontiguousarray(course.node[..., lane]),
-                valid=np.ascontiguousarray(course.valid[..., lane]),
+                telemetry=np.ascontiguousarray(trace.slices[..., lane]),
+                node=np.ascontiguousarray(trace.node[..., lane]),
+                valid=np.ascontiguousarray(trace.valid[..., lane]),
                 decisions=decisions,
                 info=info | own | {"lane": lane},
             )
@@ -229,9 +229,9 @@ def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = 
     knobs = held_at_reset(backend)
     kept.measured(0, telemetry, knobs)
     for t in range(context.num_steps):
-        asked = agent.decide(view.see(telemetry), knobs)
-        knobs = backend.apply(asked).applied
-        kept.decided(t, asked)
+        wanted = agent.decide(view.see(telemetry), knobs)
+        knobs = backend.apply(wanted).applied
+        kept.decided(t, wanted)
         telemetry = backend.observe()
         kept.measured(t + 1, telemetry, knobs)
         if ticks is not None:

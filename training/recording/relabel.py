@@ -28,7 +28,7 @@ LANES = 4096
 
 
 @dataclass(frozen=True)
-class Course:
+class Trace:
     """N measurements in a row, of L lanes, and the knobs that held while they were taken.
 
     Attributes:
@@ -60,13 +60,14 @@ class Course:
 
 
 @dataclass(frozen=True)
-class Hindsight:
+class Relabelled:
     """The same as decisions: N observations and N - 1 actions between them, lane by lane.
 
     Attributes:
         observations: float32 (L, N, S, D), as agents are shown them (`slicepilot.env.sliding`).
         actions: float32 (L, N - 1, S, 3), the encoded knobs that came to hold after each observation but the last.
-        rewards: float32 (L, N - 1); terms: unweighted, likewise. NaN where too little was measured, see `_of_measured`.
+        rewards: float32 (L, N - 1); terms: unweighted, same shape. NaN where too little was
+            measured, see `_of_measured`.
     """
 
     observations: FloatArray
@@ -75,11 +76,11 @@ class Hindsight:
     terms: dict[str, FloatArray]
 
 
-def look_back(course: Course, slices: SliceSet, context: Context, weights: RewardWeights) -> Hindsight:
-    """Encode and score a course whose first measurement is the first that the run's agent was shown."""
-    count, lanes = len(course), course.valid.shape[-1]
-    shown = _shown(course, context)
-    rows = _encoded(course.knobs, slices)
+def relabel(trace: Trace, slices: SliceSet, context: Context, weights: RewardWeights) -> Relabelled:
+    """Encode and score a trace whose first measurement is the first that the run's agent was shown."""
+    count, lanes = len(trace), trace.valid.shape[-1]
+    shown = _shown(trace, context)
+    rows = _encoded(trace.knobs, slices)
     before = np.concatenate([rows[:1], rows[:-1]])
     observations = np.empty((count, lanes, len(slices), NUM_FEATURES), np.float32)
     scores = np.empty((len(TERMS) + 1, count, lanes), np.float32)
@@ -91,21 +92,21 @@ def look_back(course: Course, slices: SliceSet, context: Context, weights: Rewar
         now = _side_by_side(rows[part])
         table = ObservationEncoder(beside).encode(shown.beside(part), now)
         observations[part] = table.reshape(size, *observations.shape[1:])
-        knobs = Knobs(_side_by_side(course.knobs[part]))
-        measured, previous = course.beside(part), _side_by_side(before[part])
-        if course.unmeasured is None or course.readings is None:
+        knobs = Knobs(_side_by_side(trace.knobs[part]))
+        measured, previous = trace.beside(part), _side_by_side(before[part])
+        if trace.unmeasured is None or trace.readings is None:
             reward, terms = RewardModel(weights, beside)(measured, knobs, now, previous)
         else:
-            lacking = _side_by_side(course.unmeasured[part])
+            lacking = _side_by_side(trace.unmeasured[part])
             there = replace(measured, valid=measured.valid | lacking)  # for what their CPU limits could hold
             _, terms = RewardModel(weights, beside)(there, knobs, now, previous)
-            rates = _side_by_side(course.readings[part, :2])
+            rates = _side_by_side(trace.readings[part, :2])
             reward, terms = _of_measured(terms, weights, beside, measured.valid, lacking, rates)
         scores[:, part] = np.stack([*terms.values(), reward]).reshape(-1, size, lanes)
     by_lane = np.ascontiguousarray(scores[:, 1:].swapaxes(1, 2))
-    return Hindsight(
+    return Relabelled(
         observations=np.ascontiguousarray(observations.swapaxes(0, 1)),
-        actions=actions_of(course.knobs[1:], slices),
+        actions=actions_of(trace.knobs[1:], slices),
         rewards=by_lane[-1],
         terms=dict(zip(TERMS, by_lane, strict=False)),
     )
@@ -131,20 +132,20 @@ def _of_measured(
     share = weight / weight.sum(axis=0)
     others = np.arange(len(weight))[:, None] != np.argmax(weight, axis=0)
     left = 1.0 - (share * lacking).sum(axis=0)
-    found = dict(terms)
+    result = dict(terms)
     nothing = lacking.any(axis=0) & ~measured.any(axis=0)
-    told = others & (measured | lacking) & np.isfinite(rates).all(axis=0)
-    no_other = (lacking & others).any(axis=0) & ~told.any(axis=0)
-    offered, carried = (np.where(told, column, 0.0).sum(axis=0) + TINY for column in rates)
+    known = others & (measured | lacking) & np.isfinite(rates).all(axis=0)
+    no_other = (lacking & others).any(axis=0) & ~known.any(axis=0)
+    offered, carried = (np.where(known, column, 0.0).sum(axis=0) + TINY for column in rates)
     some = np.where(nothing, 1.0, left)
-    found["sla"] = np.where(nothing, np.nan, np.clip((terms["sla"] - (1.0 - left)) / some, 0.0, 1.0))
-    found["delay"] = np.where(nothing, np.nan, np.maximum(terms["delay"] / some, -1.0))
-    found["carried"] = np.where(no_other, np.nan, np.minimum(carried / offered, 1.0))
-    found = {name: np.asarray(column, np.float32) for name, column in found.items()}
+    result["sla"] = np.where(nothing, np.nan, np.clip((terms["sla"] - (1.0 - left)) / some, 0.0, 1.0))
+    result["delay"] = np.where(nothing, np.nan, np.maximum(terms["delay"] / some, -1.0))
+    result["carried"] = np.where(no_other, np.nan, np.minimum(carried / offered, 1.0))
+    result = {name: np.asarray(column, np.float32) for name, column in result.items()}
     reward = np.zeros(len(left), np.float32)
-    for name, column in found.items():
+    for name, column in result.items():
         reward = reward + np.float32(getattr(weights, name)) * column
-    return np.asarray(reward, np.float32), found
+    return np.asarray(reward, np.float32), result
 
 
 def actions_of(knobs: FloatArray, slices: SliceSet) -> FloatArray:
@@ -152,17 +153,17 @@ def actions_of(knobs: FloatArray, slices: SliceSet) -> FloatArray:
     return np.ascontiguousarray(_encoded(knobs, slices).transpose(3, 0, 2, 1))
 
 
-def _shown(course: Course, context: Context) -> Course:
-    """The course as agents are shown it."""
+def _shown(trace: Trace, context: Context) -> Trace:
+    """The trace as agents are shown it."""
     view = SlidingView(context)
     if view.passes:
-        return course
-    slices, node = np.empty_like(course.slices), np.empty_like(course.node)
-    age_s = np.zeros(course.valid.shape[-1], np.float32)
-    for n in range(len(course)):
-        seen = view.see(Telemetry(course.slices[n], course.node[n], age_s, course.valid[n]))
+        return trace
+    slices, node = np.empty_like(trace.slices), np.empty_like(trace.node)
+    age_s = np.zeros(trace.valid.shape[-1], np.float32)
+    for n in range(len(trace)):
+        seen = view.see(Telemetry(trace.slices[n], trace.node[n], age_s, trace.valid[n]))
         slices[n], node[n] = seen.slices, seen.node
-    return replace(course, slices=slices, node=node)
+    return replace(trace, slices=slices, node=node)
 
 
 def _encoded(knobs: FloatArray, slices: SliceSet) -> FloatArray:

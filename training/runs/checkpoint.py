@@ -64,7 +64,7 @@ class Checkpoint:
             kept = "; the last one is kept" if path.exists() else ""
             raise ConfigError(
                 f"checkpoint {str(path)!r}: cannot be written: {error.strerror}{kept}; "
-                f"accepted: a folder with {len(buffer.getvalue()) / 1e6:.1f} MB free"
+                f"expected a folder with {len(buffer.getvalue()) / 1e6:.1f} MB free"
             ) from error
 
     @classmethod
@@ -77,12 +77,12 @@ class Checkpoint:
         file = Path(path)
         file = file / FILE_NAME if file.is_dir() else file
         if not file.is_file():
-            raise ConfigError(f"{option} = {str(path)!r}: no checkpoint; accepted: a run's folder or its {FILE_NAME}")
+            raise ConfigError(f"{option} = {str(path)!r}: no checkpoint; expected a run's folder or its {FILE_NAME}")
         try:
             raw = torch.load(file, map_location="cpu", weights_only=True)
             version = raw["format_version"]
             if version != FORMAT_VERSION:
-                raise ConfigError(f"checkpoint {str(file)!r}: format_version = {version!r}: accepted: {FORMAT_VERSION}")
+                raise ConfigError(f"checkpoint {str(file)!r}: format_version = {version!r}: expected {FORMAT_VERSION}")
             return cls(**raw)
         except ConfigError:
             raise

@@ -33,7 +33,7 @@ class Budget:
         self._started_s = time.monotonic()
 
     def stop(self) -> float:
-        """Time stands still from here; returns it."""
+        """Stop the clock; returns the elapsed time."""
         self._stopped_s = self.elapsed_s
         return self._stopped_s
 
@@ -75,7 +75,7 @@ def check_resumed(stored: Config, given: Config, free: set[str]) -> Config:
     for spec in dataclasses.fields(given):  # type: ignore[arg-type]
         new, kept = getattr(given, spec.name), getattr(stored, spec.name)
         if spec.name not in free and new != kept:
-            raise ConfigError(f"{spec.name} = {new!r}: accepted with resume: {kept!r}, as in the checkpoint")
+            raise ConfigError(f"{spec.name} = {new!r}: expected {kept!r} with resume, as in the checkpoint")
     return given
 
 

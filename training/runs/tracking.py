@@ -49,13 +49,13 @@ def git_revision() -> str | None:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that make a policy."""
-    found = {}
+    results = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            results[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return results
 
 
 @contextmanager
@@ -137,7 +137,7 @@ class Tracker:
                 first_line = (str(error).splitlines() or [""])[0][:200]
                 raise ConfigError(
                     f"MLFLOW_TRACKING_URI = {self.uri!r}: cannot be used: {first_line}; "
-                    "accepted: a reachable MLflow server or database, or tracking: none"
+                    "expected a reachable MLflow server or database, or tracking: none"
                 ) from error
 
     def _resumed(self, run_id: str | None) -> str | None:
@@ -169,10 +169,10 @@ class Tracker:
 
     def _children(self, experiment_id: str, run_id: str) -> list[Any]:
         """Runs that are kept under a run."""
-        found = self._client.search_runs(
+        results = self._client.search_runs(
             [experiment_id], f"tags.`{PARENT_TAG}` = '{run_id}'", max_results=MOST_CHILDREN
         )
-        return list(found)
+        return list(results)
 
     def end_children(self, status: str = "KILLED") -> None:
         """End the runs under this one whose processes have not come to do it."""

@@ -45,7 +45,7 @@ class Analysis:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; None stands for figures that cannot be told."""
+        """Plain values; None for figures that cannot be computed."""
         delays, suite, regression = self.delays, self.suite, self.regression
         return {
             "value": delays.columns.value,
@@ -90,7 +90,7 @@ def analyse(
 
     Args:
         delays: what was read.
-        baseline: a group [default: one that is called so, else the first].
+        baseline: a group [default: a group named like a baseline, else the first].
         resamples, seed: see `slicepilot.training.statistics.comparison.noisy_neighbour`.
         on_progress: called with the part that is done, 0..1.
 

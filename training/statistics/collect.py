@@ -77,7 +77,7 @@ def collect(
         value, by, on: see `slicepilot.training.statistics.columns.choose`.
         resources: tables that go with those of latencies in ``sources``.
         seed: of the samples, where all is too much.
-        on_rows: told how many rows have been read.
+        on_rows: called with the number of rows read.
         max_values: delays that are kept; ``max_rows``: whole rows.
 
     Raises:
@@ -95,7 +95,7 @@ def collect(
     for number, source in enumerate(sources):
         if absent := needed - set(source.stream.schema.names):
             raise ConfigError(
-                f"{source.name}: no column {min(absent)} as in {sources[0].name}; accepted: tables of one kind"
+                f"{source.name}: no column {min(absent)} as in {sources[0].name}; expected tables of one kind"
             )
         for batch in source.stream.batches:
             kept.add(source.name, number, batch)
@@ -144,7 +144,7 @@ class _Kept:
         names = [str(name) for name in coded.dictionary.to_pylist()]
         new = [name for name in names if name not in self._values]
         if len(self._values) + len(new) > MAX_GROUPS:
-            raise ConfigError(f"by = {self.columns.by}: more than {MAX_GROUPS} groups: accepted: a column with fewer")
+            raise ConfigError(f"by = {self.columns.by}: more than {MAX_GROUPS} groups: expected a column with fewer")
         return names, pc.fill_null(coded.indices, -1).to_numpy(zero_copy_only=False)
 
     def _keep_values(self, delays: Array, names: list[str], codes: npt.NDArray[Any], good: npt.NDArray[Any]) -> None:
@@ -209,7 +209,7 @@ class _Kept:
             groups[name].sort()
         if not groups:
             raise ConfigError(
-                f"{self.columns.value}: no row has a delay and a {self.columns.by}; accepted: at least two that have"
+                f"{self.columns.value}: no row has a delay and a {self.columns.by}; expected at least two that have"
             )
         rows, loads = _joined(self._rows), dict(self.columns.loads)
         for context in self.contexts:

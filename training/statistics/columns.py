@@ -11,7 +11,7 @@ import pyarrow as pa
 from slicepilot.configs import ConfigError
 
 FILE = "file"
-"""Stands for the file that a row comes from where a column is asked for."""
+"""Stands for the file that a row comes from where a column is requested."""
 UNITS = ("ns", "us", "ms", "s")
 BASELINES = ("baseline", "none", "no-control")
 """What a group is called that the others are held against."""
@@ -55,7 +55,7 @@ class Columns:
 def choose(
     schema: pa.Schema, value: str | None = None, by: str | None = None, on: Sequence[str] | None = None
 ) -> Columns:
-    """Columns as they are asked for, and for those that are not the ones that look like it.
+    """The requested columns; where a column is not named, the first that looks like it.
 
     Args:
         schema: of the table.
@@ -69,7 +69,7 @@ def choose(
     chosen = delay_column(schema, value)
     if chosen is None:
         raise ConfigError(
-            f"value = {value}: accepted: a column of numbers: {', '.join(_numbers(schema)) or 'none here'}"
+            f"value = {value}: expected a column of numbers: {', '.join(_numbers(schema)) or 'none here'}"
         )
     unit = chosen.rpartition("_")[2]
     loads, kinds = _covariates(schema, chosen, on)
@@ -77,7 +77,7 @@ def choose(
 
 
 def delay_column(schema: pa.Schema, value: str | None = None) -> str | None:
-    """The column of delays, as asked for or as it is called; None where there is none."""
+    """The column of delays, as requested, or by its name; None where there is none."""
     if value is not None:
         return value if value in _numbers(schema) else None
     alike = [name for name in _numbers(schema) if _DELAY.fullmatch(name)]
@@ -87,12 +87,12 @@ def delay_column(schema: pa.Schema, value: str | None = None) -> str | None:
 
 def loads_of(schema: pa.Schema) -> dict[str, str]:
     """The columns of load, by the name that the regression has for them."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for term, pattern in _LOADS:
         name = next(filter(pattern.fullmatch, _numbers(schema)), None)
         if name is not None:
-            found.setdefault(term, name)
-    return found
+            result.setdefault(term, name)
+    return result
 
 
 def _covariates(schema: pa.Schema, value: str, on: Sequence[str] | None) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -100,7 +100,7 @@ def _covariates(schema: pa.Schema, value: str, on: Sequence[str] | None) -> tupl
         return loads_of(schema), tuple(name for name in _KINDS if name in schema.names)
     for name in on:
         if name not in schema.names or name == value:
-            raise ConfigError(f"on = {name!r}: accepted: {', '.join(n for n in schema.names if n != value)}")
+            raise ConfigError(f"on = {name!r}: expected {', '.join(n for n in schema.names if n != value)}")
     loads = {name: name for name in on if name in _numbers(schema) and name not in _KINDS}
     return loads, tuple(name for name in on if name not in loads)
 
@@ -109,7 +109,7 @@ def _by(schema: pa.Schema, by: str | None) -> str:
     groups = [f.name for f in schema if not pa.types.is_floating(f.type) and not pa.types.is_temporal(f.type)]
     if by is not None:
         if by not in {*groups, FILE}:
-            raise ConfigError(f"by = {by!r}: accepted: {', '.join([*groups, FILE])}")
+            raise ConfigError(f"by = {by!r}: expected {', '.join([*groups, FILE])}")
         return by
     return next((name for name in _GROUPS if name in groups), FILE)
 
@@ -119,7 +119,7 @@ def _numbers(schema: pa.Schema) -> list[str]:
 
 
 def baseline_of(groups: Iterable[str], name: str | None = None) -> str:
-    """The group to hold the others against: as named, else one that is called so, else the first.
+    """The baseline group: as named, else a group with a name of `BASELINES`, else the first.
 
     Raises:
         ConfigError: no such group.
@@ -128,7 +128,7 @@ def baseline_of(groups: Iterable[str], name: str | None = None) -> str:
     if name is None:
         return next((group for group in known if group.lower() in BASELINES), known[0])
     if name not in known:
-        raise ConfigError(f"baseline = {name!r}: accepted: {', '.join(known)}")
+        raise ConfigError(f"baseline = {name!r}: expected {', '.join(known)}")
     return name
 
 

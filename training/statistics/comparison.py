@@ -144,7 +144,7 @@ def noisy_neighbour(
         ConfigError: no such baseline; a group with fewer than two values, or with one that is not finite.
     """
     if baseline not in groups:
-        raise ConfigError(f"baseline = {baseline!r}: accepted: {', '.join(groups)}")
+        raise ConfigError(f"baseline = {baseline!r}: expected {', '.join(groups)}")
     ordered = {name: _ordered(name, values) for name, values in groups.items()}
     steps = 2 * len(ordered) - 1
     descriptions = []
@@ -161,9 +161,9 @@ def noisy_neighbour(
 def _ordered(name: str, values: npt.ArrayLike) -> Array:
     ordered = np.sort(np.asarray(values, np.float64), axis=None)
     if len(ordered) < 2:
-        raise ConfigError(f"group = {name!r}: {len(ordered)} values: accepted: at least 2")
+        raise ConfigError(f"group = {name!r}: {len(ordered)} values: expected at least 2")
     if not np.isfinite(ordered[[0, -1]]).all():
-        raise ConfigError(f"group = {name!r}: a delay is not finite: accepted: numbers")
+        raise ConfigError(f"group = {name!r}: a delay is not finite: expected numbers")
     return ordered
 
 

@@ -120,7 +120,7 @@ class RunResources:
         for table in tables:
             self.loads = self.loads or loads_of(table.schema)
             if absent := {*self.loads.values(), *RUN} - set(table.schema.names):
-                raise ConfigError(f"resources: a table without {min(absent)}; accepted: tables of one kind")
+                raise ConfigError(f"resources: a table without {min(absent)}; expected tables of one kind")
             for batch in table.batches:
                 self._keep(batch)
 
@@ -140,15 +140,17 @@ class RunResources:
 
     def beside(self, rows: Rows) -> dict[str, Array]:
         """The resources of each row's second, NaN where its run has none."""
-        found = {term: np.full(len(rows[SEQUENCE]), np.nan) for term in self.loads}
+        result = {term: np.full(len(rows[SEQUENCE]), np.nan) for term in self.loads}
         keys = zip(rows[SOURCE].tolist(), *(rows[name] for name in RUN), strict=True)
         share = (rows[SEQUENCE] + 0.5) / np.asarray([self._latencies[key] for key in keys], np.float64)
         for run, own in self._seconds.items():
             mine = np.logical_and.reduce([rows[name] == word for name, word in zip(RUN, run, strict=True)])
             for term, parts in own.items():
                 seconds = np.concatenate(parts)
-                found[term][mine] = seconds[np.minimum((share[mine] * len(seconds)).astype(np.int64), len(seconds) - 1)]
-        return found
+                result[term][mine] = seconds[
+                    np.minimum((share[mine] * len(seconds)).astype(np.int64), len(seconds) - 1)
+                ]
+        return result
 
 
 def numbers(column: pa.Array) -> Array:

@@ -122,15 +122,15 @@ def regress(
     y = np.asarray(delays, np.float64)
     for name, column in {"delay": y, **covariates}.items():
         if len(column) != len(y):
-            raise ConfigError(f"{name}: {len(column)} values: accepted: {len(y)}, as many as delays")
+            raise ConfigError(f"{name}: {len(column)} values: expected {len(y)}, as many as delays")
         if np.issubdtype(column.dtype, np.number) and not np.isfinite(column).all():
-            raise ConfigError(f"{name}: a value is not finite: accepted: numbers")
+            raise ConfigError(f"{name}: a value is not finite: expected numbers")
     columns, terms, chosen = _design(covariates, references or {})
     kept, dropped = _independent(columns, terms)
     terms = [terms[i] for i in kept]
     design = np.column_stack([np.ones_like(y), *(columns[i] for i in kept)])
     if len(y) <= design.shape[1]:
-        raise ConfigError(f"delays: {len(y)} values: accepted: more than {design.shape[1]}, the number of terms")
+        raise ConfigError(f"delays: {len(y)} values: expected more than {design.shape[1]}, the number of terms")
     fits = []
     for done, level in enumerate(quantiles, 1):
         fits.append(_fit(y, design, terms, level))
@@ -154,10 +154,10 @@ def _design(
         levels, codes, counts = np.unique(column, return_inverse=True, return_counts=True)
         words = [str(level) for level in levels]
         if len(words) > MAX_LEVELS:
-            raise ConfigError(f"{name}: {len(words)} levels: accepted: at most {MAX_LEVELS}, or numbers")
+            raise ConfigError(f"{name}: {len(words)} levels: expected at most {MAX_LEVELS}, or numbers")
         reference = references.get(name, words[int(np.argmax(counts))])
         if reference not in words:
-            raise ConfigError(f"{name} = {reference!r}: accepted as reference: {', '.join(words)}")
+            raise ConfigError(f"{name} = {reference!r}: expected a reference of {', '.join(words)}")
         chosen[name] = reference
         for index, word in enumerate(words):
             if word != reference:
@@ -217,15 +217,15 @@ def _fit(y: Array, design: Array, terms: Sequence[Term], level: float) -> Fit:
     residuals[np.abs(residuals) < INDEPENDENT * y.std()] = 0.0  # as many as there are terms lie on the fit
     deviations = standard_errors(y, design, residuals, level)
     freedom = len(y) - design.shape[1]
-    found = []
+    results = []
     for term, slope, deviation in zip(terms, coefficients[1:], deviations[1:], strict=True):
         p = float(2.0 * stats.t.sf(abs(slope) / deviation, freedom)) if deviation > 0 else None
-        found.append(Coefficient(term, float(slope), float(deviation) if deviation > 0 else None, p))
-    return Fit(level, len(y), float(coefficients[0]), tuple(found))
+        results.append(Coefficient(term, float(slope), float(deviation) if deviation > 0 else None, p))
+    return Fit(level, len(y), float(coefficients[0]), tuple(results))
 
 
 def solve(y: Array, design: Array, level: float) -> Array:
-    """Coefficients (K,) of one quantile of y (N,) on the columns of ``design`` (N, K), the first of them ones.
+    """Coefficients (K,) of one quantile of y (N,) on the columns of ``design`` (N, K), the first of them constant.
 
     Raises:
         ConfigError: the solver gives up.
@@ -236,10 +236,10 @@ def solve(y: Array, design: Array, level: float) -> Array:
         (middle - y) / unit, A_eq=scaled.T, b_eq=(1.0 - level) * scaled.sum(axis=0), bounds=(0.0, 1.0), method="highs"
     )
     if not result.success:
-        raise ConfigError(f"delays: no regression at quantile {level:g}: {result.message}: accepted: other covariates")
-    found = -result.eqlin.marginals * unit / spread
-    found[0] += middle - centre @ found
-    return np.asarray(found, np.float64)
+        raise ConfigError(f"delays: no regression at quantile {level:g}: {result.message}: expected other covariates")
+    results = -result.eqlin.marginals * unit / spread
+    results[0] += middle - centre @ results
+    return np.asarray(results, np.float64)
 
 
 def _scaled(design: Array) -> tuple[Array, Array, Array]:
@@ -250,7 +250,7 @@ def _scaled(design: Array) -> tuple[Array, Array, Array]:
 
 
 def standard_errors(y: Array, design: Array, residuals: Array, level: float) -> Array:
-    """Robust standard errors of the slopes (K,), NaN in place of the constant's.
+    """Robust standard errors of the slopes (K,), NaN for the constant's.
 
     All are NaN where the bandwidth around the quantile leaves 0..1: the tail is too thin. (W. Greene, "Econometric
     Analysis", 6th ed., 2008, section 14.3; P. Hall, S. Sheather, "On the distribution of a Studentized quantile",

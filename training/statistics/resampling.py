@@ -71,14 +71,14 @@ def permutation_p(
     ranks = [min(below + step, size - 1) for (below, _), size in zip(places, sizes, strict=True) for step in (0, 1)]
     ours = [side == 0 for side in (0, 1) for _ in range(2 * len(levels))]
     at = shuffled_ranks(len(first), len(pooled), ranks, ours, resamples, np.random.default_rng(seed))
-    found = []
+    results = []
     for number, level in enumerate(levels):
         drawn = [
             _between(pooled[at[2 * row]], pooled[at[2 * row + 1]], places[row][1])
             for row in (number, number + len(levels))
         ]
-        found.append(_two_sided(drawn[0] - drawn[1], quantile(first, level) - quantile(second, level)))
-    return found
+        results.append(_two_sided(drawn[0] - drawn[1], quantile(first, level) - quantile(second, level)))
+    return results
 
 
 def _two_sided(null: Array, observed: float) -> float:
@@ -103,16 +103,16 @@ def shuffled_ranks(
     resamples: int,
     rng: np.random.Generator,
 ) -> Indices:
-    """Where chosen members of two groups stand among all, when labels are dealt to ``total`` places at random.
+    """Ranks of chosen members of two groups among all, when labels are dealt to ``total`` ranks at random.
 
-    All places are halved again and again. How many labels fall into the left half is hypergeometric given how many
+    All ranks are halved again and again. How many labels fall into the left half is hypergeometric given how many
     fall into both, and each wanted member is followed into the half that it is in; members that are in one half see
     the same draw, so that all of a resample belong to one deal.
 
     Args:
         labelled: members of the first group; the others make the second.
         total: members of both.
-        ranks: wanted members, counted from 0 in order of place inside their group, (T,).
+        ranks: wanted members, counted from 0 inside their group, (T,).
         ours: whether they are of the first group, (T,).
         resamples: deals.
         rng: the source of chance.

@@ -65,7 +65,7 @@ def episode_rows(episodes: EpisodeSet) -> Stream:
     def batches() -> Iterator[pa.RecordBatch]:
         for number, episode in enumerate(episodes):
             if episode.telemetry is None or episode.telemetry.shape[1:] != (len(SLICE_FIELDS), len(names)):
-                raise ConfigError(f"episode {number}: telemetry was not kept; accepted: episodes of `dataset record`")
+                raise ConfigError(f"episode {number}: telemetry was not kept; expected episodes of `dataset record`")
             seen = episode.telemetry[1:]
             valid = np.ones(seen.shape[::2], np.bool_) if episode.valid is None else episode.valid[1:]
             acted = np.zeros(len(seen), np.int32)

@@ -1,4 +1,4 @@
-"""What a sweep is: ``configs/sweeps/NAME.yaml``, validated, and the trials that it stands for."""
+"""What a sweep is: ``configs/sweeps/NAME.yaml``, validated, and its trials."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Range:
         return float(rng.uniform(self.low, self.high))
 
 
-def _check_range(one: Range) -> Range:
-    if not one.low < one.high:
-        raise ValueError(f"low = {one.low}, high = {one.high}: accepted: low < high")
-    if one.log and one.low <= 0:
-        raise ValueError(f"low = {one.low}: accepted with log: a positive number")
-    return one
+def _check_range(item: Range) -> Range:
+    if not item.low < item.high:
+        raise ValueError(f"low = {item.low}, high = {item.high}: expected low < high")
+    if item.log and item.low <= 0:
+        raise ValueError(f"low = {item.low}: expected a positive number with log")
+    return item
 
 
 def _kind(axis: object) -> str:
@@ -96,7 +96,7 @@ class SweepConfig:
             which trials with different weights can be compared by.
         reports: figures of a trial that the sweep sees, evenly over its budget.
         asha: stops trials early; None = none.
-        cpus_per_trial: CPUs that a trial holds and threads that it computes with, in place of ``threads``.
+        cpus_per_trial: CPUs that a trial holds and threads that it computes with, instead of ``threads``.
         restarts: how often a trial whose worker has died goes on from its last checkpoint.
     """
 
@@ -126,19 +126,19 @@ def _check(config: SweepConfig) -> SweepConfig:
     if config.metric not in METRICS:
         raise ValueError(f"metric = {config.metric!r}: {did_you_mean(config.metric, METRICS)}")
     if not config.axes:
-        raise ValueError("axes: none; accepted: at least one")
+        raise ValueError("axes: none; expected at least one")
     ranges = [key for key, axis in config.axes.items() if isinstance(axis, Range)]
     if ranges and config.samples is None:
-        raise ValueError(f"axes.{ranges[0]} is a range: accepted together with samples")
+        raise ValueError(f"axes.{ranges[0]} is a range: it needs samples")
     weighs = [key for key in config.axes if key == REWARD or key.startswith(f"{REWARD}.")]
     if config.metric == REWARD and any(len(_values(config.axes[key])) != 1 for key in weighs):
         raise ValueError(
             f"metric = 'reward' with the axis {weighs[0]}: rewards of different weights do not compare; "
-            f"accepted: one of the terms, {', '.join(TERMS)}"
+            f"expected one of the terms, {', '.join(TERMS)}"
         )
     count = math.prod(len(_values(axis)) for axis in config.axes.values())
     if config.samples is None and count > MOST_TRIALS:
-        raise ValueError(f"axes: {count} combinations; accepted: at most {MOST_TRIALS}, or samples")
+        raise ValueError(f"axes: {count} combinations; expected at most {MOST_TRIALS}, or samples")
     return config
 
 
@@ -169,7 +169,7 @@ class Trial:
 
 
 def trials_of(sweep: SweepConfig) -> list[Trial]:
-    """The trials of a sweep, the same ones every time.
+    """The trials of a sweep, the same every time.
 
     Raises:
         ConfigError: an axis that the training configuration does not have, a value that it does not accept.
@@ -211,7 +211,7 @@ def _trial(name: str, values: dict[str, Value], sweep: SweepConfig, base: Traini
         plain = dataclasses.asdict(RewardWeights.from_yaml(config.reward))
         weights = validate(RewardWeights, plain | terms, f"trial {name}: {REWARD}")
     else:
-        RewardWeights.from_yaml(config.reward)  # an unknown name is told now, and not by a worker
+        RewardWeights.from_yaml(config.reward)  # an unknown name is an error now, and not in a worker
     config.episodes()
     varied = {key: value for key, value in values.items() if len(_values(sweep.axes[key])) > 1}
     return Trial(name, varied, config, weights)
@@ -219,7 +219,7 @@ def _trial(name: str, values: dict[str, Value], sweep: SweepConfig, base: Traini
 
 def _keys(values: dict[str, Any], prefix: str = "") -> list[str]:
     """All keys of a configuration with their dots, and those of the reward's weights."""
-    found = [f"{REWARD}.{term}" for term in TERMS] if not prefix else []
+    result = [f"{REWARD}.{term}" for term in TERMS] if not prefix else []
     for key, value in values.items():
-        found += _keys(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
-    return [key for key in found if key not in {"threads", "tracking"}]
+        result += _keys(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"]
+    return [key for key in result if key not in {"threads", "tracking"}]

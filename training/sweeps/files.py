@@ -2,7 +2,7 @@
 
 ``sweep.json`` has the trials, ``trials/NAME/`` is a training run's folder (``config.yaml``, ``checkpoint.pt``,
 ``bundle/``) with ``reports.jsonl``, ``worker.json`` and, at the end, ``result.json`` beside. Nothing here is ever
-unpickled: Ray's own state is not kept, a resumed sweep is told to Ray anew.
+unpickled: Ray's own state is not kept, a resumed sweep is submitted to Ray anew.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Sweep:
             "run_id": self.run_id,
             "config": plain_config(self.config),
             "trials": [
-                {"name": one.name, "values": one.values, "config": plain_config(one.config)} for one in self.trials
+                {"name": item.name, "values": item.values, "config": plain_config(item.config)} for item in self.trials
             ],
         }
         try:
@@ -72,7 +72,7 @@ class Sweep:
 def new_sweep(name: str, folder: Path, config: SweepConfig) -> Sweep:
     """Start a sweep's folder; raises ConfigError for bad values, or where there is a sweep already."""
     if (folder / SWEEP_FILE).exists():
-        raise ConfigError(f"out = {str(folder)!r}: has a sweep; accepted: another folder, or --resume {folder}")
+        raise ConfigError(f"out = {str(folder)!r}: has a sweep; expected another folder, or --resume {folder}")
     trials = []
     for trial in trials_of(config):
         if trial.weights is None:
@@ -97,12 +97,12 @@ def read_sweep(folder: Path) -> Sweep:
         document = json.loads(file.read_text(encoding="utf-8"))
         config = SweepConfig.of(document["config"], file.name)
         trials = tuple(
-            Trial(str(one["name"]), dict(one["values"]), TrainingConfig.of(one["config"], f"trial {one['name']}"))
-            for one in document["trials"]
+            Trial(str(item["name"]), dict(item["values"]), TrainingConfig.of(item["config"], f"trial {item['name']}"))
+            for item in document["trials"]
         )
         return Sweep(str(document["name"]), folder, config, trials, document["run_id"])
     except OSError as error:
-        raise ConfigError(f"resume = {str(folder)!r}: no {SWEEP_FILE}; accepted: a sweep's folder") from error
+        raise ConfigError(f"resume = {str(folder)!r}: no {SWEEP_FILE}; expected a sweep's folder") from error
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, ConfigError):
             raise
@@ -146,10 +146,10 @@ def outcome_of(folder: Path) -> Outcome:
 def read_json(file: Path) -> dict[str, Any]:
     """A file of ours; empty where there is none."""
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    return found
+    return results
 
 
 def write_json(file: Path, values: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def run_sweep(
         if left:
             for trial in left:  # one that has failed is tried again
                 (sweep.folder_of(trial) / RESULT_FILE).unlink(missing_ok=True)
-            # Who is ahead is told by all: ended trials hand their reports over once more.
+            # ASHA compares all trials: ended trials report again.
             _run(sweep, sweep.trials if sweep.config.asha else left, address, parallel, on_report)
         result = _summed_up(sweep)
         if tracker is not None and result.best is not None:
@@ -96,7 +96,7 @@ def _tracked(sweep: Sweep) -> tuple[Sweep, Any]:
 
 
 def spec_of(sweep: Sweep, trial: Trial) -> dict[str, Any]:
-    """What a worker is told of a trial: plain values."""
+    """A trial as plain values, for a worker."""
     return {
         "name": trial.name,
         "run_name": f"{sweep.name} {trial.name} {label(trial.values)}".rstrip(),
@@ -123,14 +123,14 @@ def _run(
     try:
         with ray_session(address, at_a_time * config.cpus_per_trial, config.cpus_per_trial, environment) as ray:
             if address is not None and ray.cluster_resources().get("CPU", 0) < config.cpus_per_trial:
-                raise ConfigError(f"cpus_per_trial = {config.cpus_per_trial}: accepted: what the cluster has")
+                raise ConfigError(f"cpus_per_trial = {config.cpus_per_trial}: expected what the cluster has")
             grid = _fit(sweep, trials, rays_own, parallel, on_report)
     finally:
         shutil.rmtree(rays_own, ignore_errors=True)
-    for found in grid:
-        if found.error is not None:
-            folder = Path(found.config["trial"]["folder"])
-            write_json(folder / RESULT_FILE, {"status": "failed", "error": _cause(found.error)})
+    for results in grid:
+        if results.error is not None:
+            folder = Path(results.config["trial"]["folder"])
+            write_json(folder / RESULT_FILE, {"status": "failed", "error": _cause(results.error)})
 
 
 def _fit(
@@ -187,13 +187,13 @@ def _watcher(count: int, on_report: OnReport | None) -> Any:
     class Watcher(Callback):
         """Tells how far all trials are together."""
 
-        def __init__(self, told: OnReport | None) -> None:
-            self._told = told
+        def __init__(self, on_report: OnReport | None) -> None:
+            self._on_report = on_report
             self._done: dict[str, float] = {}
 
         def __getstate__(self) -> dict[str, Any]:
             """Ray saves what it was given; a bar cannot be saved."""
-            return {"_told": None, "_done": {}}
+            return {"_on_report": None, "_done": {}}
 
         def on_trial_result(
             self, iteration: int, trials: Sequence[Any], trial: Any, result: dict[str, Any], **_: Any
@@ -201,8 +201,8 @@ def _watcher(count: int, on_report: OnReport | None) -> Any:
             del iteration, trials
             name = trial.config["trial"]["name"]
             self._done[name] = FULL_PCT if result.get("done") else float(result[PROGRESS])
-            if self._told is not None:
-                self._told(sum(self._done.values()) / FULL_PCT / count, name)
+            if self._on_report is not None:
+                self._on_report(sum(self._done.values()) / FULL_PCT / count, name)
 
     return Watcher(on_report)
 
@@ -218,7 +218,7 @@ def _summed_up(sweep: Sweep) -> SweepResult:
     outcomes = tuple(outcome_of(sweep.folder_of(trial)) for trial in sweep.trials)
     finished = [
         (value, -number)
-        for number, one in enumerate(outcomes)
-        if one.status == "finished" and not math.isnan(value := one.metrics[sweep.config.metric])
+        for number, item in enumerate(outcomes)
+        if item.status == "finished" and not math.isnan(value := item.metrics[sweep.config.metric])
     ]
     return SweepResult(sweep, outcomes, -max(finished)[1] if finished else None)

@@ -65,10 +65,10 @@ class TrialRun(Trainable):
             self._thread.start()
         else:
             self._go_on.release()
-        found = self._out.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        results = self._out.get()
+        if isinstance(results, BaseException):
+            raise results
+        return results
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Take up another trial: its imports, which take seconds, are made."""

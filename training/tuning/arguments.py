@@ -1,4 +1,4 @@
-"""What the commands of this package take and how they end: argparse, one line of error, exit code 2."""
+"""Arguments and errors of this package's commands: argparse, one line of error, exit code 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def count(text: str) -> int:
     """A whole number of at least 1, for argparse."""
     number = int(text)
     if number < 1:
-        raise argparse.ArgumentTypeError(f"{text}; accepted: 1 or more")
+        raise argparse.ArgumentTypeError(f"{text}; expected 1 or more")
     return number
 
 

@@ -5,7 +5,7 @@
 The covariance matrix adaptation evolution strategy (Hansen, "The CMA Evolution Strategy: A Tutorial",
 arXiv:1604.00772; the package cma) searches the logarithms of the gains. What it maximises is what policies are trained
 on: the reward of ``configs/reward``, summed over a run and averaged over random deployments of the mixture. Each
-generation is played on deployments of its own, the same ones for all its members. What is kept is the mean of the last
+generation is played on deployments of its own, the same for all its members. What is kept is the mean of the last
 distribution, which has met many deployments, and not the best member, which has met one lot and was lucky; both it and
 the gains that the search started with are then judged on deployments that neither has met.
 """
@@ -26,7 +26,7 @@ from slicepilot.data.files import replace_file
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.env.simulator.mixture import MixtureEpisodes
-from slicepilot.training.evaluation.rollouts import record
+from slicepilot.training.evaluation.rollouts import collect_rollout
 
 from .arguments import count, run
 
@@ -51,7 +51,7 @@ CHECK_SEED, CHECK_RUNS = 10_000, 4
 
 def mean_return(agent: Agent, episodes: MixtureEpisodes, lanes: int, seed: int, weights: RewardWeights) -> float:
     """Sum of the rewards of a run, in the mean over lanes, each another deployment of the mixture."""
-    return float(record(agent, SimulatorBackend(episodes, lanes), seed, weights).reward.sum(axis=0).mean())
+    return float(collect_rollout(agent, SimulatorBackend(episodes, lanes), seed, weights).reward.sum(axis=0).mean())
 
 
 def gains_of(logarithms: np.ndarray) -> PiGains:

@@ -8,8 +8,8 @@ that Tower will run, here every lane is another deployment, and what they have i
 a regression within lanes (each lane has a mean of its own, since nobody would compare the CPU of two nodes), their
 precision in proportion to the spread of the features, and an intercept as uncertain as lanes differ.
 
-How slices are grouped and how many steps the prior is worth are chosen by the cost that Tower, exploring as it would in
-use, comes to on other deployments of the mixture.
+The grouping of slices and the number of steps that the prior counts as are chosen by the cost of Tower, exploring as in
+use, on other deployments of the mixture.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from slicepilot.data.files import replace_file
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.env.simulator.mixture import MixtureEpisodes
-from slicepilot.training.evaluation.rollouts import record
+from slicepilot.training.evaluation.rollouts import collect_rollout
 
 from .arguments import count, run
 
 # Long enough for many steps at a period of a second, which is what Captain decides at.
 STEPS = 480
-WORTH_STEPS = (10.0, 30.0, 100.0, 300.0)
+PRIOR_STEPS = (10.0, 30.0, 100.0, 300.0)
 RIDGE = 1e-3
 CHECK_SEED = 10_000
 GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
@@ -62,15 +62,15 @@ def steps_of(
     """Steps of Tower in one run of so many deployments."""
     agent = CaptainTower(prior, tower)
     agent.steps = []
-    record(agent, SimulatorBackend(episodes, lanes), seed, RewardWeights.from_yaml())
+    collect_rollout(agent, SimulatorBackend(episodes, lanes), seed, RewardWeights.from_yaml())
     return agent.steps
 
 
-def fit(steps: Sequence[Sequence[TowerStep]], grouping: Grouping, worth: float) -> TowerPrior:
-    """The prior that runs of steps give; ``worth`` as `WORTH_STEPS`."""
-    lane = np.concatenate([[step.lane + 1_000_000 * k for step in one] for k, one in enumerate(steps)])
-    load, cost = (np.asarray([getattr(s, name) for one in steps for s in one]) for name in ("load", "cost"))
-    rungs = [UNIT[[getattr(s, name) for one in steps for s in one]] for name in ("first", "second")]
+def fit(steps: Sequence[Sequence[TowerStep]], grouping: Grouping, prior_steps: float) -> TowerPrior:
+    """The prior that runs of steps give; ``prior_steps`` as `PRIOR_STEPS`."""
+    lane = np.concatenate([[step.lane + 1_000_000 * k for step in item] for k, item in enumerate(steps)])
+    load, cost = (np.asarray([getattr(s, name) for item in steps for s in item]) for name in ("load", "cost"))
+    rungs = [UNIT[[getattr(s, name) for item in steps for s in item]] for name in ("first", "second")]
     seen = features(load, *rungs)
     _, index, size = np.unique(lane, return_inverse=True, return_counts=True)
 
@@ -88,7 +88,7 @@ def fit(steps: Sequence[Sequence[TowerStep]], grouping: Grouping, worth: float) 
     intercept = cost.mean() - centre[1:] @ slopes
     between = np.var(lane_means(cost - seen[:, 1:] @ slopes))
     spread = (seen - centre).T @ (seen - centre) / len(cost) + RIDGE * np.diag([0.0] + [1.0] * (NUM_FEATURES - 1))
-    precision = worth * spread + np.outer(centre, centre) * np.var(rest) / max(between, RIDGE)
+    precision = prior_steps * spread + np.outer(centre, centre) * np.var(rest) / max(between, RIDGE)
     return TowerPrior(
         grouping=grouping,
         mean=tuple(float(f"{value:.5g}") for value in (intercept, *slopes)),
@@ -107,18 +107,18 @@ def mean_cost(prior: TowerPrior, episodes: MixtureEpisodes, lanes: int) -> float
 
 def warm_up(episodes: MixtureEpisodes, lanes: int, runs: int, seed: int) -> tuple[TowerPrior, float]:
     """The prior of least cost, and that cost; deterministic by its arguments."""
-    found: list[tuple[float, TowerPrior]] = []
+    result: list[tuple[float, TowerPrior]] = []
     for grouping in GROUPINGS:
         at_random = TowerConfig(explore=1.0, uniform=True)
         steps = [steps_of(blank(grouping), at_random, episodes, lanes, seed + k) for k in range(runs)]
         half = TowerConfig(explore=0.5)
-        prior = fit(steps, grouping, WORTH_STEPS[1])
+        prior = fit(steps, grouping, PRIOR_STEPS[1])
         steps += [steps_of(prior, half, episodes, lanes, seed + runs + k) for k in range(runs)]
-        for worth in WORTH_STEPS:
-            prior = fit(steps, grouping, worth)
-            found.append((mean_cost(prior, episodes, lanes), prior))
-            print(f"groups by {grouping}, worth {worth:g} steps: mean cost {found[-1][0]:.4f}", flush=True)
-    cost, prior = min(found, key=lambda one: one[0])
+        for prior_steps in PRIOR_STEPS:
+            prior = fit(steps, grouping, prior_steps)
+            result.append((mean_cost(prior, episodes, lanes), prior))
+            print(f"groups by {grouping}, prior of {prior_steps:g} steps: mean cost {result[-1][0]:.4f}", flush=True)
+    cost, prior = min(result, key=lambda item: item[0])
     return prior, cost
 
 

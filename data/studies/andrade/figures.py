@@ -65,7 +65,7 @@ class StudyTable:
         points of each run and slice from 900 to 1200 s have none.
         """
         unit, factor = UNITS[self._value]
-        found = []
+        result = []
         for experiment, cycles in sorted(self._cycles.items()):
             active = active_slices()[experiment]
             for group, slices in ((PRIORITY, 1), (OTHERS, active - 1)):
@@ -73,7 +73,7 @@ class StudyTable:
                     continue
                 values = factor * np.asarray(self._values.get((experiment, group), []))
                 points = sum(time <= END_S for _, _, time in self._points.get((experiment, group), set()))
-                found.append(
+                result.append(
                     {
                         "experiment": experiment,
                         "group": group,
@@ -86,4 +86,4 @@ class StudyTable:
                         "std": float(values.std(ddof=1)) if len(values) > 1 else None,
                     }
                 )
-        return found
+        return result

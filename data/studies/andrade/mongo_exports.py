@@ -48,7 +48,7 @@ def read_documents(
         fields: that a CSV export may have, in any order.
         faults: ``document`` for what is none, ``truncated`` for a last one that is cut off, and those of
             `slicepilot.data.csv.blocks.read_blocks`.
-        on_progress: told after every part of the file.
+        on_progress: called after every part of the file.
 
     Raises:
         DatasetError: another ending, no such file, compressed data that are broken (after what came before has been
@@ -56,18 +56,18 @@ def read_documents(
     """
     ending = ending_of(path)
     if ending not in ENDINGS:
-        raise DatasetError.at(path, f"ending {ending!r}; accepted: {', '.join(ENDINGS)}, also with .gz")
+        raise DatasetError.at(path, f"ending {ending!r}; expected {', '.join(ENDINGS)}, also with .gz")
     if ending == ".csv":
         yield from _csv(path, fields, faults, on_progress)
         return
-    found = False
+    result = False
     chunks = read_chunks(path, on_progress)
     for pair in _bson(chunks, faults) if ending == ".bson" else _json(chunks, faults):
         yield pair
-        found = True
-    if not found:
+        result = True
+    if not result:
         first = f"no document could be read, the first in {faults.examples()[0]}" if faults else "nothing in it"
-        raise DatasetError.at(path, f"{first}; accepted: an export of MongoDB, as {ending} says")
+        raise DatasetError.at(path, f"{first}; expected an export of MongoDB, as {ending} says")
 
 
 def _bson(chunks: Iterator[bytes], faults: Faults) -> Iterator[tuple[int, Document]]:
@@ -126,11 +126,11 @@ def _json(chunks: Iterator[bytes], faults: Faults) -> Iterator[tuple[int, Docume
                 value, end = decoder.raw_decode(text, start)
             except (ValueError, RecursionError) as error:
                 following = _NEXT_IN_ARRAY if in_array else _NEXT_ON_LINE
-                found = following.search(text, getattr(error, "pos", start))
-                if found is None and not ended and len(text) - start < LONGEST_JSON:
+                result = following.search(text, getattr(error, "pos", start))
+                if result is None and not ended and len(text) - start < LONGEST_JSON:
                     break  # perhaps it goes on in the next chunk
-                end = found.end() if found else len(text)
-                cut_off = found is None and text[-1] not in "\n]"
+                end = result.end() if result else len(text)
+                cut_off = result is None and text[-1] not in "\n]"
                 faults.add("truncated" if cut_off else "document", line, None, text[start : min(end, start + 80)])
             else:
                 if isinstance(value, dict):

@@ -3,7 +3,7 @@
 The collections ``cpu``, ``latency`` and ``receive`` hold one document per experiment (1 to 26), run of it (``cycle``;
 in older exports ``cicle``), time since its start (``ts``, every 30 s up to 1200, in some runs to 1230) and workload: a
 UPF (``open5gs-upf-1``), a UE simulator (``open5gs-my5gran01``) or an iperf server (``open5gs-iperf01``), whose number
-is the slice's. ``receive`` has the rates of UPFs and of iperf servers, told apart by ``interface``. Rates and round
+is the slice's. ``receive`` has the rates of UPFs and of iperf servers, distinguished by ``interface``. Rates and round
 trips are means over the last two minutes, as the study's Prometheus queries made them; a document whose value is NaN
 was written where Prometheus had no series, and is noted as ``missing``.
 
@@ -51,8 +51,8 @@ def collection_of(path: Path) -> str | None:
     """The collection that a file's name says it is an export of, such as ``metrics.cpu.bson.gz``; None for others."""
     if ending_of(path) not in ENDINGS:
         return None
-    found = _COLLECTION.fullmatch(Path(path.name.lower().removesuffix(".gz")).stem)
-    return found[1] if found else None
+    result = _COLLECTION.fullmatch(Path(path.name.lower().removesuffix(".gz")).stem)
+    return result[1] if result else None
 
 
 def read_andrade(
@@ -68,12 +68,12 @@ def read_andrade(
         collection: one of `COLLECTIONS`.
         faults: ``number``, ``range``, ``grid`` (times between the steps), ``unknown`` (experiments, workloads, fields),
             ``duplicate``, ``missing`` (no value, and points of the grid without a document), ``unanswered``, ``unit``.
-        unit: the export's unit, one of the collection's; None: told by what is plausible.
-        on_progress: told after every part of the file.
+        unit: the export's unit, one of the collection's; None: the plausible unit.
+        on_progress: called after every part of the file.
 
     Raises:
         DatasetError: nothing that could be read, fields missing in all documents, mixed units, or a unit that cannot
-            be told.
+            be detected.
     """
     own = COLLECTIONS[collection]
     points = _Points(path, faults, zero_is_no_answer=collection == "latency")
@@ -185,13 +185,13 @@ class _Points:
                 return None
             numbers[name] = number
         workload = str(_field(document, "workload"))
-        found = _WORKLOAD.fullmatch(workload)
+        result = _WORKLOAD.fullmatch(workload)
         point = _Point(
             line=line,
             experiment=int(numbers["exp"]),
             cycle=int(numbers["cycle"]),
             time_s=int(numbers["ts"]),
-            slice=int(found[1]) if found else 0,
+            slice=int(result[1]) if result else 0,
             workload=workload,
             priority=_text(document.get("priority")),
             interface=_text(document.get("interface")),
@@ -208,7 +208,7 @@ class _Points:
             lacking = [name for name, count in self._without.items() if count == self._documents]
             what = f"no field {', '.join(lacking)}" if lacking else "no document fits"
             first = "; ".join(self._faults.describe()[:2])
-            raise DatasetError.at(self._path, f"{what} ({first}); accepted: {', '.join(FIELDS)}")
+            raise DatasetError.at(self._path, f"{what} ({first}); expected {', '.join(FIELDS)}")
         for (experiment, cycle, workload, _), lines in self._seen.items():
             holes = [time for time in range(0, END_S + 1, STEP_S) if time not in lines]
             names = [f"experiment {experiment}, cycle {cycle}, {workload}: {time} s" for time in holes]

@@ -1,4 +1,4 @@
-"""In which unit an export of Andrade and Wickboldt is: told by what a slice that carries video can show.
+"""The unit of an export of Andrade and Wickboldt, detected from what a slice that carries video can show.
 
 The study's own scripts multiply CPU use and latency by 1000 to get mCPU and ms, so its exports have CPUs and seconds,
 and divide received rates by 2^20, so these are bit/s (and the published figures in "Mbps" are Mibit/s). Exports that
@@ -89,10 +89,10 @@ def unit_of(collection: str, given: Sequence[str]) -> str | None:
     for name in given:
         if name not in names:
             accepted = "; ".join(f"{own.name}: {', '.join(u.name for u in own.units)}" for own in COLLECTIONS.values())
-            raise ConfigError(f"unit = {name!r}: accepted: {accepted}")
+            raise ConfigError(f"unit = {name!r}: expected {accepted}")
     own_names = list(dict.fromkeys(name for name in given if names[name] == collection))
     if len(own_names) > 1:
-        raise ConfigError(f"unit = {', '.join(own_names)}: accepted: one for {collection}")
+        raise ConfigError(f"unit = {', '.join(own_names)}: expected one for {collection}")
     return own_names[0] if own_names else None
 
 
@@ -111,7 +111,7 @@ def choose_unit(
 
     Raises:
         ValueError: the collection does not have the given unit.
-        DatasetError: mixed units, or one that cannot be told.
+        DatasetError: mixed units, or a unit that cannot be detected.
     """
     names = [unit.name for unit in own.units]
     if given is not None:
@@ -127,8 +127,8 @@ def choose_unit(
     if not counts.sum():
         shown = f"{values.min():g} to {values.max():g}" if len(values) else "none above 0"
         raise DatasetError.at(
-            path, f"value: its unit cannot be told ({own.extreme} of each series: {shown}); accepted: --unit UNIT with "
-            f"one of {', '.join(names)}"
+            path, f"value: its unit cannot be detected ({own.extreme} of each series: {shown}); expected --unit UNIT "
+            f"with one of {', '.join(names)}"
         )  # fmt: skip
     chosen = int(counts.argmax())
     unit = own.units[chosen]
@@ -141,7 +141,7 @@ def choose_unit(
         raise DatasetError.at(
             path,
             f"mixed units: value = {columns['value'][other]:g}, but {columns['value'][like]:g} ({unit.name}) in line "
-            f"{columns['line'][like]}; accepted: one unit in all documents",
+            f"{columns['line'][like]}; expected one unit in all documents",
             int(columns["line"][other]),
         )
     doubtful = np.union1d(others, odd)

@@ -35,7 +35,7 @@ def inspect(
     sent_ns: Ints,
     latest_ns: int,
 ) -> int:
-    """Whether any row (N,) needs a closer look: `ODD`, at its figures; `UNORDERED`, at its place among the others.
+    """Whether any row (N,) needs a closer look: `ODD`, at its figures; `UNORDERED`, at its order.
 
     ``latest_ns`` is when the latest one before them left. Without `UNORDERED` they left one after the other, and none
     is there twice.
@@ -62,7 +62,7 @@ def in_range(block: Block, faults: Faults) -> Block:
 
 
 def without(block: Block, wrong: Mask, faults: Faults, kind: FaultKind, column: str | None = None) -> Block:
-    """The rows that are not wrong (N,); the others are noted, with what stands in a column of numbers."""
+    """The rows that are not wrong (N,); the others are noted, with their values in columns of numbers."""
     if not wrong.any():
         return block
     values = None if column is None else values_of(block.table.column(column))[wrong]
@@ -93,11 +93,11 @@ class Units:
         ratio = np.divide(delay_us, passed_us, out=np.zeros_like(delay_us), where=passed_us > 0)
         in_other = np.zeros(len(block), np.bool_)
         for factor in UNITS:
-            found = np.flatnonzero(off & (np.abs(ratio / factor - 1) <= UNIT_RATIO))
-            in_other[found] = True
-            self._other[factor] += len(found)
-            if len(found) and factor not in self._first:
-                row = found[0]
+            result = np.flatnonzero(off & (np.abs(ratio / factor - 1) <= UNIT_RATIO))
+            in_other[result] = True
+            self._other[factor] += len(result)
+            if len(result) and factor not in self._first:
+                row = result[0]
                 self._first[factor] = f"line {block.lines()[row]} has {delay_us[row]:g} where {passed_us[row]:g} passed"
         self._faults.add_many("unit", block.lines()[in_other], "delay_us", delay_us[in_other])
         apart = off & ~in_other
@@ -115,7 +115,7 @@ class Units:
             return
         problem = (
             f"delay_us = {UNITS[factor]} in {count} of {self._rows} rows, {factor:g} times what the clock says: "
-            f"{self._first[factor]}; accepted: microseconds"
+            f"{self._first[factor]}; expected microseconds"
         )
         raise DatasetError.at(self._path, problem)
 
@@ -134,7 +134,7 @@ class Recent:
         self._parts: list[list[npt.NDArray[Any]]] = []
 
     def behind(self, sent_ns: Ints) -> Mask:
-        """Which rows left more than `REORDERED_NS` before one that stands in the file before."""
+        """Which rows left more than `REORDERED_NS` before a row that precedes them in the file."""
         latest_ns = np.maximum.accumulate(np.append(self.latest_ns, sent_ns))
         return np.asarray(sent_ns < latest_ns[:-1] - REORDERED_NS)
 
@@ -144,19 +144,19 @@ class Recent:
         sent_ns = np.concatenate([part[0] for part in parts])
         ordered = sent_ns if (np.diff(sent_ns) >= 0).all() else np.sort(sent_ns)
         twice = ordered[1:][np.diff(ordered) == 0]
-        found = np.zeros(len(columns[0]), np.bool_)
+        result = np.zeros(len(columns[0]), np.bool_)
         if len(twice):
-            places = [np.flatnonzero(np.isin(part[0], twice)) for part in parts]
-            parted = [np.stack([column[at] for column in part]) for part, at in zip(parts, places, strict=True)]
+            positions = [np.flatnonzero(np.isin(part[0], twice)) for part in parts]
+            parted = [np.stack([column[at] for column in part]) for part, at in zip(parts, positions, strict=True)]
             rows = np.concatenate(parted, axis=1)
             order = np.lexsort(rows)
             again = order[1:][(rows[:, order[1:]] == rows[:, order[:-1]]).all(axis=0)]
-            before = rows.shape[1] - len(places[-1])
-            found[places[-1][again[again >= before] - before]] = True
-        return found
+            before = rows.shape[1] - len(positions[-1])
+            result[positions[-1][again[again >= before] - before]] = True
+        return result
 
     def keep(self, columns: list[npt.NDArray[Any]]) -> None:
-        """These rows come before the next ones."""
+        """These rows come before the next batch."""
         if not len(columns[0]):
             return
         self.latest_ns = max(self.latest_ns, int(columns[0].max()))

@@ -1,4 +1,4 @@
-"""Figures of released forwarding delays and PFCP latencies, and delays as distributions to draw from.
+"""Figures of released forwarding delays and PFCP latencies.
 
 Each goes through a file once and holds no rows, so that memory does not grow with the file.
 """
@@ -17,19 +17,17 @@ import pyarrow as pa
 from slicepilot.data.arrow import codes_of, values_of
 from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import Faults
-from slicepilot.data.tables.tally import Floats, Ints, Tally, edges, runs
+from slicepilot.data.tables.tally import Ints, Tally, runs
 
 from .tables import MAX_NAMES, checked_forwarding, checked_pfcp
 
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 LOADS = ("light", "medium", "heavy")
-# Of a distribution: every percent, and closer and closer to the greatest delay.
-GRID = (*np.linspace(0, 0.99, 100).tolist(), *(1 - np.geomspace(1e-2, 1e-5, 31)[1:]).tolist(), 1.0)
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What became of one kind of times; quantiles are within 0.2%, all else is exact.
+    """Figures of a set of times; quantiles are within 0.2%, all else is exact.
 
     Attributes:
         count: how many.
@@ -96,32 +94,6 @@ class PfcpSummary:
         return _published_latencies(self.types, self.load)
 
 
-@dataclass(frozen=True)
-class DelayDistribution:
-    """The delays of one slice's packets as measured, at one load.
-
-    ``draw`` gives delays of single packets, independent of each other, to set beside the simulated ones of a slice at
-    that load. It does not say how delays answer to load or to knobs: that is what the simulator is fitted for, whose
-    delay model this does not replace.
-
-    Attributes:
-        count: packets it was made of.
-        levels: (L,) ascending, 0 to 1; delays_us: (L,) the quantiles at these, within 0.2%, the ends exact.
-        edges_us: (K + 1,) of the buckets that hold any delay and those between them; counts: (K,) how many each holds.
-    """
-
-    name: str
-    count: int
-    levels: Floats
-    delays_us: Floats
-    edges_us: Floats
-    counts: Ints
-
-    def draw(self, rng: np.random.Generator, size: int) -> Floats:
-        """Delays in microseconds (N,): the inverse of the distribution function, straight between its levels."""
-        return np.interp(rng.random(size), self.levels, self.delays_us)
-
-
 def summarise_forwarding(path: str | Path, faults: Faults, on_progress: OnProgress | None = None) -> ForwardingSummary:
     """Figures of a forwarding file by slice; raises as `forwarding_batches` does."""
     tally = Tally()
@@ -149,31 +121,6 @@ def summarise_pfcp(path: str | Path, faults: Faults, on_progress: OnProgress | N
     return PfcpSummary(int(tally.count.sum()), load_of(path), types)
 
 
-def delay_distribution(
-    path: str | Path, faults: Faults, on_progress: OnProgress | None = None
-) -> dict[str, DelayDistribution]:
-    """The delays of each slice of a forwarding file; raises as `forwarding_batches` does."""
-    tally = Tally()
-    names: tuple[str, ...] = ()
-    for rows in checked_forwarding(path, faults, on_progress):
-        names = rows.names
-        tally.add(rows.slices, rows.values("delay_us"), len(names))
-    quantiles = tally.quantiles(GRID)
-    found: dict[str, DelayDistribution] = {}
-    for group in np.flatnonzero(tally.count):
-        held = np.flatnonzero(tally.histogram[group])
-        low, high = held[0], held[-1] + 1
-        found[names[group]] = DelayDistribution(
-            name=names[group],
-            count=int(tally.count[group]),
-            levels=np.asarray(GRID),
-            delays_us=quantiles[group],
-            edges_us=edges()[low : high + 1],
-            counts=tally.histogram[group, low:high],
-        )
-    return found
-
-
 class StudyTable:
     """Rows of the study's table out of a tidy table whose batches go by: of delays by slice, or latencies by type.
 
@@ -196,9 +143,9 @@ class StudyTable:
 
     def published(self) -> list[dict[str, Any]]:
         """As `ForwardingSummary.published` or `PfcpSummary.published`, of all rows so far."""
-        found = [Figures(**figures) for _, figures in _figures(self._tally, tuple(self._numbers))]
+        result = [Figures(**figures) for _, figures in _figures(self._tally, tuple(self._numbers))]
         rows = _published_delays if self._forwarding else _published_latencies
-        return rows(found, self._load)
+        return rows(result, self._load)
 
 
 def load_of(path: str | Path) -> str:
@@ -210,21 +157,21 @@ def load_of(path: str | Path) -> str:
 def _published_delays(slices: Sequence[Figures], load: str) -> list[dict[str, Any]]:
     return [
         {
-            "slice": one.name,
+            "slice": item.name,
             "load": load,
-            "n": one.count,
-            "mean_us": one.mean_us,
-            "p50_us": one.quantiles_us["p50"],
-            "p99_us": one.quantiles_us["p99"],
+            "n": item.count,
+            "mean_us": item.mean_us,
+            "p50_us": item.quantiles_us["p50"],
+            "p99_us": item.quantiles_us["p99"],
         }
-        for one in slices
+        for item in slices
     ]
 
 
 def _published_latencies(types: Sequence[Figures], load: str) -> list[dict[str, Any]]:
     return [
-        {"load": load, "type": one.name, "n": one.count, "mean_us": one.mean_us, "p99_us": one.quantiles_us["p99"]}
-        for one in types
+        {"load": load, "type": item.name, "n": item.count, "mean_us": item.mean_us, "p99_us": item.quantiles_us["p99"]}
+        for item in types
     ]
 
 

@@ -34,7 +34,7 @@ _ROWS = 1 << 18  # made at once
 def write_forwarding(
     path: Path, rows: int, load: str = "heavy", seed: int = 0, on_rows: Callable[[int], None] | None = None
 ) -> None:
-    """Write a forwarding file of so many rows; ``on_rows`` is told how many are written."""
+    """Write a forwarding file of so many rows; ``on_rows`` is called with the number written."""
     rng, study = np.random.default_rng(seed), _published(load)
     pace_ns = RUN_S * 1e9 / sum(study["n"])
     schema = pa.schema([(name, kind) for name, kind in zip(FORWARDING_COLUMNS, _kinds(), strict=True)])

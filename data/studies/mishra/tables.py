@@ -53,9 +53,9 @@ def forwarding_batches(
 
     Beside what `slicepilot.data.csv.blocks.read_blocks` notes, rows are left out and noted for the first of these:
     ``range`` (negative delay or time, or a length that no packet has); ``unit`` (a delay that is the difference of the
-    times in another unit); ``mismatch`` (one that is not that difference at all); ``duplicate`` (a row that stands in
+    times in another unit); ``mismatch`` (one that is not that difference at all); ``duplicate`` (a row that is in
     the file before, among those that left within the second before). Kept and noted is ``clock``: a row that left more
-    than a second before one that stands in the file before it. Packets of different CPUs may change places within a
+    than a second before a row that precedes it in the file. Packets of different CPUs may swap within a
     second.
 
     Raises:
@@ -109,8 +109,8 @@ def checked_forwarding(
         units.count(len(given))
         values = _values(given)
         times = values("ts_rx_ns"), values("ts_tx_ns")
-        found = inspect(values("delay_us"), values("pkt_len"), *times, recent.latest_ns)
-        block = units.agreeing(in_range(given, faults)) if found & ODD else given
+        result = inspect(values("delay_us"), values("pkt_len"), *times, recent.latest_ns)
+        block = units.agreeing(in_range(given, faults)) if result & ODD else given
         if not len(block):
             continue
         values = _values(block)
@@ -121,7 +121,7 @@ def checked_forwarding(
             interfaces.codes(block),
         ]
         numbers, again = columns[4], None
-        if found:
+        if result:
             behind = recent.behind(columns[0])
             again = recent.repeated(columns) & ~behind
             faults.add_many("clock", block.lines()[behind], "ts_tx_ns", columns[0][behind], left_out=False)
@@ -187,7 +187,7 @@ class Names:
         for code in np.flatnonzero(np.bincount(codes, minlength=len(words))):
             own[code] = self._numbers.setdefault(words[code], len(self._numbers))
         if len(self._numbers) > MAX_NAMES:
-            problem = f"{self._column}: more than {MAX_NAMES} different ones; accepted: names of a few"
+            problem = f"{self._column}: more than {MAX_NAMES} different names; expected a few"
             raise DatasetError.at(self._path, problem, block.first_line)
         return own[codes]
 

@@ -72,8 +72,8 @@ _LEAVING = re.compile(r".*_(sent|write|written|outbound|transmit)")
 def tidy_column(source: str) -> Column:
     """What a column of the file becomes."""
     for pattern, name, unit, factor in _CHARTS:
-        if found := re.fullmatch(pattern, source):
-            return Column(source, name.format(*found.groups()), unit, factor, bool(_LEAVING.fullmatch(source)))
+        if result := re.fullmatch(pattern, source):
+            return Column(source, name.format(*result.groups()), unit, factor, bool(_LEAVING.fullmatch(source)))
     return Column(source, source, None)
 
 
@@ -87,7 +87,7 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
         faults: those of `slicepilot.data.csv.blocks.read_blocks`, and ``number`` (no time), ``clock``, ``duplicate``
             (seconds that occur twice), ``missing`` (seconds that lack, and rows with empty fields), ``range``
             (negative, in known columns), ``unit`` (impossible packets), ``unknown`` (columns kept as they are).
-        on_progress: told about the share of the file that has been read.
+        on_progress: called with the share of the file that has been read.
 
     Raises:
         DatasetError: as `read_blocks` does; names that would be the same; or, as rows are read, rates that are not in
@@ -97,7 +97,7 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
     blocks = read_blocks(path, types, faults, others=pa.float64(), nullable=True, on_progress=on_progress)
     first = next(blocks, None)
     if first is None:
-        raise DatasetError.at(path, "no rows; accepted: a table of Netdata with a column 'time'")
+        raise DatasetError.at(path, "no rows; expected a table of Netdata with a column 'time'")
     columns = [tidy_column(name) for name in first.table.column_names if name != "time"]
     names = [*FIXED.names, *(column.name for column in columns)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -216,6 +216,6 @@ class _Rates:
             line, rate, bits = self._first
             raise DatasetError.at(
                 self._path,
-                f"{rate}: {bits:.3g} bits a packet; accepted: rates in kilobits/s, as Netdata has them",
+                f"{rate}: {bits:.3g} bits a packet; expected rates in kilobits/s, as Netdata has them",
                 line,
             )

@@ -59,19 +59,19 @@ def run_of(path: Path, qfi: int | None = None, condition: str | None = None) -> 
     Raises:
         DatasetError: neither given nor in the name, or none that there is.
     """
-    found = next(filter(None, map(_FOLDER.search, reversed(path.absolute().parts))), None)
-    if found is not None:
-        word = found[2].lower()
-        qfi = int(found[1]) if qfi is None else qfi
+    result = next(filter(None, map(_FOLDER.search, reversed(path.absolute().parts))), None)
+    if result is not None:
+        word = result[2].lower()
+        qfi = int(result[1]) if qfi is None else qfi
         condition = condition or ("anomaly" if word.startswith("anom") else word)
     if qfi is None or condition is None:
         raise DatasetError.at(
-            path, "QFI and condition: not given; accepted: a folder such as qf1_baseline, or --qfi with --condition"
+            path, "QFI and condition: not given; expected a folder such as qf1_baseline, or --qfi with --condition"
         )
     if not 0 <= qfi <= MAX_QFI:
-        raise DatasetError.at(path, f"qfi = {qfi}: accepted: 0 to {MAX_QFI}")
+        raise DatasetError.at(path, f"qfi = {qfi}: expected 0 to {MAX_QFI}")
     if condition not in CONDITIONS:
-        raise DatasetError.at(path, f"condition = {condition!r}: accepted: {', '.join(CONDITIONS)}")
+        raise DatasetError.at(path, f"condition = {condition!r}: expected {', '.join(CONDITIONS)}")
     return Run(qfi, condition)
 
 
@@ -92,7 +92,7 @@ def read_latency(
         faults: ``line`` for lines that are none of the probe's, ``range``, ``unit``, ``missing`` for events that
             bpftrace says it lost, ``truncated``.
         traffic_classes: class of each UE by its address.
-        on_progress: told after every part of the file.
+        on_progress: called after every part of the file.
 
     Raises:
         DatasetError: as rows are read: the file cannot be read, no line of it fits, or many are in another unit.
@@ -108,18 +108,18 @@ def _latencies(
     sequence = 0
     other_unit = None
     for number, text, ended in _lines(path, on_progress):
-        found = _LINE.fullmatch(text)
-        if found is None:
+        result = _LINE.fullmatch(text)
+        if result is None:
             lost = _LOST.fullmatch(text)
             if lost:
                 faults.add("missing", number, "events", lost[1], left_out=False)
             elif not _OWN_LINE.fullmatch(text):
                 faults.add("line" if ended else "truncated", number, None, text)
             continue
-        address, value = found[1], int(found[2])
-        if found[3] != "ns":
-            faults.add("unit", number, "latency", f"{found[2]} {found[3]}")
-            other_unit = other_unit or (number, found[3])
+        address, value = result[1], int(result[2])
+        if result[3] != "ns":
+            faults.add("unit", number, "latency", f"{result[2]} {result[3]}")
+            other_unit = other_unit or (number, result[3])
         elif not 0 <= value <= LONGEST_NS or any(int(part) > 255 for part in address.split(".")):
             faults.add("range", number, "latency", text)
         else:
@@ -135,11 +135,11 @@ def _latencies(
     others = faults.counts.get("unit", 0)
     if other_unit is not None and others > MIXED_SHARE * (others + sequence):
         line, unit = other_unit
-        raise DatasetError.at(path, f"latency in {unit}, in {others} lines; accepted: all in ns", line)
+        raise DatasetError.at(path, f"latency in {unit}, in {others} lines; expected all in ns", line)
     if not sequence:
         first = f", the first in {faults.examples()[0]}" if faults else ""
         raise DatasetError.at(
-            path, f"no latency in it{first}; accepted: lines 'UE IP: A.B.C.D | Decapsulation Overhead: N ns'"
+            path, f"no latency in it{first}; expected lines 'UE IP: A.B.C.D | Decapsulation Overhead: N ns'"
         )
 
 

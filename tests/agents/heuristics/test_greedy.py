@@ -20,7 +20,7 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.evaluation.drawn import draw_scenarios
-from slicepilot.training.evaluation.rollouts import play as play_scenario
+from slicepilot.training.evaluation.rollouts import simulate_rollout as play_scenario
 from slicepilot.training.evaluation.scores import violation_s
 
 

@@ -12,7 +12,7 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Load, Scenario
-from slicepilot.training.evaluation.rollouts import play
+from slicepilot.training.evaluation.rollouts import simulate_rollout
 
 
 def steady(rates: list[float]) -> Scenario:
@@ -56,7 +56,7 @@ def test_it_sees_nothing_of_the_future() -> None:
         for name, (load,) in scenario.loads.items()
     }
     first, second = (
-        play(make("mpc", s.slice_set(), s.hardware_spec()), s, 1, 0)
+        simulate_rollout(make("mpc", s.slice_set(), s.hardware_spec()), s, 1, 0)
         for s in (replace(scenario, loads=parting), replace(scenario, loads=going_on))
     )
     until = int(half_s / period_s) - 2
@@ -69,7 +69,7 @@ def test_it_sees_nothing_of_the_future() -> None:
 def test_what_it_plans_for_is_the_return_and_that_is_better(name: str) -> None:
     scenario = Scenario.from_yaml(name)
     planned, greedy, free = (
-        play(make(agent, scenario.slice_set(), scenario.hardware_spec()), scenario, 2, 0).reward.mean()
+        simulate_rollout(make(agent, scenario.slice_set(), scenario.hardware_spec()), scenario, 2, 0).reward.mean()
         for agent in ("mpc", "greedy", "no-control")
     )
     assert planned > max(greedy, free)

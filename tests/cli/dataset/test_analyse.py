@@ -46,11 +46,11 @@ app.command()(analyse)
 def analysed(capsys: pytest.CaptureFixture[str]) -> Analysed:
     """What the command finds, as JSON."""
 
-    def one(*arguments: object) -> dict[str, Any]:
+    def item(*arguments: object) -> dict[str, Any]:
         app([*map(str, arguments), "--json"], standalone_mode=False)
         return json.loads(capsys.readouterr().out)
 
-    return one
+    return item
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -79,28 +79,28 @@ def moreira(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_raw_release_of_moreira(moreira: Path, tmp_path: Path, analysed: Analysed) -> None:
     out = tmp_path / "out"
-    found = analysed(moreira, "--out", out, "--resamples", 1000)
-    assert (found["value"], found["by"], found["baseline"]) == ("latency_ns", "condition", "baseline")
-    assert found["rows"] == 4 * SECONDS * EACH
-    [load] = found["comparisons"]
+    results = analysed(moreira, "--out", out, "--resamples", 1000)
+    assert (results["value"], results["by"], results["baseline"]) == ("latency_ns", "condition", "baseline")
+    assert results["rows"] == 4 * SECONDS * EACH
+    [load] = results["comparisons"]
     assert load["magnitude"] == "large"
     assert load["delta_median_ns_low"] < -300 + 60
     assert load["delta_median_ns_high"] > -300 - 60
-    terms = found["regression"]["terms"]
+    terms = results["regression"]["terms"]
     assert {name: own["column"] for name, own in terms.items()} == {
         "cpu": "cpu_limit_used_pct",
         "packets": "net_packets_n3_received_pps",
         "qfi9": "qfi",
         "load": "condition",
     }
-    median = found["regression"]["fits"][0]["coefficients"]
+    median = results["regression"]["fits"][0]["coefficients"]
     assert median["cpu"]["slope"] == pytest.approx(4, abs=0.7)  # it was put there: latencies follow their seconds
     assert median["load"]["beta"] == pytest.approx(-300, abs=40)
-    assert any("1 faults, 1 rows left out: line: 1" in note for note in found["notes"])
+    assert any("1 faults, 1 rows left out: line: 1" in note for note in results["notes"])
     # All that is printed lies in the folder too, and nothing half-written.
-    assert {path.name for path in out.iterdir()} == {Path(path).name for path in found["files"]}
+    assert {path.name for path in out.iterdir()} == {Path(path).name for path in results["files"]}
     saved = json.loads((out / "statistics.json").read_text())
-    assert saved == {key: value for key, value in found.items() if key != "files"}
+    assert saved == {key: value for key, value in results.items() if key != "files"}
     with (out / "group_tests.csv").open() as file:
         assert [row["comparison"] for row in csv.DictReader(file)] == ["load"]
     assert (out / "report.html").read_text().count("<svg") == 3
@@ -168,7 +168,7 @@ def test_table_fits_80_columns_and_says_what_was_chosen(moreira: Path, tmp_path:
 def test_bad_input_ends_the_program_with_one_line(moreira: Path) -> None:
     result = run("analyse", moreira, "--by", "colour")
     assert result.returncode == 2
-    assert result.stderr.startswith("slicepilot: error: by = 'colour': accepted: qfi, condition")
+    assert result.stderr.startswith("slicepilot: error: by = 'colour': expected qfi, condition")
     assert result.stderr.count("\n") == 1
     assert not result.stdout
 
@@ -197,12 +197,12 @@ def test_forwarding_delays_of_mishra(tmp_path: Path, analysed: Analysed) -> None
     lines = ["slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx", *(line for _, line in rows), ""]
     path = tmp_path / "o1_forwarding_exp_light.csv"
     path.write_text("\n".join(lines))
-    found = analysed(path, "--baseline", "urllc", "--out", tmp_path / "out", "--resamples", 500)
-    [embb] = found["comparisons"]
+    results = analysed(path, "--baseline", "urllc", "--out", tmp_path / "out", "--resamples", 500)
+    [embb] = results["comparisons"]
     expected = np.median(delays[names == "embb"]) - np.median(delays[names == "urllc"])
     assert embb["delta_median_us"] == pytest.approx(expected / 1000, abs=1e-9)
     assert embb["magnitude"] in {"small", "medium"}
-    assert {own["column"] for own in found["regression"]["terms"].values()} == {
+    assert {own["column"] for own in results["regression"]["terms"].values()} == {
         "packets_per_s",
         "packet_bytes",
         "slice",
@@ -213,10 +213,10 @@ def test_episodes_by_behaviour(tmp_path: Path, analysed: Analysed) -> None:
     scenario = dataclasses.replace(Scenario.from_yaml("testbed-contention"), duration_s=0.6, control_period_s=0.01)
     agents = [make(name, scenario.slice_set(), scenario.hardware_spec()) for name in ("no-control", "static-weights-9")]
     write_episodes(record_simulated(agents, scenario, 1, 0, RewardWeights.from_yaml("default")), tmp_path / "e.parquet")
-    found = analysed(tmp_path / "e.parquet", "--by", "behaviour", "--out", tmp_path / "out", "--resamples", 200)
-    assert found["value"] == "delay_p99_us"
-    assert {group["behaviour"] for group in found["groups"]} == {"no-control", "static-weights-9"}
-    assert found["baseline"] == "no-control"
+    results = analysed(tmp_path / "e.parquet", "--by", "behaviour", "--out", tmp_path / "out", "--resamples", 200)
+    assert results["value"] == "delay_p99_us"
+    assert {group["behaviour"] for group in results["groups"]} == {"no-control", "static-weights-9"}
+    assert results["baseline"] == "no-control"
 
 
 def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> None:
@@ -243,9 +243,9 @@ def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> Non
     }
     writer.add(records, described | {"slice_set": {"slices": [{"name": name} for name in names]}}, 2)
     writer.close()
-    found = analysed(folder, "--out", tmp_path / "out", "--resamples", 200)
-    assert {group["slice"]: group["n"] for group in found["groups"]} == {"first": count - 1, "second": count}
-    assert found["groups"][1]["median"] == pytest.approx(float(np.median(delays[:, 1])))
+    results = analysed(folder, "--out", tmp_path / "out", "--resamples", 200)
+    assert {group["slice"]: group["n"] for group in results["groups"]} == {"first": count - 1, "second": count}
+    assert results["groups"][1]["median"] == pytest.approx(float(np.median(delays[:, 1])))
     (folder / "run-1-1780000000000000000.parquet").write_bytes(b"PAR1 but not whole")
     modes = analysed(folder, "--by", "mode", "--baseline", "shadow", "--out", tmp_path / "out", "--resamples", 200)
     assert {group["mode"]: group["n"] for group in modes["groups"]} == {"shadow": 199, "live": 600}
@@ -269,10 +269,10 @@ def test_the_example_with_the_shipped_recording_has_the_groups_that_it_names() -
         (["nowhere"], "path = 'nowhere': does not exist"),
         (["{moreira}/qf1_load/resources_stats_merged.csv"], "no delays in it"),
         (["{moreira}", "--value", "wait_us"], "no delays in it; expected files and folders with a column wait_us"),
-        (["{moreira}", "--by", "colour"], "by = 'colour': accepted: qfi, condition"),
+        (["{moreira}", "--by", "colour"], "by = 'colour': expected qfi, condition"),
         (["{moreira}", "--by", "traffic_class"], "no row has a delay and a traffic_class"),
-        (["{moreira}", "--baseline", "idle"], "baseline = 'idle': accepted: baseline, load"),
-        (["{moreira}", "--on", "speed"], "on = 'speed': accepted: qfi"),
+        (["{moreira}", "--baseline", "idle"], "baseline = 'idle': expected baseline, load"),
+        (["{moreira}", "--on", "speed"], "on = 'speed': expected qfi"),
         (["{moreira}", "--resamples", "100", "--out", "/proc/nothing"], "out = '/proc/nothing'"),
     ],
 )

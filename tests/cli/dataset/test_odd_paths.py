@@ -82,7 +82,7 @@ def test_neither_do_estimates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, w
     ODD[what](tmp_path / name)
     with pytest.raises(ConfigError, match=re.escape(f"'{name}': {what}; expected a regular file")):
         _episodes(name, None)
-    with pytest.raises(ConfigError, match=re.escape(f"{name}: {what}; accepted: a file of episodes")):
+    with pytest.raises(ConfigError, match=re.escape(f"{name}: {what}; expected a file of episodes")):
         read_episodes(Path(name))
 
 

@@ -36,13 +36,13 @@ class Read:
 
 
 def read(path: Path, types: dict[str, Any] | None = None, **options: Any) -> Read:
-    found = Read()
-    for block in read_blocks(path, types or TYPES, found.faults, **options):
+    result = Read()
+    for block in read_blocks(path, types or TYPES, result.faults, **options):
         assert len(block) == block.table.num_rows > 0
         assert all(column.num_chunks == 1 for column in block.table.columns)
-        found.rows += block.table.to_pylist()
-        found.lines += block.lines().tolist()
-    return found
+        result.rows += block.table.to_pylist()
+        result.lines += block.lines().tolist()
+    return result
 
 
 def written(folder: Path, text: bytes, name: str = "f.csv") -> Path:
@@ -81,22 +81,22 @@ def test_good_rows_come_through_unchanged(
     text = "name,value,size,time" + end + end.join(",".join(map(str, row)) for row in rows) + (end if last_end else "")
     data = (b"\xef\xbb\xbf" if mark else b"") + text.encode()
     path = written(tmp_path, gzip.compress(data) if packed else data)
-    found = read(path, block_bytes=block_bytes)
-    assert found.rows == [dict(zip(TYPES, row, strict=True)) for row in rows]
-    assert found.lines == list(range(2, len(rows) + 2))
-    noted = [(fault.line, fault.kind) for fault in found.faults.examples()]
+    result = read(path, block_bytes=block_bytes)
+    assert result.rows == [dict(zip(TYPES, row, strict=True)) for row in rows]
+    assert result.lines == list(range(2, len(rows) + 2))
+    noted = [(fault.line, fault.kind) for fault in result.faults.examples()]
     assert noted == ([] if last_end else [(len(rows) + 1, "truncated")])
-    assert found.faults.left_out == 0
+    assert result.faults.left_out == 0
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_file_that_is_cut_off_in_its_last_field_is_noted(packed: bool, tmp_path: Path) -> None:
     data = HEADER + b"a,1.5,2,30\nb,2.5,3,4567"  # of which the last two digits are missing
-    found = read(written(tmp_path, gzip.compress(data) if packed else data))
-    assert [row["time"] for row in found.rows] == [30, 4567]
-    [fault] = found.faults.examples()
+    result = read(written(tmp_path, gzip.compress(data) if packed else data))
+    assert [row["time"] for row in result.rows] == [30, 4567]
+    [fault] = result.faults.examples()
     assert (fault.line, fault.kind, fault.value) == (3, "truncated", "b,2.5,3,4567")
-    assert found.faults.left_out == 0
+    assert result.faults.left_out == 0
 
 
 FIELDS = {
@@ -143,20 +143,20 @@ def test_bad_rows_are_named_and_the_rest_is_kept(
     for place, line in others:
         lines.insert(1 + place, line)
     text = "\n".join(lines) + ("\n" if last_end else "")
-    found = read(written(tmp_path, HEADER + text.encode()), block_bytes=block_bytes)
+    result = read(written(tmp_path, HEADER + text.encode()), block_bytes=block_bytes)
     rows = {n: line.split(",") for n, line in enumerate(lines, 2) if line}
     wrong = {n: fault for n, fields in rows.items() if (fault := fault_of(fields))}
     if not last_end and len(lines) + 1 in wrong:
         wrong[len(lines) + 1] = ("truncated", wrong[len(lines) + 1][1])
-    assert found.lines == [n for n in rows if n not in wrong]
-    assert [row["name"] for row in found.rows] == [rows[n][0] for n in found.lines]
-    assert [row["time"] for row in found.rows] == [int(rows[n][3]) for n in found.lines]
-    assert [row["value"] for row in found.rows] == [float(rows[n][1]) for n in found.lines]
-    assert found.faults.left_out == len(wrong)
-    if not last_end and len(lines) + 1 in found.lines:
+    assert result.lines == [n for n in rows if n not in wrong]
+    assert [row["name"] for row in result.rows] == [rows[n][0] for n in result.lines]
+    assert [row["time"] for row in result.rows] == [int(rows[n][3]) for n in result.lines]
+    assert [row["value"] for row in result.rows] == [float(rows[n][1]) for n in result.lines]
+    assert result.faults.left_out == len(wrong)
+    if not last_end and len(lines) + 1 in result.lines:
         wrong[len(lines) + 1] = ("truncated", None)
-    assert {f.line: (f.kind, f.column) for f in found.faults.examples()} == wrong
-    assert found.faults.total == len(wrong)
+    assert {f.line: (f.kind, f.column) for f in result.faults.examples()} == wrong
+    assert result.faults.total == len(wrong)
 
 
 @same_folder
@@ -190,24 +190,24 @@ def test_damaged_files_are_accounted_for(
 
 def check_accounts(path: Path, body: bytes | None) -> None:
     """Whatever there is in a file, each of its lines is a row or a fault, or the file is refused in one line."""
-    found, refused = Read(), ""
+    result, refused = Read(), ""
     try:
-        for block in read_blocks(path, TYPES, found.faults, block_bytes=700):
-            found.lines += block.lines().tolist()
+        for block in read_blocks(path, TYPES, result.faults, block_bytes=700):
+            result.lines += block.lines().tolist()
     except DatasetError as error:
         refused = str(error)
     if refused:
         assert str(path) in refused
         assert "\n" not in refused
         return
-    assert found.lines == sorted(set(found.lines))
-    last = {fault.line for fault in found.faults.examples("truncated")}
-    assert not {fault.line for fault in found.faults.examples()} & set(found.lines) - last
-    assert found.faults.total - found.faults.left_out == len(last & set(found.lines))
+    assert result.lines == sorted(set(result.lines))
+    last = {fault.line for fault in result.faults.examples("truncated")}
+    assert not {fault.line for fault in result.faults.examples()} & set(result.lines) - last
+    assert result.faults.total - result.faults.left_out == len(last & set(result.lines))
     if body is not None and not path.read_bytes().startswith(b"\x1f\x8b"):
         lines = [n for n, line in enumerate(body.split(b"\n"), 2) if line.removesuffix(b"\r")]
-        assert len(found.lines) + found.faults.left_out == len(lines)
-        assert set(found.lines) <= set(lines)
+        assert len(result.lines) + result.faults.left_out == len(lines)
+        assert set(result.lines) <= set(lines)
 
 
 @pytest.mark.parametrize("every", [2, 3, 700])
@@ -215,13 +215,13 @@ def test_many_bad_lines_in_large_blocks(tmp_path: Path, every: int) -> None:
     lines = [b"n%d,%d.5,%d,%d" % (n % 3, n, n, n) for n in range(5000)]
     for n in range(1, len(lines), every):
         lines[n] = (b"n,1..5,2,3", b"n,1,2", b"", b'"n,1,2,3', b"n,1,2,\xff")[n // every % 5]
-    found = read(written(tmp_path, HEADER + b"\n".join(lines) + b"\n"))
+    result = read(written(tmp_path, HEADER + b"\n".join(lines) + b"\n"))
     good = [n for n in range(len(lines)) if n % every != 1]
     empty = sum(not line for line in lines)
-    assert found.lines == [n + 2 for n in good]
-    assert [row["time"] for row in found.rows] == good
-    assert found.faults.left_out == len(lines) - len(good) - empty
-    assert all(fault.line % every == 3 % every for fault in found.faults.examples())
+    assert result.lines == [n + 2 for n in good]
+    assert [row["time"] for row in result.rows] == good
+    assert result.faults.left_out == len(lines) - len(good) - empty
+    assert all(fault.line % every == 3 % every for fault in result.faults.examples())
 
 
 numbers = st.sampled_from(
@@ -248,16 +248,16 @@ def test_a_line_beside_a_bad_one_is_judged_as_arrow_judges_it_alone(
     if b"\n" in line or b"\r" in line or not line:
         return
     good = b"a,1,1,1\n"
-    found = read(written(tmp_path, HEADER + good + line + b"\n" + good + b"bad\n" + good), nullable=nullable)
+    result = read(written(tmp_path, HEADER + good + line + b"\n" + good + b"bad\n" + good), nullable=nullable)
     try:
         table = arrow_table(good + line + b"\n" + good, TYPES, ",", nullable)
         value = table.column("value")[1].as_py()
         expected = None if table.num_rows != 3 or (value is not None and not np.isfinite(value)) else table.slice(1, 1)
     except pa.ArrowInvalid:
         expected = None
-    assert found.lines == ([2, 4, 6] if expected is None else [2, 3, 4, 6])
+    assert result.lines == ([2, 4, 6] if expected is None else [2, 3, 4, 6])
     if expected is not None:
-        assert repr(found.rows[1]) == repr(expected.to_pylist()[0])
+        assert repr(result.rows[1]) == repr(expected.to_pylist()[0])
 
 
 def test_quoted_fields_are_understood_and_open_quotes_are_faults(tmp_path: Path) -> None:
@@ -266,30 +266,30 @@ def test_quoted_fields_are_understood_and_open_quotes_are_faults(tmp_path: Path)
     writer = csv.writer(text, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     writer.writerow(TYPES)
     writer.writerows(rows)
-    found = read(written(tmp_path, text.getvalue().encode()))
-    assert [tuple(row.values()) for row in found.rows] == rows
-    found = read(written(tmp_path, HEADER + b'"a,1,2,3\n"b",1,2,3\n"c\n",1,2,3\nd,1,2,3\n'))
-    assert [(row["name"], line) for row, line in zip(found.rows, found.lines, strict=True)] == [("b", 3), ("d", 6)]
-    assert found.faults.counts == {"columns": 3}
+    result = read(written(tmp_path, text.getvalue().encode()))
+    assert [tuple(row.values()) for row in result.rows] == rows
+    result = read(written(tmp_path, HEADER + b'"a,1,2,3\n"b",1,2,3\n"c\n",1,2,3\nd,1,2,3\n'))
+    assert [(row["name"], line) for row, line in zip(result.rows, result.lines, strict=True)] == [("b", 3), ("d", 6)]
+    assert result.faults.counts == {"columns": 3}
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", ""])
 def test_an_open_quote_is_a_fault_in_the_last_line_too(tmp_path: Path, end: str) -> None:
     types = {"value": pa.int64(), "name": pa.string()}
-    found = read(written(tmp_path, f'value,name\n1,"a"\n2,"b{end}'.encode()), types)
-    assert found.rows == [{"value": 1, "name": "a"}]
-    assert found.faults.counts == {"columns" if end else "truncated": 1}
+    result = read(written(tmp_path, f'value,name\n1,"a"\n2,"b{end}'.encode()), types)
+    assert result.rows == [{"value": 1, "name": "a"}]
+    assert result.faults.counts == {"columns" if end else "truncated": 1}
 
 
 def test_empty_numbers_are_null_only_where_they_may_be(tmp_path: Path) -> None:
     path = written(tmp_path, HEADER + b"a,,2,3\n,1,,3\nc,x,,3\nd,1,2,3\n")
-    found = read(path, nullable=True)
-    assert [(row["name"], row["value"], row["size"]) for row in found.rows] == [
+    result = read(path, nullable=True)
+    assert [(row["name"], row["value"], row["size"]) for row in result.rows] == [
         ("a", None, 2),
         ("", 1, None),
         ("d", 1, 2),
     ]
-    assert [(f.line, f.column) for f in found.faults.examples()] == [(4, "value")]
+    assert [(f.line, f.column) for f in result.faults.examples()] == [(4, "value")]
     assert read(path).faults.counts == {"number": 3}
 
 

@@ -85,13 +85,13 @@ def assert_same(left: EpisodeSet, right: EpisodeSet) -> None:
     """Bit by bit."""
     assert left.facts == right.facts
     assert len(left) == len(right)
-    for one, other in zip(left, right, strict=True):
-        mine, theirs = arrays_of(one), arrays_of(other)
+    for item, other in zip(left, right, strict=True):
+        mine, theirs = arrays_of(item), arrays_of(other)
         assert mine.keys() == theirs.keys()
         for name, array in mine.items():
             assert (array.dtype, array.shape) == (theirs[name].dtype, theirs[name].shape), name
             assert array.tobytes() == theirs[name].tobytes(), name
-        assert (one.behaviour, one.terminated, one.info) == (other.behaviour, other.terminated, other.info)
+        assert (item.behaviour, item.terminated, item.info) == (other.behaviour, other.terminated, other.info)
 
 
 def some(steps: int = 4, **fields: Any) -> Episode:
@@ -169,9 +169,9 @@ def test_a_folder_is_read_as_one_set(tmp_path: Path) -> None:
     write_episodes(EpisodeSet((some(2),), FACTS | {"created": "later"}), tmp_path / "b.parquet")
     write_episodes(EpisodeSet((some(3), some(1)), FACTS | {"created": "now"}), tmp_path / "a.parquet")
     (tmp_path / ".half-written.parquet").write_bytes(b"PAR1")
-    found = read_episodes(tmp_path)
-    assert [len(episode) for episode in found] == [3, 1, 2]
-    assert found.facts["created"] == "now"
+    result = read_episodes(tmp_path)
+    assert [len(episode) for episode in result] == [3, 1, 2]
+    assert result.facts["created"] == "now"
     write_episodes(EpisodeSet((some(2),), FACTS | {"period_s": 0.02}), tmp_path / "c.parquet")
     with pytest.raises(ConfigError, match=r"c\.parquet: period_s: differs from that of a\.parquet"):
         read_episodes(tmp_path)
@@ -191,9 +191,9 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path: Path) -> None:
     ("episodes", "told"),
     [
         ((), "episodes = none"),
-        ((some(), some(terms={})), r"episode 1: terms\.sla = None: accepted: .*, as in the first"),
+        ((some(), some(terms={})), r"episode 1: terms\.sla = None: expected .*, as in the first"),
         ((some(), some(rewards=np.zeros(4))), r"episode 1: rewards = \(\(\), 'float64'\)"),
-        ((some(decisions={"why": np.asarray(["a", "b", "c", "d"])}),), r"'decisions\.why': type <U1; accepted: bool"),
+        ((some(decisions={"why": np.asarray(["a", "b", "c", "d"])}),), r"'decisions\.why': type <U1; expected bool"),
     ],
 )
 def test_sets_that_make_no_table_are_refused(tmp_path: Path, episodes: tuple[Episode, ...], told: str) -> None:
@@ -223,8 +223,8 @@ def test_files_of_something_else_are_refused_in_one_line(tmp_path: Path) -> None
         ("cannot be read", lambda: path.write_text("episode,step\n")),
         ("cannot be read", lambda: path.write_bytes(good[:-100])),
         ("Parquet, but no episodes", lambda: rewritten(path, None)),
-        (r"format = 2: accepted: 1", lambda: rewritten(path, header | {"format": 2})),
-        ("format = None: accepted: 1", lambda: rewritten(path, {})),
+        (r"format = 2: expected 1", lambda: rewritten(path, header | {"format": 2})),
+        ("format = None: expected 1", lambda: rewritten(path, {})),
         ("unknown field", lambda: rewritten(path, header | {"more": 1})),
         (r"episodes\.0\.steps = -1", lambda: rewritten(path, header | {"episodes": [other[0] | {"steps": -1}]})),
         ("5 rows instead of 6", lambda: rewritten(path, header | {"episodes": other})),
@@ -259,16 +259,16 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     for at in rng.integers(4, len(good) - 8, 200).tolist():
         path.write_bytes(good[:at] + bytes([good[at] ^ (1 << int(rng.integers(8)))]) + good[at + 1 :])
         try:
-            found = read_episodes(path)
+            result = read_episodes(path)
         except ConfigError as error:
             assert "\n" not in str(error)  # noqa: PT017
             noticed += 1
         else:
             # What no checksum covers, such as statistics or the names of programs, changes no number.
-            if found.facts == episodes.facts and [e.behaviour for e in found] == [e.behaviour for e in episodes]:
-                for one, other in zip(found, episodes, strict=True):
+            if result.facts == episodes.facts and [e.behaviour for e in result] == [e.behaviour for e in episodes]:
+                for item, other in zip(result, episodes, strict=True):
                     for name, array in arrays_of(other).items():
-                        np.testing.assert_array_equal(arrays_of(one)[name], array)
+                        np.testing.assert_array_equal(arrays_of(item)[name], array)
     assert noticed > 100
 
 

@@ -154,7 +154,7 @@ def test_a_few_values_in_another_unit_are_noted_and_kept(tmp_path: Path) -> None
 
 def test_a_unit_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(
-        DatasetError, match=r"its unit cannot be told .* accepted: --unit UNIT with one of bit/s, kbit/s"
+        DatasetError, match=r"its unit cannot be told .* expected --unit UNIT with one of bit/s, kbit/s"
     ):
         read_lines(tmp_path, documents("receive", scale=1e9), "receive")
 
@@ -162,9 +162,9 @@ def test_a_unit_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
 def test_a_unit_is_one_of_some_collection() -> None:
     assert unit_of("cpu", ["s", "mCPU"]) == "mCPU"
     assert unit_of("receive", ["s"]) is None
-    with pytest.raises(ConfigError, match="unit = 'furlong': accepted: cpu: CPU"):
+    with pytest.raises(ConfigError, match="unit = 'furlong': expected cpu: CPU"):
         unit_of("cpu", ["furlong"])
-    with pytest.raises(ConfigError, match="accepted: one for cpu"):
+    with pytest.raises(ConfigError, match="expected one for cpu"):
         unit_of("cpu", ["CPU", "mCPU"])
 
 
@@ -315,7 +315,7 @@ def test_broken_bson_is_skipped_and_the_end_that_was_cut_off_noted(tmp_path: Pat
 UNUSABLE = {
     "empty": ("cpu.json", b"", "nothing in it"),
     "no documents": ("cpu.json", b"hello\n", "no document could be read, the first in line 1"),
-    "an ending": ("cpu.xml", b"<a/>", r"ending '.xml'; accepted: .bson, .json"),
+    "an ending": ("cpu.xml", b"<a/>", r"ending '.xml'; expected .bson, .json"),
     "a length": ("cpu.bson", b"\xff\xff\xff\xff....", "no document could be read, the first in line 1: length"),
     "half a gzip": ("cpu.bson.gz", gzip.compress(b"x" * 10_000)[:-9], "the compressed data end early"),
     "a bad gzip": ("cpu.json.gz", gzip.compress(b"{}" * 999)[:12] + b"\0" * 40, "the compressed data"),
@@ -398,5 +398,5 @@ def check_fuzzed(path: Path, data: bytes) -> None:
     keys = list(zip(*(table.column(name).to_pylist() for name in KEYS), strict=True))
     assert len(set(keys)) == len(keys)
     unread = Faults()
-    found = sum(1 for _ in read_documents(path, tuple(GOOD[0]), unread))
-    assert table.num_rows + faults.left_out == found + unread.left_out
+    result = sum(1 for _ in read_documents(path, tuple(GOOD[0]), unread))
+    assert table.num_rows + faults.left_out == result + unread.left_out

@@ -243,7 +243,7 @@ def test_nobody_answers(site: Site, tmp_path: Path) -> None:
 
 
 def test_only_http_is_fetched(tmp_path: Path) -> None:
-    with pytest.raises(FetchError, match="accepted: an address that starts with http"):
+    with pytest.raises(FetchError, match="expected an address that starts with http"):
         fetch("file:///etc/hostname", tmp_path / "x")
 
 

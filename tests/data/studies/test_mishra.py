@@ -39,17 +39,17 @@ def written(path: Path, rows: list[Row], columns: tuple[str, ...] = FORWARDING_C
     return path
 
 
-def tidy(one: Row) -> Row:
-    return dict(zip(FORWARDING.names, (one[name] for name in FORWARDING_COLUMNS), strict=True))
+def tidy(item: Row) -> Row:
+    return dict(zip(FORWARDING.names, (item[name] for name in FORWARDING_COLUMNS), strict=True))
 
 
 def read(path: Path) -> tuple[list[Row], Faults]:
     faults = Faults()
-    found = []
+    result = []
     for batch in forwarding_batches(path, faults):
         assert batch.schema == FORWARDING
-        found += batch.to_pylist()
-    return found, faults
+        result += batch.to_pylist()
+    return result, faults
 
 
 def noted(faults: Faults) -> list[tuple[int, str, str | None]]:
@@ -59,22 +59,22 @@ def noted(faults: Faults) -> list[tuple[int, str, str | None]]:
 def test_a_file_as_released_comes_through_whole(tmp_path: Path) -> None:
     path = tmp_path / "o1_forwarding_exp_heavy.csv"
     write_forwarding(path, 5000)
-    found, faults = read(path)
+    result, faults = read(path)
     with path.open() as file:
         given_rows = list(csv.DictReader(file))
     assert not faults
-    assert [one["slice"] for one in found] == [one["slice"] for one in given_rows]
-    assert [one["delay_us"] for one in found] == [float(one["delay_us"]) for one in given_rows]
+    assert [item["slice"] for item in result] == [item["slice"] for item in given_rows]
+    assert [item["delay_us"] for item in result] == [float(item["delay_us"]) for item in given_rows]
     for name, source in (("packet_bytes", "pkt_len"), ("received_ns", "ts_rx_ns"), ("sent_ns", "ts_tx_ns")):
-        assert [one[name] for one in found] == [int(one[source]) for one in given_rows]
-    assert {one["interface"] for one in found} == {"eth0"}
+        assert [item[name] for item in result] == [int(item[source]) for item in given_rows]
+    assert {item["interface"] for item in result} == {"eth0"}
 
 
 def test_columns_in_the_order_of_the_published_script_and_slices_by_number(tmp_path: Path) -> None:
     columns = ("ts_rx_ns", "ts_tx_ns", "delay_us", "pkt_len", "netif_rx", "slice")
     rows = [row(START_NS + n, slice=str(n % 2), netif_rx="2") for n in range(4)]
-    found, faults = read(written(tmp_path / "f.csv", rows, columns))
-    assert found == [tidy(one) for one in rows]
+    result, faults = read(written(tmp_path / "f.csv", rows, columns))
+    assert result == [tidy(item) for item in rows]
     assert not faults
 
 
@@ -101,19 +101,19 @@ def test_a_bad_row_is_left_out_and_named(tmp_path: Path, change: Row, kind: str,
     rows[20] = row(rows[20]["ts_tx_ns"]) | change
     path = written(tmp_path / "f.csv", rows)
     path.write_text(path.read_text().replace('"21,5"', "21,5"))
-    found, faults = read(path)
+    result, faults = read(path)
     assert noted(faults) == [(22, kind, column)]
     assert faults.left_out == 1
-    assert found == [tidy(one) for n, one in enumerate(rows) if n != 20]
+    assert result == [tidy(item) for n, item in enumerate(rows) if n != 20]
 
 
 def test_delays_may_be_rounded(tmp_path: Path) -> None:
     rows = [row(START_NS + n * 10**7, delay) for n, delay in enumerate((93.4, 93.5, 0.9, 1234567.0, 0.0))]
-    for one, text in zip(rows, ("93", "94", "0", "1.23457e+06", "0"), strict=True):
-        one["delay_us"] = text
-    found, faults = read(written(tmp_path / "f.csv", rows))
+    for item, text in zip(rows, ("93", "94", "0", "1.23457e+06", "0"), strict=True):
+        item["delay_us"] = text
+    result, faults = read(written(tmp_path / "f.csv", rows))
     assert not faults
-    assert [one["delay_us"] for one in found] == [93, 94, 0, 1.23457e6, 0]
+    assert [item["delay_us"] for item in result] == [93, 94, 0, 1.23457e6, 0]
 
 
 @pytest.mark.parametrize(("factor", "name"), [(1e3, "nanoseconds"), (1e-3, "milliseconds"), (1e-6, "seconds")])
@@ -122,7 +122,7 @@ def test_a_file_in_another_unit_is_refused(tmp_path: Path, factor: float, name: 
     rows = rows_at(count)
     for n in range(0, count, round(1 / share)):
         rows[n]["delay_us"] = round(rows[n]["delay_us"] * factor, 9)
-    with pytest.raises(DatasetError, match=f"delay_us = {name} in .* accepted: microseconds") as caught:
+    with pytest.raises(DatasetError, match=f"delay_us = {name} in .* expected microseconds") as caught:
         read(written(tmp_path / "f.csv", rows))
     first = rows_at(1)[0]["delay_us"]
     assert f"line 2 has {first * factor:g} where {first:g} passed" in str(caught.value)
@@ -133,9 +133,9 @@ def test_some_rows_in_another_unit_are_faults(tmp_path: Path) -> None:
     rows = rows_at(1000)
     for n in range(0, 1000, 20):
         rows[n]["delay_us"] *= 1000
-    found, faults = read(written(tmp_path / "f.csv", rows))
+    result, faults = read(written(tmp_path / "f.csv", rows))
     assert faults.counts == {"unit": 50}
-    assert len(found) == 950
+    assert len(result) == 950
 
 
 def test_the_clock_may_go_back_a_little_and_not_more(tmp_path: Path) -> None:
@@ -143,20 +143,20 @@ def test_the_clock_may_go_back_a_little_and_not_more(tmp_path: Path) -> None:
     rows[3], rows[90] = rows[90], rows[3]
     latest_ns = rows[99]["ts_tx_ns"]
     rows.insert(100, row(latest_ns - REORDERED_NS))
-    found, faults = read(written(tmp_path / "f.csv", rows))
+    result, faults = read(written(tmp_path / "f.csv", rows))
     assert not faults
-    assert len(found) == 201
+    assert len(result) == 201
     rows[100] = row(latest_ns - REORDERED_NS - 1)
-    found, faults = read(written(tmp_path / "f.csv", rows))
+    result, faults = read(written(tmp_path / "f.csv", rows))
     assert noted(faults) == [(102, "clock", "ts_tx_ns")]
-    assert (faults.left_out, len(found)) == (0, 201)
+    assert (faults.left_out, len(result)) == (0, 201)
 
 
 def test_a_clock_that_starts_anew_is_behind_to_the_end(tmp_path: Path) -> None:
     rows = [row(START_NS + n * REORDERED_NS) for n in range(10)]
-    found, faults = read(written(tmp_path / "f.csv", rows + rows[:6]))
+    result, faults = read(written(tmp_path / "f.csv", rows + rows[:6]))
     assert faults.counts == {"clock": 6}
-    assert len(found) == 16
+    assert len(result) == 16
 
 
 @pytest.mark.parametrize("block_bytes", [400, 2000, 1 << 20])
@@ -169,28 +169,28 @@ def test_rows_that_occur_twice_are_left_out_once(
     rows = rows_at(300)
     tied = [row(rows[40]["ts_tx_ns"], 3.0, slice=name) for name in ("eMBB", "URLLC")]
     twice = [*rows[:41], *tied, *rows[41:200], rows[60], rows[61], tied[0], *rows[200:], rows[299], rows[299]]
-    found, faults = read(written(tmp_path / "f.csv", twice))
+    result, faults = read(written(tmp_path / "f.csv", twice))
     assert faults.counts == {"duplicate": 5}
     assert [fault.line for fault in faults.examples()] == [204, 205, 206, 307, 308]
-    assert found == [tidy(one) for one in (*rows[:41], *tied, *rows[41:])]
+    assert result == [tidy(item) for item in (*rows[:41], *tied, *rows[41:])]
 
 
 def judged(rows: list[Row]) -> list[str | None]:
     """What is wrong with each row, one by one."""
     kinds: list[str | None] = []
     latest, before = -1, []
-    for one in rows:
+    for item in rows:
         kind = None
-        passed_us = (one["ts_tx_ns"] - one["ts_rx_ns"]) / 1e3
-        if one["delay_us"] < 0 or not 1 <= one["pkt_len"] <= 65_549 or min(one["ts_rx_ns"], one["ts_tx_ns"]) < 0:
+        passed_us = (item["ts_tx_ns"] - item["ts_rx_ns"]) / 1e3
+        if item["delay_us"] < 0 or not 1 <= item["pkt_len"] <= 65_549 or min(item["ts_rx_ns"], item["ts_tx_ns"]) < 0:
             kind = "range"
-        elif abs(one["delay_us"] - passed_us) > 1 + 1e-5 * abs(passed_us):
+        elif abs(item["delay_us"] - passed_us) > 1 + 1e-5 * abs(passed_us):
             kind = "mismatch"
         else:
-            behind = one["ts_tx_ns"] < latest - REORDERED_NS
-            kind = "clock" if behind else "duplicate" if one in before else None
-            latest = max(latest, one["ts_tx_ns"])
-            before.append(one)
+            behind = item["ts_tx_ns"] < latest - REORDERED_NS
+            kind = "clock" if behind else "duplicate" if item in before else None
+            latest = max(latest, item["ts_tx_ns"])
+            before.append(item)
         kinds.append(kind)
     return kinds
 
@@ -209,12 +209,12 @@ small_rows = st.builds(
 def test_all_checks_together_are_those_of_one_row_after_the_other(tmp_path: Path, rows: list[Row]) -> None:
     rows = [row(START_NS), *rows]
     kinds = judged(rows)
-    found, faults = read(written(tmp_path / "f.csv", rows))
+    result, faults = read(written(tmp_path / "f.csv", rows))
     assert faults.counts == Counter(filter(None, kinds))
     for kind in faults.counts:
         lines = [n for n, own in enumerate(kinds, 2) if own == kind]
         assert [fault.line for fault in faults.examples(kind)] == lines[:EXAMPLES]
-    assert found == [tidy(one) for one, kind in zip(rows, kinds, strict=True) if kind in (None, "clock")]
+    assert result == [tidy(item) for item, kind in zip(rows, kinds, strict=True) if kind in (None, "clock")]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -232,7 +232,7 @@ def test_any_rows_give_batches_faults_or_a_clear_error(tmp_path: Path, data: byt
 
 
 def test_a_file_without_a_good_row_is_refused(tmp_path: Path) -> None:
-    rows = [one | {"delay_us": 3 * one["delay_us"]} for one in rows_at(5)]
+    rows = [item | {"delay_us": 3 * item["delay_us"]} for item in rows_at(5)]
     with pytest.raises(DatasetError, match="none of its 5 rows can be used: mismatch: 5 rows whose figures contradict"):
         read(written(tmp_path / "f.csv", rows))
     path = tmp_path / "p.csv"
@@ -255,7 +255,7 @@ def test_no_more_than_some_rows_are_kept_to_know_them_again(
 
 
 def test_too_many_slices_are_something_else(tmp_path: Path) -> None:
-    rows = [one | {"slice": f"10.0.{n // 256}.{n % 256}"} for n, one in enumerate(rows_at(1100))]
+    rows = [item | {"slice": f"10.0.{n // 256}.{n % 256}"} for n, item in enumerate(rows_at(1100))]
     with pytest.raises(DatasetError, match=re.escape("slice: more than 1024 different ones")):
         read(written(tmp_path / "f.csv", rows))
 
@@ -282,10 +282,10 @@ def test_made_files_have_the_published_shares_and_delays(tmp_path: Path) -> None
     path, told = tmp_path / "f.csv", []
     write_forwarding(path, 60_000, load="light", seed=3, on_rows=told.append)
     assert told[-1] == 60_000
-    found, faults = read(path)
+    result, faults = read(path)
     assert not faults
-    delays = {name: np.asarray([r["delay_us"] for r in found if r["slice"] == name]) for name in ("eMBB", "mMTC")}
-    assert len(delays["eMBB"]) / len(found) == pytest.approx(281428 / 4940772, rel=0.05)
+    delays = {name: np.asarray([r["delay_us"] for r in result if r["slice"] == name]) for name in ("eMBB", "mMTC")}
+    assert len(delays["eMBB"]) / len(result) == pytest.approx(281428 / 4940772, rel=0.05)
     assert np.median(delays["mMTC"]) == pytest.approx(23, rel=0.05)
     assert np.quantile(delays["eMBB"], 0.99) == pytest.approx(574, rel=0.2)
     with path.open() as file:

@@ -9,7 +9,6 @@ import pytest
 from slicepilot.data.faults import Faults
 from slicepilot.data.studies.mishra.figures import (
     LEVELS,
-    delay_distribution,
     load_of,
     summarise_forwarding,
     summarise_pfcp,
@@ -40,8 +39,8 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 def grouped(rows: list[dict[str, Any]]) -> Groups:
     groups: Groups = defaultdict(list)
-    for one in rows:
-        groups[one["slice"]].append(one)
+    for item in rows:
+        groups[item["slice"]].append(item)
     return groups
 
 
@@ -52,20 +51,20 @@ def test_a_summary_is_what_plain_python_makes_of_the_rows(path: Path) -> None:
     assert shares[-1] == 1.0
     assert (summary.rows, summary.load) == (ROWS, "medium")
     groups = grouped(rows_of(path))
-    assert [one.name for one in summary.slices] == list(groups)
-    for one in summary.slices:
-        own = groups[one.name]
+    assert [item.name for item in summary.slices] == list(groups)
+    for item in summary.slices:
+        own = groups[item.name]
         delays = np.asarray([r["delay"] for r in own])
-        assert one.count == len(own)
-        assert one.bytes == sum(r["pkt_len"] for r in own)
-        assert (one.min_us, one.max_us) == (delays.min(), delays.max())
-        assert one.mean_us == pytest.approx(delays.mean(), rel=1e-12)
-        assert one.std_us == pytest.approx(delays.std(ddof=1), rel=1e-9)
+        assert item.count == len(own)
+        assert item.bytes == sum(r["pkt_len"] for r in own)
+        assert (item.min_us, item.max_us) == (delays.min(), delays.max())
+        assert item.mean_us == pytest.approx(delays.mean(), rel=1e-12)
+        assert item.std_us == pytest.approx(delays.std(ddof=1), rel=1e-9)
         exact = np.quantile(delays, list(LEVELS.values()))
-        assert list(one.quantiles_us.values()) == pytest.approx(exact, rel=0.004)
-        assert one.first_received_ns == min(r["ts_rx_ns"] for r in own)
-        assert one.last_sent_ns == max(r["ts_tx_ns"] for r in own)
-        assert one.mean_mbps == pytest.approx(8e-6 * one.bytes / one.seconds)
+        assert list(item.quantiles_us.values()) == pytest.approx(exact, rel=0.004)
+        assert item.first_received_ns == min(r["ts_rx_ns"] for r in own)
+        assert item.last_sent_ns == max(r["ts_tx_ns"] for r in own)
+        assert item.mean_mbps == pytest.approx(8e-6 * item.bytes / item.seconds)
     published = summary.published()[0]
     assert list(published) == ["slice", "load", "n", "mean_us", "p50_us", "p99_us"]
     assert published["p99_us"] == summary.slices[0].quantiles_us["p99"]
@@ -75,32 +74,9 @@ def test_a_single_packet_and_slices_without_a_good_row(tmp_path: Path) -> None:
     path = tmp_path / "f.csv"
     path.write_text(f"{','.join(FORWARDING_COLUMNS)}\n1,93.5,66,6500,100000,eth0\n2,93.5,-1,6500,100000,eth0\n")
     faults = Faults()
-    [one] = summarise_forwarding(path, faults).slices
+    [item] = summarise_forwarding(path, faults).slices
     assert faults.counts == {"range": 1}
-    assert (one.name, one.count, one.std_us, one.quantiles_us["p99"], one.mean_us) == ("1", 1, 0.0, 93.5, 93.5)
-    assert list(delay_distribution(path, Faults())) == ["1"]
-
-
-def test_distributions_give_back_the_delays(path: Path) -> None:
-    found = delay_distribution(path, Faults())
-    groups = grouped(rows_of(path))
-    assert set(found) == set(groups)
-    for name, one in found.items():
-        delays = np.asarray([r["delay"] for r in groups[name]])
-        assert one.count == one.counts.sum() == len(delays)
-        assert len(one.edges_us) == len(one.counts) + 1
-        assert one.counts[0] > 0
-        assert one.counts[-1] > 0
-        assert one.edges_us[0] <= delays.min()
-        assert one.edges_us[-1] >= delays.max()
-        assert (one.delays_us[0], one.delays_us[-1]) == (delays.min(), delays.max())
-        assert (np.diff(one.levels) > 0).all()
-        assert (np.diff(one.delays_us) >= 0).all()
-        drawn = one.draw(np.random.default_rng(0), 200_000)
-        assert drawn.min() >= delays.min()
-        assert drawn.max() <= delays.max()
-        for level in (0.1, 0.5, 0.9, 0.99):
-            assert np.quantile(drawn, level) == pytest.approx(np.quantile(delays, level), rel=0.05)
+    assert (item.name, item.count, item.std_us, item.quantiles_us["p99"], item.mean_us) == ("1", 1, 0.0, 93.5, 93.5)
 
 
 def test_pfcp_latencies_by_type(tmp_path: Path) -> None:
@@ -111,8 +87,8 @@ def test_pfcp_latencies_by_type(tmp_path: Path) -> None:
     path.write_text("pfcp_type,latency_us\n" + "".join(rows))
     summary = summarise_pfcp(path, Faults())
     assert (summary.rows, summary.load) == (239, "heavy")
-    for one, published in zip(summary.types, summary.published(), strict=True):
-        own = latencies[one.name]
+    for item, published in zip(summary.types, summary.published(), strict=True):
+        own = latencies[item.name]
         assert list(published) == ["load", "type", "n", "mean_us", "p99_us"]
         assert published["n"] == len(own)
         assert published["mean_us"] == pytest.approx(own.mean())

@@ -63,9 +63,9 @@ def test_the_run_can_be_given_and_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="QFI and condition: not given"):
         run_of(tmp_path / "a.csv")
     for qfi in (-7, 64, 99999):
-        with pytest.raises(DatasetError, match=f"qfi = {qfi}: accepted: 0 to 63"):
+        with pytest.raises(DatasetError, match=f"qfi = {qfi}: expected 0 to 63"):
             run_of(Path("qf1_load/a.csv"), qfi)
-    with pytest.raises(DatasetError, match="condition = 'x': accepted: baseline, load, replay, anomaly"):
+    with pytest.raises(DatasetError, match="condition = 'x': expected baseline, load, replay, anomaly"):
         run_of(Path("qf1_load/a.csv"), 1, "x")
 
 
@@ -164,9 +164,7 @@ def test_an_unknown_column_is_kept_as_it_is_and_reported(tmp_path: Path) -> None
 
 def test_rates_in_another_unit_are_refused(tmp_path: Path) -> None:
     rows = [second(n, kilobits=8_880_000.0) for n in range(30)]  # bits
-    with pytest.raises(
-        DatasetError, match=r"line 2: net_n3_received_mbps: 8.88e\+06 bits a packet; accepted: rates in"
-    ):
+    with pytest.raises(DatasetError, match=r"line 2: net_n3_received_mbps: 8.88e\+06 bits a packet; expected rates in"):
         resources(tmp_path / "a.csv", "\n".join([HEADER, *rows]) + "\n")
 
 
@@ -184,7 +182,7 @@ def test_a_single_impossible_rate_is_noted(tmp_path: Path) -> None:
         ("", "is empty"),
         ("cpu_user\n1\n", "columns: missing time"),
         ("time,cpu_user\n", "no rows"),
-        ("time,cpu_user\nnoon,1\n", "none of its 1 rows can be used: number: 1 .*; accepted: times such as 2025-"),
+        ("time,cpu_user\nnoon,1\n", "none of its 1 rows can be used: number: 1 .*; expected times such as 2025-"),
         ("time,cpu_user\n2025-08-01 10:20:00,-1\n", "none of its 1 rows can be used: range: 1 values outside"),
         ("time,cpu_user,cpu_user\n2025-08-01 10:20:00,1,1\n", "twice cpu_user"),
         ("time,cpu_user,cpu_user_pct\n2025-08-01 10:20:00,1,1\n", "more than one would be called so"),
@@ -223,14 +221,14 @@ def test_what_is_wrong_in_latencies_has_its_line(tmp_path: Path) -> None:
         line()[:20],  # 51, without an end
     ]
     table, faults = latencies(tmp_path / "latency.txt", "\n".join(lines))
-    found = {kind: [fault.line for fault in faults.examples(kind)] for kind in faults.counts}
-    assert found == {"line": [42], "range": [43, 45], "unit": [44], "missing": [46], "truncated": [51]}
+    result = {kind: [fault.line for fault in faults.examples(kind)] for kind in faults.counts}
+    assert result == {"line": [42], "range": [43, 45], "unit": [44], "missing": [46], "truncated": [51]}
     assert (table.num_rows, faults.left_out) == (40, 5)
     assert table.column("traffic_class").null_count == 40
 
 
 def test_latencies_in_another_unit_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="line 1: latency in us, in 3 lines; accepted: all in ns"):
+    with pytest.raises(DatasetError, match="line 1: latency in us, in 3 lines; expected all in ns"):
         latencies(tmp_path / "latency.txt", "\n".join([line(3, unit="us")] * 3 + [line()] * 3))
 
 

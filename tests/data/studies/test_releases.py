@@ -76,10 +76,10 @@ def samples_of(release: Release) -> list[Path]:
 
 
 def test_every_kind_has_a_sample() -> None:
-    found = {(release.name, detected(path)) for release in releases() for path in samples_of(release)}
-    assert {kind.name for _, kind in found} == {kind.name for kind in KINDS}
-    assert {name for name, _ in found} == {release.name for release in releases()}
-    assert all(kind.release == name for name, kind in found)
+    result = {(release.name, detected(path)) for release in releases() for path in samples_of(release)}
+    assert {kind.name for _, kind in result} == {kind.name for kind in KINDS}
+    assert {name for name, _ in result} == {release.name for release in releases()}
+    assert all(kind.release == name for name, kind in result)
 
 
 @pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
@@ -90,19 +90,19 @@ def test_files_of_releases_are_recognised(release: Release, tmp_path: Path) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         alike = [sample for sample in samples_of(release) if sample.suffix == path.suffix]
         assert alike, f"tests/data/samples/{release.name} has nothing like {file.name}"
-        found = set()
+        result = set()
         for sample in alike:
             shutil.copyfile(sample, path)
             kind = detect(path)
-            found |= {kind.release} if kind else set()
-        assert found == {release.name}
+            result |= {kind.release} if kind else set()
+        assert result == {release.name}
 
 
 def test_only_open_releases_can_be_fetched() -> None:
     is_open = [release.name for release in releases() if release.status == "open"]
     assert {"andrade", "moreira"} <= set(is_open)
     assert len(find("andrade").fetchable()) == 3
-    with pytest.raises(ConfigError, match=rf"release = 'mishra': offers only code .*; accepted: {', '.join(is_open)}"):
+    with pytest.raises(ConfigError, match=rf"release = 'mishra': offers only code .*; expected {', '.join(is_open)}"):
         find("mishra").fetchable()
 
 

@@ -48,9 +48,9 @@ def test_figures_are_those_of_numpy(given_values: list[float], seed: int, batche
         assert_near(quantiles[group], np.quantile(own, LEVELS))
 
 
-def assert_near(found: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> None:
-    assert (np.abs(found - exact) <= 2 * RELATIVE_ERROR * exact + LOWEST).all()
-    assert (np.diff(found) >= 0).all()
+def assert_near(result: npt.NDArray[np.float64], exact: npt.NDArray[np.float64]) -> None:
+    assert (np.abs(result - exact) <= 2 * RELATIVE_ERROR * exact + LOWEST).all()
+    assert (np.diff(result) >= 0).all()
 
 
 def test_squares_do_not_cancel() -> None:

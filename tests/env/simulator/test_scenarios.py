@@ -11,7 +11,7 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import available
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
-from slicepilot.training.evaluation.rollouts import Rollout, play
+from slicepilot.training.evaluation.rollouts import Rollout, simulate_rollout
 from slicepilot.training.evaluation.scores import violation_s
 
 # Those of the testbed are for real UPFs, in real time.
@@ -26,7 +26,7 @@ LANES, SEED = 4, 11
 @cache
 def played(name: str, agent: str = "no-control") -> Rollout:
     scenario = Scenario.from_yaml(name)
-    return play(make(agent, scenario.slice_set(), scenario.hardware_spec()), scenario, LANES, SEED)
+    return simulate_rollout(make(agent, scenario.slice_set(), scenario.hardware_spec()), scenario, LANES, SEED)
 
 
 def weighted_violation_share(recording: Rollout) -> float:
@@ -102,7 +102,7 @@ def test_slices_arrive_and_depart() -> None:
 
 def test_the_uplink_is_what_limits_while_it_is_degraded() -> None:
     scenario = Scenario.from_yaml("link-degradation")
-    healthy = play(no_control(), replace(scenario, uplink_profile=()), LANES, SEED)
+    healthy = simulate_rollout(no_control(), replace(scenario, uplink_profile=()), LANES, SEED)
     degraded = played("link-degradation")
     during = (degraded.time_s > 100) & (degraded.time_s < 210)
     carried = [r.row("carried_mbps")[during].sum(axis=1).mean() for r in (degraded, healthy)]

@@ -20,7 +20,7 @@ from slicepilot.testbed.backend.backend import TestbedBackend, open_backend
 from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
-from slicepilot.training.evaluation.turns import play_in_turns
+from slicepilot.training.evaluation.rollouts import interleaved_rollouts
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "sptb"
@@ -105,7 +105,7 @@ def test_agents_take_turns(backend: TestbedBackend) -> None:
     agents = [no_control(), static_weights(9, backend.slices, 2.0)]
     played = [(agent, backend.scenario) for agent in agents]
     order: list[tuple[int, str]] = []
-    recordings = play_in_turns(
+    recordings = interleaved_rollouts(
         played, backend, 2, 0, RewardWeights.from_yaml(), lambda repetition, name: order.append((repetition, name))
     )
     assert [repetition for repetition, _ in order] == [0, 0, 1, 1]
@@ -134,7 +134,7 @@ def test_an_edge_application_works_with_what_is_left() -> None:
     live = open_backend(scenario, record_packets=True)
     try:
         agents = [(no_control(), scenario)]
-        [recording] = play_in_turns(agents, live, 1, 0, RewardWeights.from_yaml())
+        [recording] = interleaved_rollouts(agents, live, 1, 0, RewardWeights.from_yaml())
         assert recording.work_done is not None
         assert recording.work_done[0] > 100
         packets = live.packet_events()

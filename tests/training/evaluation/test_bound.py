@@ -12,7 +12,7 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.bound import _trailing_least, _trailing_mean, bound
 from slicepilot.training.evaluation.drawn import draw_scenarios
-from slicepilot.training.evaluation.rollouts import play
+from slicepilot.training.evaluation.rollouts import simulate_rollout
 from slicepilot.training.evaluation.scores import violation_s
 
 RIVALS = ("no-control", "greedy", "greedy-egress", "static-weights-promise", "proportional-share", "clairvoyant")
@@ -23,7 +23,7 @@ def assert_nobody_beats_it(scenario: Scenario, lanes: int, rivals: tuple[str, ..
     limit = bound(scenario, lanes, 3, weights)
     weight = scenario.slice_set().column("weight")
     for name in rivals:
-        run = play(make(name, scenario.slice_set(), scenario.hardware_spec()), scenario, lanes, 3, weights)
+        run = simulate_rollout(make(name, scenario.slice_set(), scenario.hardware_spec()), scenario, lanes, 3, weights)
         broken_s = (violation_s(run) * weight / weight.sum()).sum(axis=0)
         assert np.all(run.reward.mean(axis=0) <= limit.returns + 1e-4), name
         assert np.all(broken_s >= limit.violation_s - 1e-4), name

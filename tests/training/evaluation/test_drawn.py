@@ -37,20 +37,20 @@ def test_a_seed_says_all_and_a_scenario_does_not_depend_on_how_many_are_drawn(tm
     few, more, other = (
         draw_scenarios(tmp_path / name, seed, count) for name, seed, count in (("a", 5, 2), ("b", 5, 4), ("c", 6, 2))
     )
-    for one, again in zip(few, more, strict=False):
-        assert one.loads == again.loads
-        assert one.slice_set() == again.slice_set()
-        assert one.hardware_spec() == again.hardware_spec()
+    for item, again in zip(few, more, strict=False):
+        assert item.loads == again.loads
+        assert item.slice_set() == again.slice_set()
+        assert item.hardware_spec() == again.hardware_spec()
     assert few[0].loads != other[0].loads
 
 
 def test_all_may_have_one_control_period(tmp_path: Path) -> None:
     own = draw_scenarios(tmp_path / "own", 5, 3)
     given = draw_scenarios(tmp_path / "given", 5, 3, period_s=15.0)
-    assert [one.control_period_s for one in given] == [15.0] * 3
-    assert [one.hardware_spec() for one in given] == [one.hardware_spec() for one in own]
-    assert [one.duration_s / one.control_period_s for one in given] == pytest.approx(
-        [one.duration_s / one.control_period_s for one in own]
+    assert [item.control_period_s for item in given] == [15.0] * 3
+    assert [item.hardware_spec() for item in given] == [item.hardware_spec() for item in own]
+    assert [item.duration_s / item.control_period_s for item in given] == pytest.approx(
+        [item.duration_s / item.control_period_s for item in own]
     )
 
 
@@ -117,7 +117,7 @@ def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None
         assert captain.ratios[index] == pytest.approx(mine / others)
         best = min(result.agent(name).scores["sla_violation_s"].mean() for name in ("no-control", "static-weights-9"))
         assert fixed.ratios[index] == pytest.approx(mine / max(best, FLOOR_SHARE * result.duration_s))
-    assert [one.rival for one in against_rivals([replace(r, agents=r.agents[2:]) for r in results], "greedy")] == [
+    assert [item.rival for item in against_rivals([replace(r, agents=r.agents[2:]) for r in results], "greedy")] == [
         "captain"
     ]
     # A setting that is the same as another one on some nodes plays there under the other's name.
@@ -140,11 +140,11 @@ def judged(folder: Path, *arguments: str) -> str:
 
 
 def test_rules_are_told_as_policies_are(tmp_path: Path) -> None:
-    found = json.loads(judged(tmp_path, "--json"))
-    told = [(one["agent"], one["rival"]) for one in found["against"]]
+    outcome = json.loads(judged(tmp_path, "--json"))
+    told = [(item["agent"], item["rival"]) for item in outcome["against"]]
     first = [("greedy", rival) for rival in (BEST_FIXED, "proportional-share", "pi")]
     assert told == [*first, *((rule, rival) for rule in ("proportional-share", "pi") for rival in (BEST_FIXED, GREEDY))]
-    assert found["over_training_seeds"] == []
+    assert outcome["over_training_seeds"] == []
     printed = judged(tmp_path)
     assert max(map(len, printed.splitlines())) <= 80
     assert "heuristics: broken seconds over those of greedy" in printed
@@ -158,16 +158,16 @@ def test_bundles_of_one_training_are_told_together(tmp_path: Path) -> None:
         record = replace(shipped.training, seed=number, config=config)
         replace(shipped, training=record).save(tmp_path / str(number))
         bundles += ["--bundle", str(tmp_path / str(number))]
-    found = json.loads(judged(tmp_path / "results", "--json", *bundles))
-    rivals = {one["rival"]: one for one in found["over_training_seeds"]}
+    outcome = json.loads(judged(tmp_path / "results", "--json", *bundles))
+    rivals = {item["rival"]: item for item in outcome["over_training_seeds"]}
     assert list(rivals) == [BEST_FIXED, "greedy", "proportional-share", "pi"]
-    alone = {(one["agent"], one["rival"]): one for one in found["against"]}
-    for rival, one in rivals.items():
-        assert len(one["agents"]) == len(one["medians"]) == 3
-        assert not any(name.endswith("/3") for name in one["agents"])
-        assert one["medians"] == [alone[name, rival]["median_ratio"] for name in one["agents"]]
+    alone = {(item["agent"], item["rival"]): item for item in outcome["against"]}
+    for rival, item in rivals.items():
+        assert len(item["agents"]) == len(item["medians"]) == 3
+        assert not any(name.endswith("/3") for name in item["agents"])
+        assert item["medians"] == [alone[name, rival]["median_ratio"] for name in item["agents"]]
         # The same policy three times: seeds add nothing to what scenarios scatter.
-        assert one["ci95"][0] <= one["median_ratio"] == pytest.approx(one["medians"][0])
+        assert item["ci95"][0] <= item["median_ratio"] == pytest.approx(item["medians"][0])
     few = json.loads(judged(tmp_path / "results", "--json", *bundles[2:]))
     assert few["over_training_seeds"] == []
     assert "3 training seeds together, 2 scenarios" in judged(tmp_path / "results", *bundles)

@@ -26,7 +26,7 @@ from slicepilot.training.evaluation.results import (
     read,
     save,
 )
-from slicepilot.training.evaluation.rollouts import only_active, play
+from slicepilot.training.evaluation.rollouts import only_active, simulate_rollout
 from slicepilot.training.evaluation.scores import delay_p99_us, in_window, score, violation_s
 
 LANES, SEED = 4, 7
@@ -61,19 +61,23 @@ def judged(ramp: Scenario) -> ScenarioResult:
 
 def test_agents_meet_the_same_arrivals_and_noise(ramp: Scenario) -> None:
     slices = ramp.slice_set()
-    free, limited = (play(agent, ramp, LANES, SEED) for agent in (no_control(), published(8, slices)))
+    free, limited = (simulate_rollout(agent, ramp, LANES, SEED) for agent in (no_control(), published(8, slices)))
     np.testing.assert_array_equal(free.row("offered_mbps"), limited.row("offered_mbps"))
     assert not np.array_equal(free.row("carried_mbps"), limited.row("carried_mbps"))
-    np.testing.assert_array_equal(free.series, play(no_control(), ramp, LANES, SEED).series)
-    assert not np.array_equal(free.row("offered_mbps"), play(no_control(), ramp, LANES, SEED + 1).row("offered_mbps"))
+    np.testing.assert_array_equal(free.series, simulate_rollout(no_control(), ramp, LANES, SEED).series)
+    assert not np.array_equal(
+        free.row("offered_mbps"), simulate_rollout(no_control(), ramp, LANES, SEED + 1).row("offered_mbps")
+    )
 
 
 def test_bursts_come_at_the_same_time_for_every_agent_and_reference() -> None:
     scenario = replace(Scenario.from_yaml("bursty-neighbours"), duration_s=60)
     slices = scenario.slice_set()
-    full, limited = (play(a, scenario, LANES, SEED).row("offered_mbps") for a in (no_control(), published(8, slices)))
+    full, limited = (
+        simulate_rollout(a, scenario, LANES, SEED).row("offered_mbps") for a in (no_control(), published(8, slices))
+    )
     np.testing.assert_array_equal(full, limited)
-    alone = play(no_control(), only_active(scenario, ["slice1"]), LANES, SEED).row("offered_mbps")
+    alone = simulate_rollout(no_control(), only_active(scenario, ["slice1"]), LANES, SEED).row("offered_mbps")
     np.testing.assert_array_equal(full[:, 0], alone[:, 0])
     assert np.ptp(full[:, 1], axis=1).max() > 50, "lanes should differ in their bursts"
     assert not alone[:, 1:].any()
@@ -81,7 +85,7 @@ def test_bursts_come_at_the_same_time_for_every_agent_and_reference() -> None:
 
 def test_recording_keeps_what_happened(ramp: Scenario) -> None:
     slices = ramp.slice_set()
-    recording = play(published(8, slices), ramp, LANES, SEED)
+    recording = simulate_rollout(published(8, slices), ramp, LANES, SEED)
     assert recording.series.shape == (8, 120, 5, LANES)
     assert recording.series.dtype == np.float32
     assert (recording.row("cpu_limit_mcpu")[:, 0] == 1000).all()
@@ -97,28 +101,28 @@ def test_recording_keeps_what_happened(ramp: Scenario) -> None:
 
 def test_losses_are_what_the_references_say(ramp: Scenario) -> None:
     slices = ramp.slice_set()
-    alone = play(no_control(), only_active(ramp, ["slice1"]), LANES, SEED)
-    uncontrolled = play(no_control(), ramp, LANES, SEED)
+    alone = simulate_rollout(no_control(), only_active(ramp, ["slice1"]), LANES, SEED)
+    uncontrolled = simulate_rollout(no_control(), ramp, LANES, SEED)
     window = (90.0, 120.0)
     same = score(uncontrolled, alone, uncontrolled, window)
     assert same["others_loss_pct"] == pytest.approx(0)
     carried = [r.row("carried_mbps")[-30:, 0].sum(axis=0) for r in (uncontrolled, alone)]
     assert same["slice1_loss_pct"] == pytest.approx(100 * (1 - carried[0] / carried[1]), abs=1e-3)
     assert (same["slice1_loss_whole_pct"] < same["slice1_loss_pct"]).all(), "the ramp hurts most at its end"
-    squeezed = score(play(published(8, slices), ramp, LANES, SEED), alone, uncontrolled, window)
+    squeezed = score(simulate_rollout(published(8, slices), ramp, LANES, SEED), alone, uncontrolled, window)
     assert (squeezed["others_loss_pct"] > 20).all()
     assert squeezed["cpu_held_core_s"] == pytest.approx(2.0 * 120)
     assert (same["cpu_held_core_s"] > squeezed["cpu_held_core_s"]).all()
 
 
 def test_window_takes_the_last_periods(ramp: Scenario) -> None:
-    recording = play(no_control(), ramp, 1, SEED)
+    recording = simulate_rollout(no_control(), ramp, 1, SEED)
     assert in_window(recording, None).sum() == 120
     assert np.flatnonzero(in_window(recording, (90, 120))).tolist() == list(range(90, 120))
 
 
 def test_delay_and_violations_by_hand(ramp: Scenario) -> None:
-    recording = play(no_control(), ramp, 1, SEED)
+    recording = simulate_rollout(no_control(), ramp, 1, SEED)
     recording.row("delay_p99_us")[:] = 1000.0
     recording.row("carried_mbps")[:] = 1.0
     recording.row("delay_p99_us")[0] = 9000.0  # 1 of 120 periods, but
@@ -216,9 +220,9 @@ def test_verdict_on_real_runs(judged: ScenarioResult) -> None:
 
 
 def test_references_have_fewer_slices(judged: ScenarioResult) -> None:
-    one, two = judged.agent("experiment-1"), judged.agent("experiment-2")
-    assert one.scores["slice1_loss_pct"] == pytest.approx(0, abs=1e-6)
-    assert one.scores["others_loss_pct"] == pytest.approx(100)
+    item, two = judged.agent("experiment-1"), judged.agent("experiment-2")
+    assert item.scores["slice1_loss_pct"] == pytest.approx(0, abs=1e-6)
+    assert item.scores["others_loss_pct"] == pytest.approx(100)
     assert (two.scores["others_loss_pct"] < 0).all(), "the one other slice has more than with four"
 
 

@@ -52,22 +52,22 @@ def saved(folder: Path) -> Any:
 
 def playing(pid: int) -> list[int]:
     """Workers of a command that play right now: Ray names a process after its task."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(b"ray::_play"):
-                found += [int(entry.name)] if pid in ancestors(int(entry.name)) else []
+            if entry.name.isdigit() and (entry / "cmdline").read_bytes().startswith(b"ray::simulate_rollout"):
+                result += [int(entry.name)] if pid in ancestors(int(entry.name)) else []
         except OSError:  # it has ended meanwhile
             continue
-    return found
+    return result
 
 
 def ancestors(pid: int) -> set[int]:
-    found: set[int] = set()
+    result: set[int] = set()
     while pid > 1:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        found.add(pid)
-    return found
+        result.add(pid)
+    return result
 
 
 @pytest.mark.slow

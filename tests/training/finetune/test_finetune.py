@@ -188,14 +188,14 @@ def test_a_run_that_was_stopped_goes_on_with_the_next_round(tmp_path: Path, offl
     assert len(checkpoint.config["rounds"]) == 1
     with pytest.raises(KeyboardInterrupt):
         finetune(resumed_config(checkpoint, None), checkpoint, part, simulated(), report=stopped_at("judging"))
-    one, other = Checkpoint.read(whole), Checkpoint.read(part)
-    assert one.config == other.config
-    assert one.updates == other.updates == 30
+    item, other = Checkpoint.read(whole), Checkpoint.read(part)
+    assert item.config == other.config
+    assert item.updates == other.updates == 30
     for key in ("learner", "offline"):
-        for name, value in one.policy[key].items():
+        for name, value in item.policy[key].items():
             assert torch.equal(value, other.policy[key][name]), name
     assert len(read_episodes(part / "episodes")) == 3
-    with pytest.raises(ConfigError, match=r"noise_std = 0\.5: accepted with resume: 0\.1"):
+    with pytest.raises(ConfigError, match=r"noise_std = 0\.5: expected 0\.1"):
         resumed_config(checkpoint, replace(config, noise_std=0.5))
 
 
@@ -241,22 +241,22 @@ def test_the_command_says_what_has_come_of_it(
     assert FinetuneConfig.from_yaml(folder / "config.yaml") == replace(CONFIG, rounds=1, seed=3)
     with pytest.raises(ConfigError, match="this is a fine-tuning run; expected an offline run"):
         train_command(config="simulator", finetune=folder)
-    with pytest.raises(ConfigError, match="seed = 4: accepted with resume: 3"):
+    with pytest.raises(ConfigError, match="seed = 4: expected 3"):
         train_command(resume=folder, seed=4)
 
 
 @pytest.mark.parametrize(
     ("algorithm", "arguments", "message"),
     [
-        ("ppo", {}, "a run of 'ppo': accepted: one of train --offline"),
-        ("bc", {}, "a run of 'bc': accepted: one of train --offline"),
+        ("ppo", {}, "a run of 'ppo': expected one of train --offline"),
+        ("bc", {}, "a run of 'bc': expected one of train --offline"),
         (None, {"config": None}, "config = None: accepted with --finetune"),
         (None, {"config": "simulatr"}, "finetune: unknown name 'simulatr'; did you mean simulator"),
         (None, {"finetune": Path("nosuch")}, "finetune = 'nosuch': no checkpoint"),
         (None, {"steps": 3}, "steps = '3': accepted without fine-tuning"),
         (None, {"resume": Path("log")}, "resume = 'log': accepted without fine-tuning"),
         (None, {"out": Path("log")}, "out = 'log': expected another folder"),
-        (None, {"scenario": "andrade-ramp"}, "scenario = 'andrade-ramp': accepted: one with the slices of dataset"),
+        (None, {"scenario": "andrade-ramp"}, "scenario = 'andrade-ramp': expected the slices of dataset"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(

@@ -42,12 +42,12 @@ def test_weights_count_by_the_ninth_power_of_their_time(updates: int) -> None:
 
 def test_it_goes_on_where_it_was() -> None:
     learned, other = policy(), policy()
-    one, two = PolicyAverage(learned.deterministic()), PolicyAverage(other.deterministic())
+    item, two = PolicyAverage(learned.deterministic()), PolicyAverage(other.deterministic())
     for t in range(20):
         fill(learned, float(t))
-        one.update()
-    two.restore(one.state())
-    for average, source in ((one, learned), (two, other)):
+        item.update()
+    two.restore(item.state())
+    for average, source in ((item, learned), (two, other)):
         fill(source, 40.0)
         average.update()
-    assert mean(one) == pytest.approx(mean(two)) != 40.0
+    assert mean(item) == pytest.approx(mean(two)) != 40.0

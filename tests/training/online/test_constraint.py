@@ -11,7 +11,7 @@ from slicepilot.agents.learned.guide import NUM_CORRECTIONS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.env.simulator.mixture import MixtureEpisodes
-from slicepilot.training.evaluation.rollouts import record
+from slicepilot.training.evaluation.rollouts import collect_rollout
 from slicepilot.training.online.config import TrainingConfig
 from slicepilot.training.online.constraint import FLOOR, BrokenPromises, BrokenShare, log_share
 from slicepilot.training.online.train import make_env
@@ -83,7 +83,7 @@ def test_the_rule_is_played_to_be_compared_with() -> None:
     assert math.log(FLOOR) < rule < 0
     # The same as the share that the rule itself breaks on these runs.
     backend = SimulatorBackend(config.episodes(), 256)
-    played = record(QueueGreedy(), backend, 0, RewardWeights.from_yaml())
+    played = collect_rollout(QueueGreedy(), backend, 0, RewardWeights.from_yaml())
     weight = backend.context.promises.weight * played.valid
     share = (weight * played.violated).sum(axis=1) / weight.sum(axis=1)
     assert rule == pytest.approx(float(log_share(share.mean(axis=0)).mean()), abs=0.15)

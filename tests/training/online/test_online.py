@@ -80,11 +80,11 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"algorithm": "dqn"}, "algorithm = 'dqn': .*'ppo' or 'sac'"),
         ({"gamma": 1.0}, r"gamma = 1\.0: .*less than 1"),
         ({"num_envs": "many"}, "num_envs = 'many'"),
-        ({"num_envs": 33}, "phase_groups = 2, copies = 1: accepted: their product divides num_envs = 33"),
+        ({"num_envs": 33}, "phase_groups = 2, copies = 1: expected their product divides num_envs = 33"),
         ({"mixture": "default"}, "exactly one of scenario and mixture"),
         ({"total_steps": None}, "total_steps or minutes"),
-        ({"ppo": {"batch_transitions": 1000}}, r"batch_transitions = 1000: accepted: a divisor of .* = 512"),
-        ({"network": {"width": 16, "attention_heads": 3}}, r"attention_heads = 3: accepted: a divisor"),
+        ({"ppo": {"batch_transitions": 1000}}, r"batch_transitions = 1000: expected a divisor of .* = 512"),
+        ({"network": {"width": 16, "attention_heads": 3}}, r"attention_heads = 3: expected a divisor"),
     ],
 )
 def test_bad_values_are_refused_by_field(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -204,7 +204,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget(run: tuple[TrainingResult, 
     assert longer.run_id == result.run_id
     assert longer.elapsed_s > checkpoint.elapsed_s
     assert longer.curve[0]["steps"] > 4096
-    with pytest.raises(ConfigError, match=r"seed = 1: accepted with resume: 0"):
+    with pytest.raises(ConfigError, match=r"seed = 1: expected 0"):
         resumed_config(checkpoint, dataclasses.replace(SMOKE, seed=1))
 
 

@@ -126,14 +126,14 @@ def test_of_one_episode_the_samples_error_is_not_known(log: EpisodeSet) -> None:
 def test_a_difference_is_told_where_both_intervals_leave_no_zero(
     estimate: tuple[float, float, float], best: tuple[float, float, float], said: str
 ) -> None:
-    found = Difference.of(Estimate(*estimate), Interval(*best))
-    assert found.value == estimate[0] - best[0]
-    assert found.verdict == said
+    result = Difference.of(Estimate(*estimate), Interval(*best))
+    assert result.value == estimate[0] - best[0]
+    assert result.verdict == said
 
 
 def test_half_widths_add_as_independent_errors() -> None:
-    found = Difference.of(Estimate(3.0, 2.6, 3.4), Interval(2.0, 1.7, 2.3))
-    assert (found.low, found.high) == (pytest.approx(0.5), pytest.approx(1.5))
+    result = Difference.of(Estimate(3.0, 2.6, 3.4), Interval(2.0, 1.7, 2.3))
+    assert (result.low, result.high) == (pytest.approx(0.5), pytest.approx(1.5))
 
 
 def test_the_best_is_whoever_earned_most_among_those_with_as_many_slices(log: EpisodeSet) -> None:
@@ -143,12 +143,12 @@ def test_the_best_is_whoever_earned_most_among_those_with_as_many_slices(log: Ep
         seen = episode.observations.copy()
         seen[:, 1:, FEATURES.index("active")] = 0.0
         lonely.append(replace(episode, observations=seen, rewards=episode.rewards + 100, behaviour="alone"))
-    found = improvement_over_best(no_control(), EpisodeSet((*log.episodes, *lonely), log.facts), None, QUICKEST)
+    result = improvement_over_best(no_control(), EpisodeSet((*log.episodes, *lonely), log.facts), None, QUICKEST)
     rewards = mean_rewards(log)
-    assert found.best == max(rewards, key=lambda name: rewards[name].value)
-    assert found.left_out == ("alone",)
-    assert set(found.differences()) <= set(found.policy.estimates)
-    silent = replace(found, policy=replace(found.policy, estimates={"fitted Q": refusal("why")}))
+    assert result.best == max(rewards, key=lambda name: rewards[name].value)
+    assert result.left_out == ("alone",)
+    assert set(result.differences()) <= set(result.policy.estimates)
+    silent = replace(result, policy=replace(result.policy, estimates={"fitted Q": refusal("why")}))
     assert silent.differences() == {}
     assert silent.verdict == "cannot be told apart"
 
@@ -188,9 +188,9 @@ def test_stretches_of_a_run_are_one_run(log: EpisodeSet) -> None:
     episodes = EpisodeSet(tuple(cut), log.facts)
     assert run_numbers(episodes).tolist() == [0, 0, 1, 1]
     assert run_numbers(log).tolist() == list(range(len(log)))
-    found = mean_rewards(episodes)["no-control"]
+    result = mean_rewards(episodes)["no-control"]
     means = [np.delete(episode.rewards, 150).mean() for episode in log.of("no-control")]
-    assert found.value == pytest.approx(np.mean(means), abs=1e-5)
+    assert result.value == pytest.approx(np.mean(means), abs=1e-5)
 
 
 def test_the_model_is_held_against_whole_steps_alone(log: EpisodeSet) -> None:
@@ -203,12 +203,12 @@ def test_the_model_is_held_against_whole_steps_alone(log: EpisodeSet) -> None:
         rewards[199:] += 50.0
         odd.append(replace(marked, rewards=rewards))
     whole = EpisodeSet(tuple(episode.part(0, 199) for episode in log), log.facts)
-    found = IdentifiedModel(EpisodeSet(tuple(odd), log.facts), node, hardware).calibration
+    result = IdentifiedModel(EpisodeSet(tuple(odd), log.facts), node, hardware).calibration
     usual = IdentifiedModel(whole, node, hardware).calibration
-    assert found is not None
+    assert result is not None
     assert usual is not None
-    assert found.error < 5.0
-    assert found.intercept == pytest.approx(usual.intercept, abs=1.0)
+    assert result.error < 5.0
+    assert result.intercept == pytest.approx(usual.intercept, abs=1.0)
     none = EpisodeSet(tuple(lacking(episode, 2, 0) for episode in log), log.facts)
     estimate, _ = IdentifiedModel(none, node, hardware).estimate(FixedAgent("open"))
     assert "everything was measured in 0 of" in estimate.refused

@@ -20,20 +20,20 @@ def coverage_of(agent: FixedAgent, log: EpisodeSet) -> Coverage:
 def test_a_range_that_nobody_tried_is_named(log: EpisodeSet) -> None:
     settings = log.of("no-control", "limited")
     paced = FixedAgent("paced", egress_mbps=[INF, INF, 20, INF, INF])
-    found = coverage_of(paced, settings)
-    assert not found.supported
-    assert [gap[:2] for gap in found.gaps] == [("slice3", "egress")]
-    assert found.support[2, 2] == 0.0
-    assert found.verdict == "the data cannot say: 0% of its settings of slice3's egress rate are near logged ones"
+    result = coverage_of(paced, settings)
+    assert not result.supported
+    assert [gap[:2] for gap in result.gaps] == [("slice3", "egress")]
+    assert result.support[2, 2] == 0.0
+    assert result.verdict == "the data cannot say: 0% of its settings of slice3's egress rate are near logged ones"
     # Random knobs have been everywhere.
     assert coverage_of(paced, log).support[2, 2] > 0.5
 
 
 def test_what_was_done_is_supported(log: EpisodeSet) -> None:
-    found = coverage_of(FixedAgent("again", [INF, 200, 200, 200, 200]), log.of("no-control", "limited"))
-    assert found.supported
-    assert found.verdict == "supported"
-    assert (found.support == 1.0).all()
+    result = coverage_of(FixedAgent("again", [INF, 200, 200, 200, 200]), log.of("no-control", "limited"))
+    assert result.supported
+    assert result.verdict == "supported"
+    assert (result.support == 1.0).all()
 
 
 def test_support_depends_on_what_arrives(log: EpisodeSet) -> None:
@@ -48,8 +48,8 @@ def test_support_depends_on_what_arrives(log: EpisodeSet) -> None:
         (type(base)(base.observations, actions, base.rewards, actions, base.log_density, "two-faced"),), log.facts
     )
     target = np.repeat(actions[silent][:1], len(base) + 1, axis=0)
-    found = LoggedSupport(mixed, node.slices.names, node.period_s).of([target])
-    assert silent.mean() - 0.15 < found.support[0, 0] < silent.mean() + 0.15
+    result = LoggedSupport(mixed, node.slices.names, node.period_s).of([target])
+    assert silent.mean() - 0.15 < result.support[0, 0] < silent.mean() + 0.15
 
 
 def test_states_that_nobody_has_seen_are_not_known(log: EpisodeSet) -> None:

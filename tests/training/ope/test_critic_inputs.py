@@ -78,8 +78,8 @@ def test_absent_slices_have_no_inputs(log: EpisodeSet) -> None:
     seen, action = log.episodes[0].observations[:3].copy(), log.episodes[0].actions[:3]
     seen[:, 2] = 0.0
     costs = Costs(np.full(5, 10.0), 1900.0)
-    found = critic_inputs(seen, action, action, node, costs)
-    assert found.shape == (3, 5, NUM_INPUTS)
-    assert np.isfinite(found).all()
-    assert not found[:, 2].any()
-    assert (found[..., -1] == (seen[..., FEATURES.index("active")] > 0.5)).all()
+    result = critic_inputs(seen, action, action, node, costs)
+    assert result.shape == (3, 5, NUM_INPUTS)
+    assert np.isfinite(result).all()
+    assert not result[:, 2].any()
+    assert (result[..., -1] == (seen[..., FEATURES.index("active")] > 0.5)).all()

@@ -52,7 +52,7 @@ def test_episodes_that_are_too_short(log: EpisodeSet) -> None:
         first.log_density[:1],
         "brief",
     )
-    with pytest.raises(ConfigError, match="decisions in a row = 1 at most; accepted: 2 or more"):
+    with pytest.raises(ConfigError, match="decisions in a row = 1 at most; expected 2 or more"):
         decisions_of(EpisodeSet((short,), log.facts), Node.of(log))
 
 
@@ -68,15 +68,15 @@ def test_an_episode_of_held_steps_alone_has_no_decision(log: EpisodeSet) -> None
 
 
 def test_behaviours_around_a_setting_are_left_out_with_it(log: EpisodeSet) -> None:
-    found = constant_behaviours(log)
-    assert len(found) == 2
+    result = constant_behaviours(log)
+    assert len(result) == 2
     names = [episode.behaviour for episode in log]
-    away = {name for name, count in zip(names, found[1].elsewhere, strict=True) if count}
+    away = {name for name, count in zip(names, result[1].elsewhere, strict=True) if count}
     assert "limited" not in away
     assert "exploring-limited" not in away
     assert {"no-control", "random"} <= away
     own = np.concatenate([episode.rewards for episode in log.of("limited")])
-    assert found[1].reward == pytest.approx(own.mean(), rel=1e-5)
+    assert result[1].reward == pytest.approx(own.mean(), rel=1e-5)
 
 
 def test_critics_do_not_care_for_the_order_of_slices() -> None:

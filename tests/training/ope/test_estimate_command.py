@@ -78,7 +78,7 @@ def test_json_has_all_of_it(call: Call) -> None:
     [
         ((), "agents = none: expected"),
         (("--agents", "reactive-slo"), "did you mean reactive-sla"),
-        (("--agents", "random"), "draws at random; accepted"),
+        (("--agents", "random"), "draws at random; expected"),
         (("--agents", "captain", "--hardware", "nowhere"), "hardware: unknown name 'nowhere'"),
     ],
 )

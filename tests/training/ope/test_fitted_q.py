@@ -38,8 +38,8 @@ def stayed(steps: Steps) -> NDArray[np.float64]:
     """How often a sample stayed in the state, by state and action."""
     state, action = np.divmod(steps.logged.argmax(1).numpy(), 2)
     same = np.append(state[1:] == state[:-1], False)
-    found = [[same[:-1][(state[:-1] == s) & (action[:-1] == a)].mean() for a in range(2)] for s in range(2)]
-    return np.asarray(found)
+    result = [[same[:-1][(state[:-1] == s) & (action[:-1] == a)].mean() for a in range(2)] for s in range(2)]
+    return np.asarray(result)
 
 
 def chain(
@@ -56,7 +56,7 @@ def chain(
     return Steps(
         logged=inputs(state[:-1], action),
         later=torch.stack([inputs(state[1:], own[1:]) for own in done]),
-        asked=torch.stack([inputs(state[:-1], own[:-1]) for own in done]),
+        queried=torch.stack([inputs(state[:-1], own[:-1]) for own in done]),
         rewards=torch.as_tensor(rewards, dtype=torch.float32),
         terminated=torch.zeros(count, dtype=torch.bool),
         episode=torch.arange(count) * episodes // count,
@@ -112,9 +112,9 @@ def test_intervals_hold_the_value_and_say_how_good_they_are() -> None:
         steps = chain(600, seed, (policy,), episodes=12, noise=1.0)
         share = steps.logged[:, :2].sum().item() / 600
         truth = exact(policy, CONFIG.gamma) @ [share, 1 - share]
-        [found] = evaluate(steps, 1, Table, CONFIG)
-        hits += int(found.low <= truth <= found.high)
-        assert 0.01 < found.diagnostics["sampling_sd"] < 0.15
+        [result] = evaluate(steps, 1, Table, CONFIG)
+        hits += int(result.low <= truth <= result.high)
+        assert 0.01 < result.diagnostics["sampling_sd"] < 0.15
     assert hits >= 0.8 * draws
 
 

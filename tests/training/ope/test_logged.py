@@ -62,11 +62,11 @@ def test_figures_behind_observations_come_back(log: EpisodeSet, shares: np.ndarr
     figures = (shares * FULL_SCALE[:, None, None]).astype(np.float32)
     telemetry = Telemetry(figures, np.full((2, 3), 0.5, np.float32), np.zeros(3, np.float32), valid)
     encoder = ObservationEncoder(node.context(3, 1))
-    found = telemetry_of(encoder.encode(telemetry, np.zeros((3, 5, 3), np.float32)))
+    result = telemetry_of(encoder.encode(telemetry, np.zeros((3, 5, 3), np.float32)))
     for row, name in enumerate(SLICE_FIELDS):
-        np.testing.assert_allclose(found.slices[row], figures[row], rtol=2e-3, atol=1e-2, err_msg=name)
-    np.testing.assert_allclose(found.node, telemetry.node)
-    np.testing.assert_array_equal(found.valid, valid)
+        np.testing.assert_allclose(result.slices[row], figures[row], rtol=2e-3, atol=1e-2, err_msg=name)
+    np.testing.assert_allclose(result.node, telemetry.node)
+    np.testing.assert_array_equal(result.valid, valid)
 
 
 def test_a_setting_is_told_from_exploration(log: EpisodeSet) -> None:
@@ -85,7 +85,7 @@ def test_who_does_nearly_the_same_is_one_group(log: EpisodeSet) -> None:
 
 
 def test_what_draws_cannot_be_asked(log: EpisodeSet) -> None:
-    with pytest.raises(ConfigError, match="agent = 'random': draws at random; accepted"):
+    with pytest.raises(ConfigError, match="agent = 'random': draws at random; expected"):
         watch(RandomAgent(), log.episodes, Node.of(log))
 
 
@@ -100,10 +100,10 @@ def test_other_pods_are_left_out(log: EpisodeSet) -> None:
 
 def test_facts_that_are_missing_are_named(log: EpisodeSet) -> None:
     facts = {name: value for name, value in log.facts.items() if name != "reward"}
-    with pytest.raises(ConfigError, match=r"facts\.reward = None: accepted"):
+    with pytest.raises(ConfigError, match=r"facts\.reward = None: expected"):
         Node.of(EpisodeSet(log.episodes, facts))
     other = {**log.facts, "encoder": {**log.facts["encoder"], "features": ["something"]}}
-    with pytest.raises(ConfigError, match=r"encoder\.features = \['something'\]: accepted"):
+    with pytest.raises(ConfigError, match=r"encoder\.features = \['something'\]: expected"):
         Node.of(EpisodeSet(log.episodes, other))
 
 

@@ -60,10 +60,10 @@ def test_on_its_own_node_the_model_is_right(log: EpisodeSet, policies: list[Fixe
     truth = record(agents)
     inside = 0
     for agent in agents:
-        found, visited = model.estimate(agent)
+        result, visited = model.estimate(agent)
         true = float(np.mean([episode.rewards.mean() for episode in truth.of(agent.name)]))
-        assert found.value == pytest.approx(true, abs=0.08)
-        inside += found.low <= true <= found.high
+        assert result.value == pytest.approx(true, abs=0.08)
+        inside += result.low <= true <= result.high
         assert visited.shape[1:] == log.episodes[0].observations.shape[1:]
     assert inside >= len(agents) - 1
 
@@ -114,7 +114,7 @@ def test_lengths_may_differ(log: EpisodeSet) -> None:
 
 def test_without_telemetry_there_are_no_loads(log: EpisodeSet) -> None:
     blind = EpisodeSet((replace(log.episodes[0], telemetry=None),), log.facts)
-    with pytest.raises(ConfigError, match="telemetry = None: accepted"):
+    with pytest.raises(ConfigError, match="telemetry = None: expected"):
         IdentifiedModel(blind, Node.of(log), NODE)
 
 

@@ -84,17 +84,17 @@ def row_of(name: str) -> int:
 
 
 def test_one_episode_per_experiment_and_cycle() -> None:
-    found = joined([(5, 1), (5, 2), (21, 1)])
-    assert (found.runs, found.left_out) == (3, 0)
-    assert [episode.behaviour for episode in found.episodes] == ["experiment-5", "experiment-5", "experiment-21"]
-    assert [(episode.info["experiment"], episode.info["cycle"]) for episode in found.episodes] == [
+    result = joined([(5, 1), (5, 2), (21, 1)])
+    assert (result.runs, result.left_out) == (3, 0)
+    assert [episode.behaviour for episode in result.episodes] == ["experiment-5", "experiment-5", "experiment-21"]
+    assert [(episode.info["experiment"], episode.info["cycle"]) for episode in result.episodes] == [
         (5, 1),
         (5, 2),
         (21, 1),
     ]
-    assert all(len(episode) == 40 and not episode.terminated for episode in found.episodes)
-    assert found.episodes.facts["period_s"] == 30.0
-    assert found.episodes.facts["stand_ins"] == STAND_INS
+    assert all(len(episode) == 40 and not episode.terminated for episode in result.episodes)
+    assert result.episodes.facts["period_s"] == 30.0
+    assert result.episodes.facts["stand_ins"] == STAND_INS
 
 
 def test_figures_are_those_of_the_tables_and_of_the_load_plan() -> None:
@@ -179,9 +179,9 @@ OTHERS = ("slice2", "slice3", "slice4", "slice5")
 
 
 def test_a_run_keeps_its_length_and_what_was_not_measured_is_marked() -> None:
-    found = joined([(5, 1)], without=unanswered(("slice3",), 600))
-    [episode] = found.episodes
-    assert (len(episode), episode.info["start_s"], found.left_out) == (40, 0, 0)
+    result = joined([(5, 1)], without=unanswered(("slice3",), 600))
+    [episode] = result.episodes
+    assert (len(episode), episode.info["start_s"], result.left_out) == (40, 0, 0)
     assert episode.unmeasured is not None
     assert episode.valid is not None
     assert episode.telemetry is not None
@@ -261,11 +261,11 @@ def test_the_overloaded_half_of_a_run_stays() -> None:
 
 
 def test_what_was_not_measured_survives_files(tmp_path: Path) -> None:
-    found = joined([(5, 1), (8, 1)], without=unanswered(OTHERS, 600)).episodes
-    write_episodes(found, tmp_path / "episodes.parquet")
-    write_minari(found, tmp_path / "episodes-v0")
+    result = joined([(5, 1), (8, 1)], without=unanswered(OTHERS, 600)).episodes
+    write_episodes(result, tmp_path / "episodes.parquet")
+    write_minari(result, tmp_path / "episodes-v0")
     for back in (read_episodes(tmp_path / "episodes.parquet"), read_minari(tmp_path / "episodes-v0")):
-        for old, new in zip(found, back, strict=True):
+        for old, new in zip(result, back, strict=True):
             before, after = arrays_of(old), arrays_of(new)
             assert before.keys() == after.keys()
             assert "unmeasured" in before
@@ -287,8 +287,8 @@ def test_a_sample_at_1230_s_is_one_more_step() -> None:
 
 def test_a_run_without_round_trips_makes_no_episode() -> None:
     """The collections of the release have different numbers of runs."""
-    found = joined([(5, 1), (5, 2)], without=lambda name, row: name == "latency" and row["cycle"] == 2)
-    assert (len(found.episodes), found.runs, found.left_out) == (1, 2, 41)
+    result = joined([(5, 1), (5, 2)], without=lambda name, row: name == "latency" and row["cycle"] == 2)
+    assert (len(result.episodes), result.runs, result.left_out) == (1, 2, 41)
 
 
 def test_cpu_use_may_be_missing() -> None:
@@ -300,7 +300,7 @@ def test_cpu_use_may_be_missing() -> None:
 
 
 def test_tables_that_make_no_episode_are_refused() -> None:
-    with pytest.raises(ConfigError, match="tables: no latency; accepted: latency, receive and, if there, cpu"):
+    with pytest.raises(ConfigError, match="tables: no latency; expected latency, receive and, if there, cpu"):
         joined([(5, 1)], names=("cpu", "receive"))
     with pytest.raises(ConfigError, match="no run with a step of which enough was measured"):
         joined([(5, 1)], without=lambda name, row: name == "latency" and row["time_s"] > 0)

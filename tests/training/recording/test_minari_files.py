@@ -32,13 +32,13 @@ def episodes() -> EpisodeSet:
 def assert_same(left: EpisodeSet, right: EpisodeSet) -> None:
     assert left.facts == right.facts
     assert len(left) == len(right)
-    for one, other in zip(left, right, strict=True):
-        mine, theirs = arrays_of(one), arrays_of(other)
+    for item, other in zip(left, right, strict=True):
+        mine, theirs = arrays_of(item), arrays_of(other)
         assert mine.keys() == theirs.keys()
         for name, array in mine.items():
             assert array.dtype == theirs[name].dtype
             np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-        assert (one.behaviour, one.terminated, one.info) == (other.behaviour, other.terminated, other.info)
+        assert (item.behaviour, item.terminated, item.info) == (other.behaviour, other.terminated, other.info)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path, episodes: EpisodeSet) -> None:
@@ -101,7 +101,7 @@ def test_the_users_own_datasets_are_left_alone(
 
 @pytest.mark.parametrize("name", ["slices", "slices-v", "slices.parquet", "sli ces-v0"])
 def test_names_that_minari_does_not_know_are_refused(tmp_path: Path, episodes: EpisodeSet, name: str) -> None:
-    with pytest.raises(ConfigError, match="accepted: NAME-vN") as error:
+    with pytest.raises(ConfigError, match="expected NAME-vN") as error:
         write_minari(episodes, tmp_path / name)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
@@ -109,13 +109,13 @@ def test_names_that_minari_does_not_know_are_refused(tmp_path: Path, episodes: E
 
 def test_nothing_is_half_written(tmp_path: Path, episodes: EpisodeSet) -> None:
     short = some_empty(episodes.episodes[0])
-    with pytest.raises(ConfigError, match=r"episode 1: steps = 0: accepted: 1 or more"):
+    with pytest.raises(ConfigError, match=r"episode 1: steps = 0: expected 1 or more"):
         write_minari(EpisodeSet((episodes.episodes[0], short), episodes.facts), tmp_path / "slices-v0")
     with pytest.raises(ConfigError, match="plain values"):
         write_minari(EpisodeSet(episodes.episodes, {"x": float("nan")}), tmp_path / "slices-v0")
     assert not list(tmp_path.iterdir())
     write_minari(episodes, tmp_path / "slices-v0")
-    with pytest.raises(ConfigError, match="exists; accepted: a folder that does not"):
+    with pytest.raises(ConfigError, match="exists; expected a folder that does not"):
         write_minari(episodes, tmp_path / "slices-v0")
     assert_same(read_minari(tmp_path / "slices-v0"), episodes)
 

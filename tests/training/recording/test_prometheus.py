@@ -34,21 +34,21 @@ def at(second: int) -> dict[str, float]:
     """What the pods' counters were: 100 packets of 1058 octets a second for the first slice, twice as many for the
     second; half a CPU; a restart of all counters after 1500 s."""
     since = second - 1500 if second >= 1500 else second
-    found = {}
+    result = {}
     for n in (1, 2):
         pod = POD.format(n=n)
         for name, octets in (("receive", 1058), ("transmit", 1014)):
-            one = f'{{{pod},interface="eth0"}}'
-            found[f"container_network_{name}_packets_total{one}"] = 100.0 * n * since
-            found[f"container_network_{name}_bytes_total{one}"] = 100.0 * n * since * octets
-        found[f'container_cpu_usage_seconds_total{{{pod},container="upf"}}'] = 0.5 * since
-        found[f'container_spec_cpu_quota{{{pod},container="upf"}}'] = 60_000 if n == 1 else math.nan
-        found[f'container_spec_cpu_period{{{pod},container="upf"}}'] = 100_000
+            item = f'{{{pod},interface="eth0"}}'
+            result[f"container_network_{name}_packets_total{item}"] = 100.0 * n * since
+            result[f"container_network_{name}_bytes_total{item}"] = 100.0 * n * since * octets
+        result[f'container_cpu_usage_seconds_total{{{pod},container="upf"}}'] = 0.5 * since
+        result[f'container_spec_cpu_quota{{{pod},container="upf"}}'] = 60_000 if n == 1 else math.nan
+        result[f'container_spec_cpu_period{{{pod},container="upf"}}'] = 100_000
         for bound in ("0.01", "0.02", "+Inf"):
             share = 0.0 if bound == "0.01" else 1.0
-            found[f'smokeping_response_duration_seconds_bucket{{host="10.45.0.{n}",le="{bound}"}}'] = share * since
-        found[f'smokeping_response_duration_seconds_count{{host="10.45.0.{n}"}}'] = since
-    return {name: value for name, value in found.items() if not math.isnan(value)}
+            result[f'smokeping_response_duration_seconds_bucket{{host="10.45.0.{n}",le="{bound}"}}'] = share * since
+        result[f'smokeping_response_duration_seconds_count{{host="10.45.0.{n}"}}'] = since
+    return {name: value for name, value in result.items() if not math.isnan(value)}
 
 
 def history(seconds: int = 3600) -> str:
@@ -189,7 +189,7 @@ def test_what_comes_of_it_can_be_learned_from(stored: Stored, tmp_path: Path) ->
     ("arguments", "words"),
     [
         (("--start", "yesterday"), "start = 'yesterday': accepted: a time such as"),
-        (("--start", "@3600", "--end", "@60"), "start, end: -1 steps of 30 s; accepted: 1 to"),
+        (("--start", "@3600", "--end", "@60"), "start, end: -1 steps of 30 s; expected 1 to"),
         (("--start", "@60", "--end", "2999-01-01"), "start, end: "),
         (("--start", "@60", "--end", "@3600", "--period-s", "15"), "control period = 15 s: accepted: 30 to 30"),
         (("--start", "@7200", "--end", "@9000"), "no step of which enough was measured for a reward: s1: offered_mbps"),
@@ -215,5 +215,5 @@ def test_a_node_without_telemetry_has_nothing_to_import(stored: Stored, tmp_path
 
 def test_a_range_of_the_future_is_refused() -> None:
     now = int(time.time())
-    with pytest.raises(ConfigError, match="accepted: a time that has passed"):
+    with pytest.raises(ConfigError, match="expected a time that has passed"):
         Range(now - 60, now + 60, 30, 10)

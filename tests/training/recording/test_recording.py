@@ -30,7 +30,7 @@ from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.minari_files import read_minari
 from slicepilot.training.recording.recording import on_declared_pods, record, record_simulated, run
-from slicepilot.training.recording.relabel import Course, look_back
+from slicepilot.training.recording.relabel import Trace, relabel
 
 SCENARIO = dataclasses.replace(Scenario.from_yaml("testbed-contention"), duration_s=0.6, control_period_s=0.01)
 SLICES = SCENARIO.slice_set()
@@ -76,11 +76,11 @@ def test_lanes_are_episodes_of_their_own() -> None:
         observations, rewards, _ = loop.step(np.stack([own.wanted[t] for own in mine]))
         np.testing.assert_allclose(rewards, [own.rewards[t] for own in mine], atol=1e-5)
     # Arrivals and noise are the same for both agents, what came of them is not.
-    for one, other in zip(mine, episodes.of("captain"), strict=True):
-        assert one.telemetry is not None
+    for item, other in zip(mine, episodes.of("captain"), strict=True):
+        assert item.telemetry is not None
         assert other.telemetry is not None
-        np.testing.assert_array_equal(one.telemetry[:, 0], other.telemetry[:, 0])
-        assert not np.array_equal(one.telemetry[:, 1], other.telemetry[:, 1])
+        np.testing.assert_array_equal(item.telemetry[:, 0], other.telemetry[:, 0])
+        assert not np.array_equal(item.telemetry[:, 1], other.telemetry[:, 1])
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -109,12 +109,12 @@ def test_nice_inside_pods_and_requests_are_told_beside_the_actions() -> None:
     declared = on_declared_pods(published)
     assert published.request_mcpu is not None
     assert declared.request_mcpu is None
-    [one, other] = record_simulated([published, declared], SCENARIO, 1, 0, WEIGHTS)
-    assert one.info["process_nice"] == [-5, 5, 5, 5, 5]
-    assert (one.actions[..., 1] == 0).all()
-    assert one.info["request_mcpu"] == [500, 250, 250, 250, 250]
+    [item, other] = record_simulated([published, declared], SCENARIO, 1, 0, WEIGHTS)
+    assert item.info["process_nice"] == [-5, 5, 5, 5, 5]
+    assert (item.actions[..., 1] == 0).all()
+    assert item.info["request_mcpu"] == [500, 250, 250, 250, 250]
     assert other.info["request_mcpu"] == [380] * 5
-    np.testing.assert_array_equal(one.actions, other.actions)
+    np.testing.assert_array_equal(item.actions, other.actions)
     assert on_declared_pods(declared) is declared
 
 
@@ -137,15 +137,15 @@ def test_facts_are_plain_and_say_what_numbers_mean() -> None:
     assert (observations[:, :, shared] == observations[:, :1, shared]).all()
 
 
-def slowly(course: Course, slices: SliceSet, context: Context) -> tuple[Any, Any, Any]:
-    """`look_back`, one measurement after the other, as the loop of the environment goes."""
+def slowly(trace: Trace, slices: SliceSet, context: Context) -> tuple[Any, Any, Any]:
+    """`relabel`, one measurement after the other, as the loop of the environment goes."""
     encoder, decoder, view = ObservationEncoder(context), KnobDecoder(slices), SlidingView(context)
     reward = RewardModel(WEIGHTS, context)
     observations, rewards, terms = [], [], []
-    rows = before = decoder.encode(Knobs(course.knobs[0]))
-    for n in range(len(course)):
-        telemetry = course.beside(slice(n, n + 1))
-        knobs = Knobs(course.knobs[n])
+    rows = before = decoder.encode(Knobs(trace.knobs[0]))
+    for n in range(len(trace)):
+        telemetry = trace.beside(slice(n, n + 1))
+        knobs = Knobs(trace.knobs[n])
         rows, before = decoder.encode(knobs), rows
         observations.append(encoder.encode(view.see(telemetry), rows))
         score, parts = reward(telemetry, knobs, rows, before)
@@ -160,7 +160,7 @@ def test_many_at_once_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, l
     monkeypatch.setattr("slicepilot.training.recording.relabel.LANES", 7)  # of which 50 are no multiple
     rng = np.random.default_rng(lanes)
     count, ones = 50, np.ones(lanes, np.float32)
-    course = Course(
+    trace = Trace(
         slices=rng.gamma(1.0, 50.0, (count, len(SLICE_FIELDS), 5, lanes)).astype(np.float32),
         node=rng.random((count, 2, lanes), np.float32),
         valid=rng.random((count, 5, lanes)) < 0.9,
@@ -175,13 +175,13 @@ def test_many_at_once_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, l
     )
     threads = np.ones((5, lanes), np.float32)
     context = Context(period_s * ones, 2 * ones, np.inf * ones, Promises.of(SLICES, lanes), threads, count)
-    seen = look_back(course, SLICES, context, WEIGHTS)
-    observations, rewards, terms = slowly(course, SLICES, context)
+    seen = relabel(trace, SLICES, context, WEIGHTS)
+    observations, rewards, terms = slowly(trace, SLICES, context)
     np.testing.assert_allclose(seen.observations, observations.swapaxes(0, 1), atol=1e-6)
     np.testing.assert_allclose(seen.rewards, rewards.T, atol=1e-5)
     for index, name in enumerate(TERMS):
         np.testing.assert_allclose(seen.terms[name], terms[:, index].T, atol=1e-6)
-    np.testing.assert_array_equal(seen.actions[:, :, :, 1], (course.knobs[1:, 1] / 20).transpose(2, 0, 1))
+    np.testing.assert_array_equal(seen.actions[:, :, :, 1], (trace.knobs[1:, 1] / 20).transpose(2, 0, 1))
 
 
 def test_a_run_in_real_time_counts_the_ticks_that_went_by() -> None:
@@ -249,8 +249,8 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
         (["--out", "x.parquet"], "agents: none given"),
         (["--agents", "random:0", "--out", "x.parquet"], "agents = 'random:0'"),
         (["--agents", "random:2,captain,random:5", "--out", "x.parquet"], "'random' is named twice"),
-        (["--agents", "random", "--out", "x.csv"], "accepted: NAME-vN"),
-        (["--agents", "random", "--out", "x"], "accepted: NAME-vN"),
+        (["--agents", "random", "--out", "x.csv"], "expected NAME-vN"),
+        (["--agents", "random", "--out", "x"], "expected NAME-vN"),
         (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "expected one of simulator, node"),
         (["--agents", "random", "--name", "sp", "--out", "x.parquet"], "needs a --backend of real UPFs"),
         (["--agents", "random", "--scenario", "nowhere", "--out", "x.parquet"], "scenarios: unknown name 'nowhere'"),
@@ -296,11 +296,11 @@ def assert_consistent(episode: Episode, slices: SliceSet, context: Context, weig
     held = knobs.values.transpose(2, 0, 1)
     none = Knobs.none(len(slices))
     first = none.values[None, ..., 0]
-    course = Course(
+    trace = Trace(
         episode.telemetry[..., None], episode.node[..., None], episode.valid[..., None],
         np.concatenate([first, held])[..., None],
     )  # fmt: skip
-    seen = look_back(course, slices, context, weights)
+    seen = relabel(trace, slices, context, weights)
     np.testing.assert_allclose(seen.observations[0], episode.observations, atol=1e-4)
     np.testing.assert_allclose(seen.rewards[0], episode.rewards, atol=1e-3)
     decided = ~episode.decisions["held"]

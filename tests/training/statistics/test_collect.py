@@ -44,14 +44,14 @@ def source(name: str = "table", rows: int = 1 << 17, **columns: Any) -> Source:
     ],
 )
 def test_columns_of_what_there_is(schema: pa.Schema, value: str, unit: str, by: str, loads: dict[str, str]) -> None:
-    found = choose(schema)
-    assert (found.value, found.unit, found.by, found.loads) == (value, unit, by, loads)
+    result = choose(schema)
+    assert (result.value, result.unit, result.by, result.loads) == (value, unit, by, loads)
 
 
 def test_all_of_the_cpu_counts_before_a_part_of_it() -> None:
     names = ["cpu_user_pct", "cpu_system_pct", "cpu_limit_used_pct", "net_packets_n3_received_pps", "delay_us"]
-    found = choose(pa.schema([(name, pa.float64()) for name in names]))
-    assert found.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
+    result = choose(pa.schema([(name, pa.float64()) for name in names]))
+    assert result.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
 
 
 @pytest.mark.parametrize(
@@ -59,11 +59,11 @@ def test_all_of_the_cpu_counts_before_a_part_of_it() -> None:
     [
         (
             {"value": "slice"},
-            "value = slice: accepted: a column of numbers: delay_us, packet_bytes, received_ns, sent_ns",
+            "value = slice: expected a column of numbers: delay_us, packet_bytes, received_ns, sent_ns",
         ),
-        ({"value": "wait_us"}, "value = wait_us: accepted: a column of numbers"),
-        ({"by": "delay_us"}, "by = 'delay_us': accepted: slice, packet_bytes, received_ns, sent_ns, interface, file"),
-        ({"on": ["cpu"]}, "on = 'cpu': accepted: slice, packet_bytes"),
+        ({"value": "wait_us"}, "value = wait_us: expected a column of numbers"),
+        ({"by": "delay_us"}, "by = 'delay_us': expected slice, packet_bytes, received_ns, sent_ns, interface, file"),
+        ({"on": ["cpu"]}, "on = 'cpu': expected slice, packet_bytes"),
     ],
 )
 def test_columns_that_are_not_there(asked: dict[str, Any], told: str) -> None:
@@ -76,7 +76,7 @@ def test_groups_are_in_the_order_that_people_expect() -> None:
     assert in_order(["slice10", "slice9", "slice1", "9", "10"]) == ["9", "10", "slice1", "slice9", "slice10"]
     assert baseline_of(["anomaly", "baseline"]) == "baseline"
     assert baseline_of(["slice1", "slice2"]) == "slice1"
-    with pytest.raises(ConfigError, match="baseline = 'x': accepted: slice1, slice2"):
+    with pytest.raises(ConfigError, match="baseline = 'x': expected slice1, slice2"):
         baseline_of(["slice1", "slice2"], "x")
 
 
@@ -97,49 +97,49 @@ def test_every_delay_is_kept_or_counted(rows: list[tuple[str | None, float | Non
         with pytest.raises(ConfigError, match="no row has a delay and a slice"):
             collect([given_rows])
         return
-    found = collect([given_rows])
-    assert (found.read, found.missing) == (len(good), len(rows) - len(good))
-    assert {n: g.tolist() for n, g in found.groups.items()} == {
+    result = collect([given_rows])
+    assert (result.read, result.missing) == (len(good), len(rows) - len(good))
+    assert {n: g.tolist() for n, g in result.groups.items()} == {
         n: sorted(v for m, v in good if m == n) for n in sorted({n for n, _ in good})
     }
-    assert sorted(zip(found.rows["group"], found.rows["delay"], strict=True)) == sorted(good)
+    assert sorted(zip(result.rows["group"], result.rows["delay"], strict=True)) == sorted(good)
 
 
 def test_too_much_is_sampled_at_random_and_said() -> None:
     values = np.arange(100_000.0)
     table = source(rows=7_000, slice=np.where(values % 10 == 0, "few", "many"), delay_us=values)
-    found = collect([table], max_values=20_000, max_rows=3_000)
-    kept = {name: len(group) for name, group in found.groups.items()}
-    assert found.read == 100_000
+    result = collect([table], max_values=20_000, max_rows=3_000)
+    kept = {name: len(group) for name, group in result.groups.items()}
+    assert result.read == 100_000
     assert 10_000 <= sum(kept.values()) <= 20_000
-    assert found.share == 1 / 8
+    assert result.share == 1 / 8
     assert kept["few"] == pytest.approx(0.1 * sum(kept.values()), rel=0.1)
     # Early and late rows are as likely.
-    assert np.median(found.groups["many"]) == pytest.approx(50_000, rel=0.05)
-    assert np.median(found.rows["delay"]) == pytest.approx(50_000, rel=0.1)
-    said = analyse(found, resamples=100).notes
+    assert np.median(result.groups["many"]) == pytest.approx(50_000, rel=0.05)
+    assert np.median(result.rows["delay"]) == pytest.approx(50_000, rel=0.1)
+    said = analyse(result, resamples=100).notes
     assert any(note.startswith("sampled: ") and note.endswith("one in 8") for note in said)
 
 
 def test_rows_are_sampled_from_large_groups_first() -> None:
     sizes = {"few": 100, "many": 90_000, "more": 9_900}
     names = np.random.default_rng(0).permutation(np.repeat(list(sizes), list(sizes.values())))
-    found = collect([source(rows=7_000, slice=names, delay_us=np.arange(len(names)))], on=["slice"], max_rows=3_000)
-    kept = {name: int((found.rows["group"] == name).sum()) for name in sizes}
+    result = collect([source(rows=7_000, slice=names, delay_us=np.arange(len(names)))], on=["slice"], max_rows=3_000)
+    kept = {name: int((result.rows["group"] == name).sum()) for name in sizes}
     assert kept["few"] == 100
     assert 1_500 < sum(kept.values()) <= 3_000
-    assert found.rows_shares == {"few": 1.0, "many": 1 / 64, "more": 1 / 8}
-    for name, share in found.rows_shares.items():
+    assert result.rows_shares == {"few": 1.0, "many": 1 / 64, "more": 1 / 8}
+    for name, share in result.rows_shares.items():
         assert kept[name] == pytest.approx(sizes[name] * share, rel=0.15)
-    said = analyse(found, baseline="few", resamples=100).notes
+    said = analyse(result, baseline="few", resamples=100).notes
     drawn = "drawn at random, of large groups fewer, one in 64 of many"
     assert f"regression on {sum(kept.values()):,} of 100,000 rows, {drawn}" in said
 
 
 def test_sources_can_be_the_groups() -> None:
     tables = [source(name, delay_us=np.arange(5.0) + n) for n, name in enumerate(["light", "heavy"])]
-    found = collect(tables, by=FILE)
-    assert {name: group[0] for name, group in found.groups.items()} == {"heavy": 1.0, "light": 0.0}
+    result = collect(tables, by=FILE)
+    assert {name: group[0] for name, group in result.groups.items()} == {"heavy": 1.0, "light": 0.0}
 
 
 def test_tables_of_another_kind_are_told() -> None:
@@ -149,7 +149,7 @@ def test_tables_of_another_kind_are_told() -> None:
 
 
 def test_columns_with_too_many_values_make_no_groups() -> None:
-    with pytest.raises(ConfigError, match="by = id: more than 40 groups: accepted: a column with fewer"):
+    with pytest.raises(ConfigError, match="by = id: more than 40 groups: expected a column with fewer"):
         collect([source(id=np.arange(100), delay_us=np.arange(100.0))], by="id")
 
 
@@ -158,12 +158,12 @@ def test_columns_with_too_many_values_make_no_groups() -> None:
 
 def test_packet_rate_is_that_of_the_second() -> None:
     received = np.concatenate([np.linspace(0, 9e8, 10), np.linspace(1e9, 1.9e9, 30)]).astype(np.int64)
-    found = collect(
+    result = collect(
         [source(rows=7, slice=["a"] * 40, delay_us=np.arange(40.0), received_ns=received + 5 * 10**18 + 10_000)]
     )
-    assert found.columns.loads == {"packets": "packets_per_s"}
+    assert result.columns.loads == {"packets": "packets_per_s"}
     # Of the last second nine tenths were recorded.
-    assert found.rows["packets"] == pytest.approx([10.0] * 10 + [30.0 / 0.9] * 30, rel=1e-4)
+    assert result.rows["packets"] == pytest.approx([10.0] * 10 + [30.0 / 0.9] * 30, rel=1e-4)
 
 
 def test_the_clocks_of_two_tables_say_nothing_of_each_other() -> None:
@@ -171,8 +171,8 @@ def test_the_clocks_of_two_tables_say_nothing_of_each_other() -> None:
         source(name, slice=["a"] * count, delay_us=np.arange(float(count)), received_ns=np.linspace(0, 1e9 - 1, count))
         for name, count in (("light", 20), ("heavy", 80))
     ]
-    found = collect(tables, by=FILE)
-    rates = {name: found.rows["packets"][found.rows["group"] == name] for name in ("light", "heavy")}
+    result = collect(tables, by=FILE)
+    rates = {name: result.rows["packets"][result.rows["group"] == name] for name in ("light", "heavy")}
     assert rates["light"] == pytest.approx([20.0] * 20, rel=1e-6)
     assert rates["heavy"] == pytest.approx([80.0] * 80, rel=1e-6)
 
@@ -199,12 +199,12 @@ def moreira(seconds: int = 30, each: int = 4) -> Delays:
 
 
 def test_latencies_of_a_run_are_spread_over_its_seconds() -> None:
-    found = moreira()
-    assert found.columns.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
+    result = moreira()
+    assert result.columns.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
     expected = np.concatenate([100.0 * qfi + np.repeat(np.arange(30.0), 4) for qfi in (1, 9)])
-    assert found.rows["cpu"].tolist() == expected.tolist()
-    assert "spread evenly" in found.notes[0]
-    regression = analyse(found, resamples=100).regression
+    assert result.rows["cpu"].tolist() == expected.tolist()
+    assert "spread evenly" in result.notes[0]
+    regression = analyse(result, resamples=100).regression
     assert regression is not None
     assert [c.term.name for c in regression.fits[0].coefficients] == ["cpu", "packets", "qfi9"]
 
@@ -221,10 +221,10 @@ def test_latencies_without_resources_are_analysed_alone() -> None:
         qfi=np.full(40, 9, np.int16), condition=["load"] * 20 + ["baseline"] * 20, sequence=np.arange(40),
         latency_ns=np.arange(40),
     )  # fmt: skip
-    found = analyse(collect([table]), resamples=100)
-    assert found.suite.baseline == "baseline"
-    assert found.regression is not None
-    assert [c.term.name for c in found.regression.fits[0].coefficients] == ["load"]
+    result = analyse(collect([table]), resamples=100)
+    assert result.suite.baseline == "baseline"
+    assert result.regression is not None
+    assert [c.term.name for c in result.regression.fits[0].coefficients] == ["load"]
 
 
 def test_episodes_are_what_followed_the_decisions() -> None:
@@ -239,19 +239,19 @@ def test_episodes_are_what_followed_the_decisions() -> None:
         telemetry=telemetry, valid=valid,
     )  # fmt: skip
     facts = {"slices": [{"name": "first"}, {"name": "second"}]}
-    found = collect([Source("x", episode_rows(EpisodeSet((episode,), facts)))])
-    assert {name: group.tolist() for name, group in found.groups.items()} == {"first": [2, 6], "second": [3, 5]}
-    assert found.missing == 2
-    assert set(found.rows["behaviour"]) == {"random"}
+    result = collect([Source("x", episode_rows(EpisodeSet((episode,), facts)))])
+    assert {name: group.tolist() for name, group in result.groups.items()} == {"first": [2, 6], "second": [3, 5]}
+    assert result.missing == 2
+    assert set(result.rows["behaviour"]) == {"random"}
     with pytest.raises(ConfigError, match="telemetry was not kept"):
         collect([Source("x", episode_rows(EpisodeSet((episode,), {})))])
 
 
 def test_groups_of_one_delay_are_left_out_and_said() -> None:
     table = source(slice=["a", "a", "a", "b", "c", "c"], delay_us=np.arange(6.0))
-    found = analyse(collect([table]), resamples=100)
-    assert [d.group for d in found.suite.descriptions] == ["a", "c"]
-    assert "groups of one delay were left out: b" in found.notes
-    assert found.regression is None
+    result = analyse(collect([table]), resamples=100)
+    assert [d.group for d in result.suite.descriptions] == ["a", "c"]
+    assert "groups of one delay were left out: b" in result.notes
+    assert result.regression is None
     with pytest.raises(ConfigError, match="group = 'b': 1 values"):
         analyse(collect([source(slice=["a", "a", "b"], delay_us=np.arange(3.0))]), baseline="b", resamples=100)

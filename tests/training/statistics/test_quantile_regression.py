@@ -35,8 +35,8 @@ def run_like_the_study(seed: int = 0, size: int = 240) -> tuple[np.ndarray, dict
     return delays, {"cpu": cpu, "packets": packets, "qfi": qfi, "traffic_class": traffic}
 
 
-def slopes(found: Regression, index: int = 0) -> dict[str, float]:
-    return {c.term.name: c.slope for c in found.fits[index].coefficients}
+def slopes(result: Regression, index: int = 0) -> dict[str, float]:
+    return {c.term.name: c.slope for c in result.fits[index].coefficients}
 
 
 def test_coefficients_are_those_of_r() -> None:
@@ -99,8 +99,8 @@ def test_no_other_line_fits_better(seed: int, level: float) -> None:
 def test_units_change_nothing_but_the_unit(factor: float) -> None:
     delays, covariates = run_like_the_study()
     plain, scaled = regress(delays, covariates), regress(factor * delays, covariates)
-    for one, other in zip(plain.fits, scaled.fits, strict=True):
-        for own, their in zip(one.coefficients, other.coefficients, strict=True):
+    for item, other in zip(plain.fits, scaled.fits, strict=True):
+        for own, their in zip(item.coefficients, other.coefficients, strict=True):
             assert their.slope == pytest.approx(factor * own.slope, rel=1e-5, abs=1e-7 * factor)
             assert their.p == (None if own.p is None else pytest.approx(own.p, rel=1e-3, abs=1e-6))
 
@@ -109,8 +109,8 @@ def test_table_has_the_form_of_the_published_one() -> None:
     text = resources.files("slicepilot.data.reference").joinpath("moreira_quantile_regression_ns.csv").read_text()
     published = list(csv.DictReader(text.splitlines()))
     delays, covariates = run_like_the_study()
-    found = regress(delays, covariates, {"traffic_class": "Baseline", "qfi": "1"})
-    rows = found.rows()
+    result = regress(delays, covariates, {"traffic_class": "Baseline", "qfi": "1"})
+    rows = result.rows()
     assert [column for column in rows[0] if column in published[0]] == list(published[0])
     assert [row["quantile"] for row in rows] == [float(row["quantile"]) for row in published]
     assert [row["n"] for row in rows] == [int(row["n"]) for row in published]
@@ -120,7 +120,7 @@ def test_table_has_the_form_of_the_published_one() -> None:
     ]
     assert rows[0]["constant_rate_beta"] < -2
     assert rows[0]["constant_rate_p"] < 0.001
-    assert found.references == {"qfi": "1", "traffic_class": "Baseline"}
+    assert result.references == {"qfi": "1", "traffic_class": "Baseline"}
 
 
 def test_beta_of_a_number_is_of_a_standard_deviation() -> None:
@@ -135,47 +135,47 @@ def test_columns_that_say_nothing_new_are_dropped_and_named() -> None:
     # What is far from zero but varies is kept.
     extra["clock"] = 1.7e18 + 1e9 * np.arange(240.0)
     same = np.char.lower(covariates["traffic_class"].astype(str))
-    found = regress(delays, {**covariates, **extra, "condition": same})
-    assert found.dropped["still"] == "constant"
-    assert found.dropped["twice"] == "collinear with cpu"
-    assert len(set(found.dropped) - {"still", "twice"}) == 3  # each level of the same words
-    assert "condition" not in {c.term.covariate for c in found.fits[0].coefficients}
-    assert "clock" in slopes(found)
+    result = regress(delays, {**covariates, **extra, "condition": same})
+    assert result.dropped["still"] == "constant"
+    assert result.dropped["twice"] == "collinear with cpu"
+    assert len(set(result.dropped) - {"still", "twice"}) == 3  # each level of the same words
+    assert "condition" not in {c.term.covariate for c in result.fits[0].coefficients}
+    assert "clock" in slopes(result)
     plain = regress(delays, {**covariates, "clock": extra["clock"]})
-    assert slopes(found) == pytest.approx(slopes(plain), rel=1e-4, abs=1e-9)
+    assert slopes(result) == pytest.approx(slopes(plain), rel=1e-4, abs=1e-9)
 
 
 def test_a_number_that_only_tells_groups_apart_gives_way_to_them() -> None:
     names = np.repeat(["embb", "mmtc", "urllc"], 31)
     sizes = np.repeat([1512.0, 66.0, 218.0], 31)
-    found = regress(np.arange(93.0), {"packet_bytes": sizes, "slice": names}, {"slice": "urllc"}, quantiles=[0.5])
-    assert slopes(found) == pytest.approx({"embb": -62.0, "mmtc": -31.0}, abs=1e-6)
-    assert found.dropped == {"packet_bytes": "collinear with embb, mmtc"}
+    result = regress(np.arange(93.0), {"packet_bytes": sizes, "slice": names}, {"slice": "urllc"}, quantiles=[0.5])
+    assert slopes(result) == pytest.approx({"embb": -62.0, "mmtc": -31.0}, abs=1e-6)
+    assert result.dropped == {"packet_bytes": "collinear with embb, mmtc"}
 
 
 def test_levels_of_one_name_say_what_they_are_levels_of() -> None:
     delays, covariates = run_like_the_study()
     again = {"condition": np.roll(covariates["traffic_class"], 7)}
     references = {"qfi": "1", "traffic_class": "Baseline", "condition": "Baseline"}
-    found = regress(delays, {**covariates, **again}, references)
-    assert {"anomaly", "condition_anomaly", "qfi9"} <= slopes(found).keys()
+    result = regress(delays, {**covariates, **again}, references)
+    assert {"anomaly", "condition_anomaly", "qfi9"} <= slopes(result).keys()
 
 
 def test_words_become_levels_against_the_reference() -> None:
     delays = np.concatenate([np.arange(21.0), np.arange(21.0) + 10])
-    found = regress(delays, {"mode": np.repeat(["live", "shadow"], 21)}, {"mode": "shadow"}, quantiles=[0.5])
-    assert slopes(found) == pytest.approx({"live": -10.0}, abs=1e-6)
-    assert found.fits[0].intercept == pytest.approx(20.0, abs=1e-6)
+    result = regress(delays, {"mode": np.repeat(["live", "shadow"], 21)}, {"mode": "shadow"}, quantiles=[0.5])
+    assert slopes(result) == pytest.approx({"live": -10.0}, abs=1e-6)
+    assert result.fits[0].intercept == pytest.approx(20.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(
     ("delays", "covariates", "references", "told"),
     [
-        (np.ones(9), {"cpu": np.ones(8)}, {}, "cpu: 8 values: accepted: 9, as many as delays"),
-        (np.ones(9), {"cpu": np.full(9, np.nan)}, {}, "cpu: a value is not finite: accepted: numbers"),
-        (np.ones(30), {"id": np.arange(30).astype(str)}, {}, "id: 30 levels: accepted: at most 20, or numbers"),
-        (np.ones(2), {"a": np.asarray(["x", "y"])}, {"a": "z"}, "a = 'z': accepted as reference: x, y"),
-        (np.ones(2), {"cpu": np.arange(2.0)}, {}, "delays: 2 values: accepted: more than 2, the number of terms"),
+        (np.ones(9), {"cpu": np.ones(8)}, {}, "cpu: 8 values: expected 9, as many as delays"),
+        (np.ones(9), {"cpu": np.full(9, np.nan)}, {}, "cpu: a value is not finite: expected numbers"),
+        (np.ones(30), {"id": np.arange(30).astype(str)}, {}, "id: 30 levels: expected at most 20, or numbers"),
+        (np.ones(2), {"a": np.asarray(["x", "y"])}, {"a": "z"}, "a = 'z': expected a reference of x, y"),
+        (np.ones(2), {"cpu": np.arange(2.0)}, {}, "delays: 2 values: expected more than 2, the number of terms"),
     ],
 )
 def test_bad_input_is_told(delays: Any, covariates: Any, references: Any, told: str) -> None:

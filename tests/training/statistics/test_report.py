@@ -57,9 +57,9 @@ def test_all_that_there_may_be_is_drawn(analysis: Analysis, tmp_path: Path) -> N
 
 
 def test_curves_are_drawn_over_what_varies() -> None:
-    assert [one.name for one in drawings(some())] == ["ecdf", "violin", "lowess"]
+    assert [item.name for item in drawings(some())] == ["ecdf", "violin", "lowess"]
     still = analysed(np.arange(60.0), np.arange(60) % 2, offered_mbps=np.ones(60))
-    assert [one.name for one in drawings(still)] == ["ecdf", "violin"]
+    assert [item.name for item in drawings(still)] == ["ecdf", "violin"]
 
 
 def test_of_many_groups_those_that_differ_most_are_drawn() -> None:

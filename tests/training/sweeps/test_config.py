@@ -56,24 +56,24 @@ def test_samples_are_the_same_each_time_and_inside_their_ranges() -> None:
 
 REFUSED = {
     "field": ({"samplez": 3}, "samplez = 3: unknown field; did you mean samples?"),
-    "no axes": ({"axes": {}}, "axes: none; accepted: at least one"),
+    "no axes": ({"axes": {}}, "axes: none; expected at least one"),
     "empty axis": ({"axes": {"seed": []}}, "axes.seed"),
     "range without samples": (
         {"axes": {"learning_rate": {"low": 1e-4, "high": 1e-3}}},
-        "axes.learning_rate is a range: accepted together with samples",
+        "axes.learning_rate is a range: it needs samples",
     ),
     "range upside down": (
         {"axes": {"learning_rate": {"low": 1.0, "high": 0.1}}, "samples": 2},
-        "low = 1.0, high = 0.1: accepted: low < high",
+        "low = 1.0, high = 0.1: expected low < high",
     ),
     "logarithm": (
         {"axes": {"learning_rate": {"low": 0.0, "high": 0.1, "log": True}}, "samples": 2},
-        "low = 0.0: accepted with log: a positive number",
+        "low = 0.0: expected a positive number with log",
     ),
     "metric": ({"metric": "rewards"}, "metric = 'rewards': did you mean reward?"),
     "metric that does not compare": (
         {"axes": {"reward.sla": [1.0, 2.0]}},
-        "metric = 'reward' with the axis reward.sla: rewards of different weights do not compare; accepted: one of",
+        "metric = 'reward' with the axis reward.sla: rewards of different weights do not compare; expected one of",
     ),
     "too many": ({"axes": {"seed": list(range(200)), "num_envs": list(range(200))}}, "40000 combinations"),
     "ASHA": ({"asha": {"grace_pct": 100}}, "asha.grace_pct = 100"),
@@ -121,12 +121,12 @@ def test_a_folder_holds_the_sweep_as_it_was_begun(tmp_path: Path) -> None:
     assert (again.name, again.config) == (sweep.name, sweep.config)
     weights = yaml.safe_load(Path(again.trials[1].config.reward).read_text())
     assert weights["sla"] == 2.0
-    with pytest.raises(ConfigError, match="has a sweep; accepted: another folder, or --resume"):
+    with pytest.raises(ConfigError, match="has a sweep; expected another folder, or --resume"):
         new_sweep("mine", tmp_path / "sweep", sweep_of())
 
 
 def test_what_is_no_sweep_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no sweep\.json; accepted: a sweep's folder"):
+    with pytest.raises(ConfigError, match=r"no sweep\.json; expected a sweep's folder"):
         read_sweep(tmp_path)
     (tmp_path / "sweep.json").write_text("{")
     with pytest.raises(ConfigError, match=r"sweep\.json is damaged"):

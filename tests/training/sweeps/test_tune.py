@@ -85,10 +85,10 @@ def tune(tmp_path: Path) -> Iterator[Callable[..., Tune]]:
         return started[-1]
 
     yield start
-    for one in started:
-        if one.process.poll() is None:
-            os.killpg(one.process.pid, signal.SIGKILL)
-            one.process.wait()
+    for item in started:
+        if item.process.poll() is None:
+            os.killpg(item.process.pid, signal.SIGKILL)
+            item.process.wait()
 
 
 def write_sweep(folder: Path, training: dict[str, Any], **sweep: Any) -> None:
@@ -102,8 +102,8 @@ def runs_of(folder: Path) -> dict[str, Any]:
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("slicepilot")
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id])
-    return {run.info.run_id: run for run in found}
+    result = client.search_runs([experiment.experiment_id])
+    return {run.info.run_id: run for run in result}
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_a_killed_worker_costs_its_own_work_only(tmp_path: Path, tune: Callable[
 
     reports = read_reports(first)
     assert reports[: len(before)] == before, "what had been reported stays"
-    assert [one["steps"] for one in reports] == sorted({one["steps"] for one in reports}), "it did not begin again"
+    assert [item["steps"] for item in reports] == sorted({item["steps"] for item in reports}), "it did not begin again"
     record = PolicyBundle.load(Path(document["bundle"])).training
     assert record.env_steps >= STEPS
     best = max(trials, key=lambda trial: float(trial["metric"]))
@@ -218,7 +218,7 @@ BAD_INPUT = {
     "nothing": ((), "config = None: give -c with a name or a file, or --resume with a sweep's folder"),
     "both": (("-c", "ppo-smoke", "--resume", "there"), "config = 'ppo-smoke': give -c"),
     "name": (("-c", "ppo-smok"), "sweeps: unknown name 'ppo-smok'; did you mean ppo-smoke"),
-    "no sweep": (("--resume", "not/there"), "resume = 'not/there': no sweep.json; accepted: a sweep's folder"),
+    "no sweep": (("--resume", "not/there"), "resume = 'not/there': no sweep.json; expected a sweep's folder"),
     "client": (("-c", "untracked.yaml", "--out", "client", "--address", "ray://127.0.0.1:10001"), "address = 'ray://"),
     "nobody": (("-c", "untracked.yaml", "--out", "nobody", "--address", "127.0.0.1:1"), "address = '127.0.0.1:1': "),
 }

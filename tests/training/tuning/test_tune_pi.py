@@ -52,7 +52,7 @@ def test_command_writes_gains_with_their_provenance(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--lanes", "0"), "lanes: 0; accepted: 1 or more"),
+        (("--lanes", "0"), "lanes: 0; expected 1 or more"),
         (("--mixture", "nowhere"), "mixtures: unknown name 'nowhere'"),
     ],
 )

@@ -62,16 +62,16 @@ def offline_config_of(checkpoint: Checkpoint) -> OfflineConfig:
         return OfflineConfig.of(checkpoint.config["offline"], "checkpoint: config")
     algorithm = checkpoint.config.get("algorithm")
     if not is_offline(checkpoint) or algorithm == "bc":
-        raise ConfigError(f"finetune: a run of {algorithm!r}: accepted: one of train --offline by td3-bc, cql, iql")
+        raise ConfigError(f"finetune: a run of {algorithm!r}: expected one of train --offline by td3-bc, cql, iql")
     return OfflineConfig.of(checkpoint.config, "checkpoint: config")
 
 
-class Pupil:
+class FinetuneLearner:
     """Who learns: the offline learner, what was logged, and the policies before and now.
 
     Attributes:
         rounds: that the checkpoint knows of.
-        policies: by name, the ``offline`` one as it was and the ``fine-tuned`` one as it is, an average over the last
+        policies: by name, the ``offline`` policy as it was and the ``fine-tuned`` policy now, an average over the last
             updates as in offline training; on the CPU.
     """
 
@@ -143,9 +143,9 @@ class Pupil:
             if goes_on:
                 self._offline.load_state_dict(start.policy["offline"])
         except (KeyError, ValueError, RuntimeError) as error:
-            raise ConfigError("checkpoint: its network is not the one this version builds from its config") from error
+            raise ConfigError("checkpoint: its network is not what this version builds from its config") from error
         if not goes_on:
-            # The policy of the offline run's bundle until its first update, then an average of new ones alone.
+            # The policy of the offline run's bundle until its first update, then an average of new updates alone.
             if start.updates % AVERAGED_UPDATES:
                 self.average.update()
             self._offline = copy.deepcopy(self.average.policy).cpu()
