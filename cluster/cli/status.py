@@ -15,7 +15,7 @@ MOST_NAME = 24
 def status(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of the agents.")] = "slicepilot-system",
     kubeconfig: Annotated[
-        Path | None, typer.Option(help="Kubeconfig file [default: KUBECONFIG, then ~/.kube/config].")
+        Path | None, typer.Option(help="Kubeconfig file (default: KUBECONFIG, then ~/.kube/config).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
