@@ -65,9 +65,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "bench probe": {"": bench.ProbeBench},
     "bench upf": {"": bench.UpfBench},
     "bench reaction": {"": bench.ReactionBench},
-    "bench readers": {"": bench.ReadersBench},
-    "bench scrape": {"": bench.ScrapeBench},
-    "bench shadow": {"": bench.ShadowBench},
     "bench soak": {"": bench.SoakBench},
 }
 NOTES = {
@@ -80,7 +77,6 @@ NOTES = {
     "dataset import": "Exit code 2: a file is unusable; the others are imported.",
     "dataset analyse": "[Statistics](statistics.md) defines each figure.",
     "dataset estimate": "[Offline evaluation](evaluation-offline.md) says how far to trust each estimator.",
-    "bench readers": "Exit code 1: the two readers disagree.",
     "bench soak": "Exit code 1: a failure or a crash.",
 }
 

@@ -132,12 +132,8 @@ COMMANDS = {
         "Estimate the reward per control period of policies from recorded data, with intervals and coverage.",
     ),
     "bench sim": Command(
-        "slicepilot.cli.bench.simulator:sim",
+        "slicepilot.cli.bench_sim:sim",
         "Measure environment steps per second of the simulator, with decoding, encoding and reward.",
-    ),
-    "bench readers": Command(
-        "slicepilot.cli.bench.readers:readers",
-        "Measure time and memory to summarise a forwarding file, compared with pandas.",
     ),
 }
 

@@ -51,14 +51,6 @@ BACKEND = BackendPlugin(
             f"{_HERE}.cli.bench_reaction:reaction",
             "Measure the time from a burst until the priority slice's p99 delay is inside its bound again.",
         ),
-        "bench scrape": Command(
-            f"{_HERE}.cli.bench_scrape:scrape",
-            "Measure the loop's p99 with and without many clients that scrape its metrics.",
-        ),
-        "bench shadow": Command(
-            f"{_HERE}.cli.bench_shadow:shadow",
-            "Measure the cost of a controller in shadow: writes to knobs, CPU time, throughput and delay of the UPFs.",
-        ),
         "bench soak": Command(
             f"{_HERE}.cli.bench_soak:soak",
             "Run a live controller under injected faults, and measure its survival and memory growth.",

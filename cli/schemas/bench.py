@@ -4,7 +4,7 @@ from typing import Literal
 
 from slicepilot.configs.documents import Document
 
-from .shared import Ends, Mean, Median, Quantiles
+from .shared import Ends, Median, Quantiles
 
 
 class SimulatorSpeed(Document):
@@ -126,79 +126,6 @@ class ReactionBench(Document):
     bound_ms: float
     """Bound on the 99th percentile of the delay in windows of 10 ms."""
     agents: list[AgentReaction]
-
-
-ReaderCost = dict[Literal["seconds", "work_s", "cpu_s", "peak_mib"], float]
-TurnRatio = dict[Literal["median", "low", "high"], float]
-
-
-class SliceSummary(Document):
-    """Delays of a slice in µs."""
-
-    count: int
-    mean_us: float
-    p50: float
-    p90: float
-    p95: float
-    p99: float
-    p999: float
-
-
-class ReadersBench(Document):
-    """Time and memory to summarise a forwarding file, with slicepilot and with pandas."""
-
-    bytes: int
-    cpus: int
-    repetitions: int
-    slicepilot: ReaderCost
-    """Medians; `work_s` is without imports."""
-    pandas: ReaderCost
-    time_ratio: TurnRatio
-    """Ratio of pandas to slicepilot, by repetition."""
-    work_time_ratio: TurnRatio
-    cpu_ratio: TurnRatio
-    memory_ratio: TurnRatio
-    rows: int
-    counts_equal: bool
-    """Whether both counted the same packets."""
-    largest_quantile_error: float
-    met: dict[Literal["seconds", "peak_mib", "time_ratio", "memory_ratio"], bool]
-    """Whether each target was met."""
-    slices: dict[str, SliceSummary]
-
-
-class ScrapeRatio(Document):
-    """A ratio over turns."""
-
-    median: float
-    ci95: Ends
-    turns: list[float]
-
-
-class ScrapeBench(Document):
-    """The loop's time while many clients read its metrics."""
-
-    concurrent: int
-    """Simultaneous scrapes."""
-    answered: int
-    """Scrapes that were answered in full."""
-    p99_us: dict[Literal["quiet", "scraped"], float]
-    """Time of a tick: median over turns of its 99th percentile."""
-    scraped_over_quiet: ScrapeRatio
-
-
-class ShadowBench(Document):
-    """Cost of a controller in shadow for the node that it watches."""
-
-    shadow_s: float
-    writes: int
-    """Writes to knobs in shadow, as the kernel counts them: 0."""
-    live_writes: int
-    """Writes of some seconds in live, for comparison."""
-    cpu_pct: dict[Literal["loop", "publisher", "total"], Mean]
-    """CPU time, of one core."""
-    shadow_over_none: dict[Literal["priority_carried", "others_carried", "priority_delay_p99"], Mean]
-    """Ratio of figures with a controller in shadow to those without."""
 
 
 class SoakFailure(Document):

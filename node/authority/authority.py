@@ -1,5 +1,5 @@
-"""Which knobs act on a slice's packets, as far as it can be told by looking: what is not there, and what would be moved
-in vain. What only traffic tells is measured (`slicepilot.node.check.load`) or tried (`slicepilot.node.check.trial`)."""
+"""Which knobs act on a slice's packets, by inspection: what is not there, and what would be moved
+in vain. What only traffic shows is measured (`slicepilot.node.check.load`) or tried (`slicepilot.node.check.trial`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slicepilot.node.find.known import known
 from slicepilot.node.find.locate import Located
 from slicepilot.node.find.xdp import forwards_in_xdp
 
-from .own_group import needs_one, place_for
+from .own_group import group_path, needs_own_group
 from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
 
@@ -38,20 +38,20 @@ class Authority:
 
 
 def authority(
-    target: SliceTargets, found: Located, points: SlicePoints, n3: str | None = None, own_group: str | None = None
+    target: SliceTargets, located: Located, points: SlicePoints, n3: str | None = None, own_group: str | None = None
 ) -> dict[KnobName, Authority]:
     """Of all knobs of a slice.
 
     Args:
         target: where they are.
-        found: its UPF.
+        located: its UPF.
         points: where it is measured.
         n3: the UPF's own interface for N3, where it is measured elsewhere.
         own_group: what a group of its own is called after our prefix, where it may be given one; None: it may not.
     """
     n3 = n3 or points.n3.device
-    limit, nice = _cpu(target, found, n3, own_group, points.ports is not None)
-    egress = _egress(target, found, points, n3)
+    limit, nice = _cpu(target, located, n3, own_group, points.ports is not None)
+    egress = _egress(target, located, points, n3)
     found_of: dict[KnobName, Authority] = {"cpu_limit_mcpu": limit, "nice": nice, "egress_mbps": egress}
     for knob in target.left:
         found_of[knob] = Authority(False, "left alone: the configuration says so")
@@ -68,56 +68,60 @@ def can_be_limited(group: Path | None) -> bool:
 
 def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
     """Knobs that do not act."""
-    return frozenset(knob for knob, one in answers.items() if not one.moves)
+    return frozenset(knob for knob, answer in answers.items() if not answer.moves)
 
 
-def _cpu(target: SliceTargets, found: Located, n3: str, own: str | None, service: bool) -> tuple[Authority, Authority]:
+def _cpu(
+    target: SliceTargets, located: Located, n3: str, own: str | None, service: bool
+) -> tuple[Authority, Authority]:
     """Of the CPU limit, and of the nice level, which is the group's weight."""
-    one = _group(target, found, own)
-    if one.moves and not service and (what := in_softirqs(found, n3)) is not None:
-        threads = threads_of(found, n3)
+    answer = _group(target, located, own)
+    if answer.moves and not service and (what := in_softirqs(located, n3)) is not None:
+        threads = threads_of(located, n3)
         if not threads:
-            one = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
-        elif outside(found, threads) and own is None:
-            one = Authority(False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP}")
+            answer = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
+        elif outside(located, threads) and own is None:
+            answer = Authority(False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP}")
         else:
             # A quota stops tasks on their way back to user space, where kernel threads never are (kernel/sched/fair.c,
             # task_throttle_setup_work). Before Linux 6.18 it would stop them with packets in their hands.
             why = f"{what}, in {named(threads)}: from Linux 6.18 on a CPU limit does not stop kernel threads"
             limit = Authority(False, why)
-            where = "once they are in its cgroup: " + ALLOWED if outside(found, threads) else "which are in its cgroup"
-            return limit, dataclasses.replace(one, why=f"{what}, in {named(threads)}, {where}")
-    if one.moves and target.weighs_pod:
-        return one, dataclasses.replace(one, why=f"{one.why}; the weight is that of its pod, the group above")
-    return one, one
+            where = (
+                "once they are in its cgroup: " + ALLOWED if outside(located, threads) else "which are in its cgroup"
+            )
+            return limit, dataclasses.replace(answer, why=f"{what}, in {named(threads)}, {where}")
+    if answer.moves and target.weighs_pod:
+        return answer, dataclasses.replace(answer, why=f"{answer.why}; the weight is that of its pod, the group above")
+    return answer, answer
 
 
-def _group(target: SliceTargets, found: Located, own: str | None) -> Authority:
+def _group(target: SliceTargets, located: Located, own: str | None) -> Authority:
     """Of whatever is a process's in its group."""
-    kind = known(found.process)
+    kind = known(located.process)
     polls = kind is not None and kind.work == "polling"
-    if needs_one(found):
-        shared = found.others[0] if found.others else None
+    if needs_own_group(located):
+        shared = located.others[0] if located.others else None
         lack = (
-            f"{found.process} is in no CPU cgroup of its own"
+            f"{located.process} is in no CPU cgroup of its own"
             if shared is None
             else f"it shares its cgroup with {shared}, which a limit would hold back as well"
         )
         if own is None or polls:
             return Authority(False, lack if polls else f"{lack}; {WOULD_HELP}")
         try:
-            place = place_for(own, found.cgroup)
+            path = group_path(own, located.cgroup)
         except ActuatorError as error:
             return Authority(False, f"{lack}, and cannot be given one: {error}")
-        return Authority(True, f"once {found.process} is in a group of its own: {ALLOWED} to {place}")
-    assert found.cgroup is not None
+        return Authority(True, f"once {located.process} is in a group of its own: {ALLOWED} to {path}")
+    assert located.cgroup is not None
     if target.cgroup is None:
-        return Authority(False, _without_controller(found.cgroup))
+        return Authority(False, _without_controller(located.cgroup))
     if kind is not None and polls:
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
         )
-    where = f"{found.process} is in {found.cgroup}"
+    where = f"{located.process} is in {located.cgroup}"
     return Authority(True, where if kind is None else f"{kind.name} forwards in its process; {where}")
 
 
@@ -129,14 +133,14 @@ def _without_controller(group: Path) -> str:
     )
 
 
-def _egress(target: SliceTargets, found: Located, points: SlicePoints, n3: str) -> Authority:
+def _egress(target: SliceTargets, located: Located, points: SlicePoints, n3: str) -> Authority:
     device = target.egress_device
     if device is None:
         return Authority(False, "no interface is known by which it sends towards N6")
     service = points.ports is not None
     if device == n3 and not service:
         return Authority(False, f"{device} is N3 as well: a limit would hold back both directions")
-    if not service and forwards_in_xdp(found, n3):
+    if not service and forwards_in_xdp(located, n3):
         return Authority(False, f"XDP on {n3} sends packets on by itself, past the queue of {device}")
     choice = paced_by(target)
     if choice.throttle is not None and not lacking(["CAP_SYS_ADMIN"]):
@@ -155,5 +159,5 @@ def _egress(target: SliceTargets, found: Located, points: SlicePoints, n3: str) 
             RootQdisc(route, device).check()
     except ActuatorError as error:
         return Authority(False, str(error))
-    told = f"; {choice.why}" if choice.why else ""
-    return Authority(True, f"{device} has its default qdisc, and an HTB can take its place{told}")
+    text = f"; {choice.why}" if choice.why else ""
+    return Authority(True, f"{device} has its default qdisc, and an HTB can take its place{text}")

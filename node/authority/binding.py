@@ -36,31 +36,31 @@ class Binding:
         self.cpus = cpus_of(around.values())
         self._cpus_at_start = len(self.cpus)
 
-    def look(self, found: Mapping[str, Located], threads: FloatArray) -> list[str]:
+    def look(self, located: Mapping[str, Located], threads: FloatArray) -> list[str]:
         """Look anew, some 50 us a slice; what binds more than at the start, and why.
 
         Args:
-            found: where the UPFs are; of one that has gone what was seen last stands.
+            located: where the UPFs are; for one that has gone the last look counts.
             threads: CPUs that each UPF can use, (S, 1), in the order of slices; filled in.
         """
-        told = []
+        text = []
         for name, own in self._threads.items():
-            one = found[name]
+            item = located[name]
             with contextlib.suppress(ProcessLookupError, ActuatorError):
-                self._around[name] = around = surroundings(one.process.pid, one.cgroup, name in self._moving)
+                self._around[name] = around = surroundings(item.process.pid, item.cgroup, name in self._moving)
                 self._now[name] = now = min(own, around.usable)
                 if now < self._start[name]:
-                    told.append(f"{name}: can use {now:g} CPUs, {self._start[name]:g} at the start: {_why(around)}")
+                    text.append(f"{name}: can use {now:g} CPUs, {self._start[name]:g} at the start: {_why(around)}")
         threads[:, 0] = np.fromiter(self._now.values(), np.float32)
         self.cpus = cpus_of(self._around.values())
         if len(self.cpus) < self._cpus_at_start:
-            told.append(f"CPUs that the slices may use: {len(self.cpus)}, {self._cpus_at_start} at the start")
-        return told
+            text.append(f"CPUs that the slices may use: {len(self.cpus)}, {self._cpus_at_start} at the start")
+        return text
 
 
 def cpus_of(around: Iterable[Surroundings]) -> frozenset[int]:
     """Numbers of the CPUs that UPFs may use, all together."""
-    return frozenset[int]().union(*(one.allowed for one in around))
+    return frozenset[int]().union(*(item.allowed for item in around))
 
 
 def _why(around: Surroundings) -> str:

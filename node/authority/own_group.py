@@ -21,12 +21,12 @@ OPEN = {
 }
 
 
-def needs_one(found: Located) -> bool:
+def needs_own_group(located: Located) -> bool:
     """Whether nothing can be limited but others would feel it: it is in the root group, or not alone in its own."""
-    return found.cgroup is None or bool(found.others)
+    return located.cgroup is None or bool(located.others)
 
 
-def place_for(label: str, home: Path | None, hierarchy: CpuHierarchy | None = None) -> Path:
+def group_path(label: str, home: Path | None, hierarchy: CpuHierarchy | None = None) -> Path:
     """Where a group for a UPF can be made.
 
     Below the one that it is in, whose limits go on binding it. A group of version 2 that has processes cannot hand

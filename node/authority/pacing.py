@@ -1,7 +1,7 @@
 """Whether Cilium's entry of a pod is to be its slice's egress rate.
 
 What Cilium holds back waits at the host's own devices. Where packets are counted for the last time before that, neither
-the wait nor what is dropped is in any figure: an agent would not see what its rate does, and the guard not whom it
+the wait nor what is dropped is in any figure: an agent would not see what its rate does, nor the guard which slice it
 starves. There a shaper in the pod is taken instead, as long as nobody wants it otherwise: it comes before the last
 point, and what it lets through Cilium has nothing to hold back of.
 """
@@ -35,7 +35,7 @@ def seen(points: SlicePoints, netns: Path | None) -> bool:
     if last is None or last.direction == "egress":
         return False
     try:
-        here = {namespaces.identity(one) for one in (OWN, netns) if one is not None}
+        here = {namespaces.identity(item) for item in (OWN, netns) if item is not None}
         return namespaces.identity(last.netns) not in here
     except OSError:
         return False

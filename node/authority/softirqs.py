@@ -13,45 +13,45 @@ from slicepilot.node.find.napi import napi_threads, napis
 from slicepilot.node.find.xdp import forwards_in_xdp
 
 
-def in_softirqs(found: Located, n3: str) -> str | None:
+def in_softirqs(located: Located, n3: str) -> str | None:
     """What hands a UPF's packets on in the context in which its N3 takes them; None where its process does."""
-    if forwards_in_xdp(found, n3):
+    if forwards_in_xdp(located, n3):
         return f"XDP on {n3} forwards packets"
-    kind = known(found.process)
+    kind = known(located.process)
     return f"{kind.name} forwards" if kind is not None and kind.work == "softirq" else None
 
 
-def threads_of(found: Located, n3: str) -> list[int]:
+def threads_of(located: Located, n3: str) -> list[int]:
     """The kernel threads that take packets from a UPF's N3; none where softirqs do."""
     with contextlib.suppress(OSError):
-        return napi_threads(found.netns, n3)
+        return napi_threads(located.netns, n3)
     return []
 
 
-def outside(found: Located, threads: list[int]) -> list[int]:
+def outside(located: Located, threads: list[int]) -> list[int]:
     """Those of the threads that are not in the UPF's CPU cgroup."""
-    return [one for one in threads if _group(one) != found.cgroup]
+    return [item for item in threads if _group(item) != located.cgroup]
 
 
-def proposal(found: Located, n3: str) -> str | None:
+def proposal(located: Located, n3: str) -> str | None:
     """What would give a weight authority over a UPF whose N3 is polled in softirqs; None where it has it."""
     try:
-        there = napis(found.netns, n3)
+        present = napis(located.netns, n3)
     except OSError:
         return None
-    if not there:
+    if not present:
         return (
             f"its packets are handled in softirqs, and {n3} has no NAPI of its own that a thread could be had for, as "
             "far as the kernel says (from Linux 6.8 on; a veth has one with native XDP or GRO)"
         )
-    threads = [one.thread for one in there if one.thread is not None]
+    threads = [item.thread for item in present if item.thread is not None]
     if not threads:
         return (
             "its packets are handled in softirqs; threads can do that, and a weight acts on those that are in its "
-            f"cgroup: {_switch_on(found, n3)}, then move napi/{n3}-* there"
+            f"cgroup: {_switch_on(located, n3)}, then move napi/{n3}-* there"
         )
-    moves = [f"echo {one} > {shlex.quote(f'{found.cgroup}/cgroup.procs')}" for one in outside(found, threads)]
-    if not moves or found.cgroup is None:
+    moves = [f"echo {item} > {shlex.quote(f'{located.cgroup}/cgroup.procs')}" for item in outside(located, threads)]
+    if not moves or located.cgroup is None:
         return None
     return f"in its cgroup a weight would act on {named(threads)}: {' && '.join(moves)}"
 
@@ -61,10 +61,10 @@ def named(threads: list[int]) -> str:
     return f"the threads of N3's NAPI ({', '.join(map(str, threads))})"
 
 
-def _switch_on(found: Located, n3: str) -> str:
+def _switch_on(located: Located, n3: str) -> str:
     """A command for a shell: sysfs shows the interfaces of the namespace that it was mounted in."""
     inner = shlex.quote('mount -t sysfs none /sys && echo 1 > "/sys/class/net/$0/threaded"')
-    return f"nsenter --net=/proc/{found.process.pid}/ns/net unshare --mount sh -c {inner} {shlex.quote(n3)}"
+    return f"nsenter --net=/proc/{located.process.pid}/ns/net unshare --mount sh -c {inner} {shlex.quote(n3)}"
 
 
 def _group(thread: int) -> Path | None:

@@ -55,8 +55,8 @@ class Load:
             return "no packet has come by N3"
         if not self.left:
             return f"{self.packets} packets have come by N3, none has left: no session, or another way out"
-        told = f"{self.offered_mbps:.1f} Mbit/s in, {self.carried_mbps:.1f} out"
-        return told if self.match_ratio is None else f"{told}, {100 * self.match_ratio:.1f}% recognised"
+        text = f"{self.offered_mbps:.1f} Mbit/s in, {self.carried_mbps:.1f} out"
+        return text if self.match_ratio is None else f"{text}, {100 * self.match_ratio:.1f}% recognised"
 
     def _of_service(self) -> str:
         if not self.packets:
@@ -78,8 +78,8 @@ def watch(source: KernelSource, seconds: float, meanwhile: Callable[[], object] 
     loads = [_load(*pair, took_s) for pair in zip(before["slices"], summary(source, None, 1.0)["slices"], strict=True)]
     joined = source.packets.slices["n3"]["joined"] - joined
     return [
-        load if one.ports is None else dataclasses.replace(load, joined=int(more))
-        for load, one, more in zip(loads, source.packets.points, joined, strict=False)
+        load if item.ports is None else dataclasses.replace(load, joined=int(more))
+        for load, item, more in zip(loads, source.packets.points, joined, strict=False)
     ]
 
 

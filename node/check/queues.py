@@ -35,9 +35,9 @@ def queues(backend: NodeBackend) -> Iterator[Mapping[str, Passed]]:
         return
     with PacketProbe(points) as probe:
         yield passed
-        for index, one in enumerate(points):
-            assert one.n6 is not None
-            passed[one.name] = Passed(one.n6.device, int(probe.slices["exit"][index, AT_N6]["packets"]))
+        for index, item in enumerate(points):
+            assert item.n6 is not None
+            passed[item.name] = Passed(item.n6.device, int(probe.slices["exit"][index, AT_N6]["packets"]))
 
 
 def _at_queue(points: SlicePoints, target: SliceTargets) -> SlicePoints | None:

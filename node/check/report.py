@@ -25,7 +25,7 @@ from .trial import Effect
 
 # Of packets that left, those that came by the queue; a shaper that holds back less than half is not the slice's.
 LEAST_SHARE = 0.5
-# Of a service's requests, those that were not timed by themselves; with more the delay is told to be of the others.
+# Of a service's requests, those that were not timed by themselves; above that a note says so.
 MOST_JOINED = 0.05
 
 
@@ -66,7 +66,7 @@ def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
 
 
 def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:
-    around, found = backend.around[name], backend.found[name]
+    around, located = backend.around[name], backend.located[name]
     notes = [] if load.left else [str(load)]
     learned = backend.learning.learned(name)
     if learned is not None and not learned.ever:
@@ -89,9 +89,9 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
         answers["egress_mbps"] = _by_queue(answers["egress_mbps"], load, passed[name])
     if load.joined is not None:
         notes += _untimed(load)
-    elif in_softirqs(found, backend.n3[name]) or load.elsewhere:
-        notes += filter(None, [proposal(found, backend.n3[name])])
-    return SliceReport(name, str(found.process), load, answers, tuple(notes), learned)
+    elif in_softirqs(located, backend.n3[name]) or load.elsewhere:
+        notes += filter(None, [proposal(located, backend.n3[name])])
+    return SliceReport(name, str(located.process), load, answers, tuple(notes), learned)
 
 
 def _limits(backend: NodeBackend, name: str) -> list[str]:
@@ -100,8 +100,8 @@ def _limits(backend: NodeBackend, name: str) -> list[str]:
     target, least = backend.targets[index], backend.spec.least_limit_mcpu
     if target.cgroup is None or awaited(target.cgroup) or "cpu_limit_mcpu" in target.fixed:
         return []
-    if (found := limit_mcpu(CpuGroup.at(target.cgroup))) < math.inf:
-        notes.append(f"its CPU limit is {found:g} mCPU as found: control takes it over, and puts it back")
+    if (located := limit_mcpu(CpuGroup.at(target.cgroup))) < math.inf:
+        notes.append(f"its CPU limit is {located:g} mCPU as found: control takes it over, and puts it back")
     if backend.slices.bound("cpu_limit_mcpu", 0)[index, 0] < least:
         period = f"{backend.spec.quota_period_ms:g} ms"
         notes.append(f"CPU limits below {least:g} mCPU are set as {least:g}: the least quota is 1 ms, here in {period}")
@@ -124,24 +124,24 @@ def _untimed(load: Load) -> list[str]:
     assert load.joined is not None
     if load.joined <= MOST_JOINED * load.packets:
         return []
-    told = f"of {load.packets} packets of requests, {load.joined} came while an earlier one of their conversation had"
-    return [f"{told} no answer, long or pipelined: the delay is that of the first of several, up to the first answer"]
+    text = f"of {load.packets} packets of requests, {load.joined} came while an earlier one of their conversation had"
+    return [f"{text} no answer, long or pipelined: the delay is that of the first of several, up to the first answer"]
 
 
-def _by_queue(one: Authority, load: Load, passed: Passed) -> Authority:
-    """A verdict on egress likewise."""
+def _by_queue(entry: Authority, load: Load, passed: Passed) -> Authority:
+    """A verdict on egress in the light of the packets in its queue."""
     if load.left < LEAST_PACKETS:
-        return one
+        return entry
     seen = f"of {load.left} packets that left, {passed.packets} came by the queue of {passed.device}"
-    if one.moves and passed.packets < LEAST_SHARE * load.left:
+    if entry.moves and passed.packets < LEAST_SHARE * load.left:
         return Authority(False, f"{seen}: the others go past it")
-    return one if one.moves else dataclasses.replace(one, why=f"{one.why}: {seen}")
+    return entry if entry.moves else dataclasses.replace(entry, why=f"{entry.why}: {seen}")
 
 
-def _by_load(one: Authority, load: Load) -> Authority:
+def _by_load(entry: Authority, load: Load) -> Authority:
     """A verdict on a CPU knob in the light of what was measured."""
-    if not one.moves or load.cpu_use_mcpu is None:
-        return one
+    if not entry.moves or load.cpu_use_mcpu is None:
+        return entry
     if load.elsewhere:
         return Authority(
             False,
@@ -149,5 +149,5 @@ def _by_load(one: Authority, load: Load) -> Authority:
             "elsewhere, in softirqs, which no cgroup is charged for",
         )
     if load.cpu_us_per_packet is not None:
-        return dataclasses.replace(one, why=f"its process uses {load.cpu_us_per_packet:.1f} us of CPU time a packet")
-    return dataclasses.replace(one, why=f"{one.why}; not measured, for want of traffic")
+        return dataclasses.replace(entry, why=f"its process uses {load.cpu_us_per_packet:.1f} us of CPU time a packet")
+    return dataclasses.replace(entry, why=f"{entry.why}; not measured, for want of traffic")

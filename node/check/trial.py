@@ -173,7 +173,7 @@ def try_knobs(node: Node, agent: TrialAgent) -> dict[str, dict[KnobName, Effect]
     )
     serve(node, config, max_ticks=agent.ticks, agent=agent)
     names = node.backend.slices.names
-    found: dict[str, dict[KnobName, Effect]] = {name: {} for name in names}
+    located: dict[str, dict[KnobName, Effect]] = {name: {} for name in names}
     for step, effect in agent.effects.items():
-        found[names[step.slice]][KNOB_FIELDS[step.knob]] = effect
-    return found
+        located[names[step.slice]][KNOB_FIELDS[step.knob]] = effect
+    return located

@@ -33,16 +33,16 @@ def discover(
     if os.geteuid() != 0:
         raise ConfigError("must run as root to map sockets to processes")
     if out is not None and out.exists():
-        raise ConfigError(f"--out = {out}: is there already; accepted: a new file")
-    found = look()
+        raise ConfigError(f"--out = {out}: exists; expected a new file")
+    result = look()
     if out is not None:
-        _write(out, draft(name or socket.gethostname(), found))
+        _write(out, draft(name or socket.gethostname(), result))
     if as_json:
-        print_json([_document(one) for one in found], list[schema.DiscoveredUpf])
+        print_json([_document(upf) for upf in result], list[schema.DiscoveredUpf])
         return
-    _print(found)
+    _print(result)
     if out is not None:
-        sure = sum(one.confidence == "sure" for one in found)
+        sure = sum(upf.confidence == "sure" for upf in result)
         console.print(f"{out}: {sure} slices; say there what they are promised, then:", highlight=False)
         console.print(f"  slicepilot run --node {out} --seconds 10", highlight=False, soft_wrap=True)
 
@@ -52,44 +52,42 @@ def _write(path: Path, text: str) -> None:
         with path.open("x") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigError(
-            f"--out = {path}: {error.strerror}; accepted: a new file in a folder that is there"
-        ) from error
+        raise ConfigError(f"--out = {path}: {error.strerror}; expected a new file in a folder that is there") from error
 
 
-def _document(one: Any) -> dict[str, Any]:
+def _document(upf: Any) -> dict[str, Any]:
     from slicepilot.configs.text import printable
 
-    told = {
-        "slice": one.name,
-        "pid": one.process.pid,
-        "process": one.process.program or one.process.name,
-        "netns": one.netns_name or str(one.netns),
-        "cgroup": None if one.cgroup is None else str(one.cgroup),
-        "n3": one.devices.n3,
-        "n6": one.devices.n6,
-        "n4": one.devices.n4,
-        "tun": one.devices.tun,
-        "confidence": one.confidence,
+    message = {
+        "slice": upf.name,
+        "pid": upf.process.pid,
+        "process": upf.process.program or upf.process.name,
+        "netns": upf.netns_name or str(upf.netns),
+        "cgroup": None if upf.cgroup is None else str(upf.cgroup),
+        "n3": upf.devices.n3,
+        "n6": upf.devices.n6,
+        "n4": upf.devices.n4,
+        "tun": upf.devices.tun,
+        "confidence": upf.confidence,
     }
-    shown = {key: printable(value) if isinstance(value, str) else value for key, value in told.items()}
-    return shown | {"why": [printable(why) for why in one.why]}
+    shown = {key: printable(value) if isinstance(value, str) else value for key, value in message.items()}
+    return shown | {"why": [printable(why) for why in upf.why]}
 
 
-def _print(found: list[Any]) -> None:
+def _print(result: list[Any]) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
     from slicepilot.configs.text import printable
 
-    if not found:
+    if not result:
         console.print("no UPF found: nothing here takes GTP-U (port 2152) or PFCP (8805), no program is known as one")
-    for one in found:
-        style = "bold" if one.confidence == "sure" else "yellow"
-        line = Text.assemble((one.name, style), f"  {one.process}  ")
-        where = {"netns": one.netns_name, "n3": one.devices.n3, "tun": one.devices.tun, "n6": one.devices.n6}
+    for upf in result:
+        style = "bold" if upf.confidence == "sure" else "yellow"
+        line = Text.assemble((upf.name, style), f"  {upf.process}  ")
+        where = {"netns": upf.netns_name, "n3": upf.devices.n3, "tun": upf.devices.tun, "n6": upf.devices.n6}
         line.append(printable("  ".join(f"{key} {value or '?'}" for key, value in where.items())))
         console.print(line)
-        told = [printable(f"cgroup {one.cgroup}")] if one.cgroup is not None else []
-        for text in [*told, *one.why]:
+        message = [printable(f"cgroup {upf.cgroup}")] if upf.cgroup is not None else []
+        for text in [*message, *upf.why]:
             console.print(Padding(Text(text), (0, 0, 0, 4)))

@@ -13,8 +13,8 @@ from slicepilot.cli.shared.output import console, print_json, progress_bar
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
+    from slicepilot.node.identify.estimate import Estimate
     from slicepilot.node.identify.segments import Segment
-    from slicepilot.node.identify.tell import Told
     from slicepilot.node.live.backend import NodeBackend
     from slicepilot.node.live.stepped import GuardedNode
 
@@ -52,26 +52,25 @@ def identify(
     from slicepilot.data.files import replace_file
     from slicepilot.env.simulator.hardware import Hardware
     from slicepilot.node.config.spec import NodeSpec
-    from slicepilot.node.identify.document import document
+    from slicepilot.node.identify.estimate import document, estimate_hardware, known_facts
     from slicepilot.node.identify.segments import MEASURE_S, SETTLE_S
-    from slicepilot.node.identify.tell import known_facts, tell
     from slicepilot.node.live.stepped import open_live
     from slicepilot.training.calibration.fitting import GENERATIONS
 
     if not out.parent.is_dir() or out.is_dir():
-        raise ConfigError(f"--out = {out}: accepted: a file in a folder that is there")
+        raise ConfigError(f"--out = {out}: expected a file in an existing folder")
     spec = NodeSpec.from_yaml(file)
     spec.require_probe("node identify")
-    for one in spec.slices:
-        if one.service is not None:
+    for item in spec.slices:
+        if item.service is not None:
             raise ConfigError(
-                f"slices.{one.name}.service: what its packets cost cannot be told, as an answer may have many; "
-                "accepted: a node with UPFs alone"
+                f"slices.{item.name}.service: the cost of its packets is unknown, because an answer may have many; "
+                "expected a node with UPFs alone"
             )
     start = Hardware.from_yaml(spec.hardware)
     backend = open_live(file, mode=mode, seconds=SETTLE_S + MEASURE_S, run=run)
     try:
-        found = _watch(backend, segments, seed, mode)
+        result = _watch(backend, segments, seed, mode)
         context, slices = backend.context, backend.slices
     finally:
         backend.close()
@@ -80,14 +79,16 @@ def identify(
     start = replace(start, n3_buffer_packets=spec.n3_buffer_packets)
     with progress_bar() as progress:
         task = progress.add_task("fitting", total=GENERATIONS)
-        told = tell(found, slices, start, facts, period_s, GENERATIONS, lambda _: progress.advance(task))
-    text = yaml.safe_dump(document(told, spec.name, spec.hardware, mode), sort_keys=False, width=120)
+        estimate = estimate_hardware(
+            result, slices, start, facts, period_s, GENERATIONS, lambda _: progress.advance(task)
+        )
+    text = yaml.safe_dump(document(estimate, spec.name, spec.hardware, mode), sort_keys=False, width=120)
     replace_file(out, text.encode())
-    rows = _slices(slices.names, told, found)
+    rows = _slices(slices.names, estimate, result)
     if as_json:
-        print_json(_document(out, told, rows), schema.IdentifiedNode)
+        print_json(_document(out, estimate, rows), schema.IdentifiedNode)
     else:
-        _print(out, told, rows, slices.column("upf_threads")[:, 0])
+        _print(out, estimate, rows, slices.column("upf_threads")[:, 0])
 
 
 def _watch(backend: NodeBackend | GuardedNode, segments: int, seed: int, mode: str) -> list[Segment]:
@@ -100,46 +101,46 @@ def _watch(backend: NodeBackend | GuardedNode, segments: int, seed: int, mode: s
         def advance() -> None:
             progress.advance(task)
 
-        found = watch(backend, backend.source, [AsFound()], advance)
-        rest = [AsFound()] * (segments - 1) if mode == "shadow" else draw(found[0], segments - 1, seed)
-        return found + watch(backend, backend.source, rest, advance)
+        result = watch(backend, backend.source, [AsFound()], advance)
+        rest = [AsFound()] * (segments - 1) if mode == "shadow" else draw(result[0], segments - 1, seed)
+        return result + watch(backend, backend.source, rest, advance)
 
 
-def _slices(names: tuple[str, ...], told: Told, found: list[Segment]) -> list[dict[str, Any]]:
+def _slices(names: tuple[str, ...], estimate: Estimate, result: list[Segment]) -> list[dict[str, Any]]:
     import numpy as np
 
-    at_once = 1e-3 * np.quantile(np.concatenate([one.use_mcpu for one in found]), AT_ONCE, axis=0)
+    at_once = 1e-3 * np.quantile(np.concatenate([item.use_mcpu for item in result]), AT_ONCE, axis=0)
     return [
         {"slice": name, "cost_us": None if math.isnan(cost) else float(cost), "cpus_at_once": float(cpus)}
-        for name, cost, cpus in zip(names, told.cost_us, at_once, strict=True)
+        for name, cost, cpus in zip(names, estimate.cost_us, at_once, strict=True)
     ]
 
 
-def _document(out: Path, told: Told, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _document(out: Path, estimate: Estimate, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "hardware": str(out),
-        "upf_cost_us": told.hardware.upf_cost_us,
+        "upf_cost_us": estimate.hardware.upf_cost_us,
         "slices": rows,
-        "known": list(told.known),
-        "measured": list(told.measured),
-        "fitted": list(told.fitted),
-        "assumed": list(told.assumed),
-        "unseen": told.unseen,
+        "known": list(estimate.known),
+        "measured": list(estimate.measured),
+        "fitted": list(estimate.fitted),
+        "assumed": list(estimate.assumed),
+        "unseen": estimate.unseen,
     }
 
 
-def _print(out: Path, told: Told, rows: list[dict[str, Any]], declared: Any) -> None:
+def _print(out: Path, estimate: Estimate, rows: list[dict[str, Any]], declared: Any) -> None:
     for row, most in zip(rows, declared, strict=True):
         cost = "too few packets" if row["cost_us"] is None else f"{row['cost_us']:.1f} us of CPU time a packet"
         used = f"{row['cpus_at_once']:.2f} CPUs at once (upf_threads: {most:g})"
         console.print(f"[bold]{row['slice']}[/bold]  {cost}, at most {used}", highlight=False, soft_wrap=True)
-    values = {name: getattr(told.hardware, name) for name in (*told.measured, *told.fitted)}
+    values = {name: getattr(estimate.hardware, name) for name in (*estimate.measured, *estimate.fitted)}
     for name, value in values.items():
         console.print(
-            f"  {name:<20}{value:>10.4g}  {told.measured.get(name, 'fitted')}", highlight=False, soft_wrap=True
+            f"  {name:<20}{value:>10.4g}  {estimate.measured.get(name, 'fitted')}", highlight=False, soft_wrap=True
         )
-    console.print(f"assumed: {', '.join(told.assumed)}", highlight=False, soft_wrap=True)
-    errors = told.unseen
+    console.print(f"assumed: {', '.join(estimate.assumed)}", highlight=False, soft_wrap=True)
+    errors = estimate.unseen
     console.print(
         f"on unseen segments: carried rate off by {errors['throughput_median_pct']:.1f}% (median), p99 delay by a "
         f"factor of {errors['delay_p99_median_factor']:.2f}",

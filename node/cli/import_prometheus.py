@@ -49,7 +49,7 @@ def import_prometheus(
     spec = NodeSpec.from_yaml(file)
     server = spec.prometheus
     if server is None:
-        raise ConfigError(f"{file}: no telemetry; accepted: telemetry: {{prometheus: {{url: ...}}}}")
+        raise ConfigError(f"{file}: no telemetry; expected telemetry: {{prometheus: {{url: ...}}}}")
     _check_out(out)
     first_s, last_s = _time("start", start), int(time.time()) if end is None else _time("end", end)
     asked = Range(first_s, last_s, period_s, max(1, episode_s // period_s))
@@ -70,7 +70,7 @@ def import_prometheus(
         "steps": episodes.num_steps,
         "left_out_steps": made.left_out,
         "period_s": float(period_s),
-        "missing": [one.to_json() for one in missing_of(episodes)],
+        "missing": [item.to_json() for item in missing_of(episodes)],
         "why": list(made.why),
     }
     if as_json:
@@ -81,10 +81,10 @@ def import_prometheus(
 
 def _time(option: str, text: str) -> int:
     try:
-        found = datetime.datetime.fromisoformat(text)
+        result = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{option} = {text!r}: accepted: a time such as 2026-11-25T08:00:00Z") from None
-    return int((found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp())
+        raise ConfigError(f"{option} = {text!r}: expected a time such as 2026-11-25T08:00:00Z") from None
+    return int((result if result.tzinfo else result.replace(tzinfo=datetime.UTC)).timestamp())
 
 
 def _check_out(out: Path) -> None:
@@ -117,8 +117,8 @@ def _print(document: dict[str, Any]) -> None:
     )
     if document["left_out_steps"]:
         say(f"  {document['left_out_steps']:,} steps left out, of episodes without one that could be scored")
-    for one in document["missing"]:
-        share = 100 * one["unmeasured"] / max(one["readings"], 1)
-        say(f"  {share:.1f}% of the readings are missing; {one['unscored_steps']:,} steps have no reward")
+    for item in document["missing"]:
+        share = 100 * item["unmeasured"] / max(item["readings"], 1)
+        say(f"  {share:.1f}% of the readings are missing; {item['unscored_steps']:,} steps have no reward")
     for why in document["why"]:
         say(f"  {why}")

@@ -86,7 +86,7 @@ class UpfSelector:
     user: Text | None = None
 
     def __str__(self) -> str:
-        given = ((one.name, getattr(self, one.name)) for one in dataclasses.fields(self))
+        given = ((item.name, getattr(self, item.name)) for item in dataclasses.fields(self))
         return ", ".join(f"{name} = {value}" for name, value in given if value is not None)
 
 
@@ -101,6 +101,6 @@ class ServiceSelector(UpfSelector):
 def check_selector(selector: Selector) -> Selector:
     """The same, where it says anything; raises ValueError."""
     if selector == type(selector)(user=selector.user):
-        names = ", ".join(one.name for one in dataclasses.fields(selector) if one.name != "user")
-        raise ValueError(f"nothing says which process it is; accepted: at least one of {names}")
+        names = ", ".join(item.name for item in dataclasses.fields(selector) if item.name != "user")
+        raise ValueError(f"nothing says which process it is; expected at least one of {names}")
     return selector

@@ -27,7 +27,7 @@ class NodeSlice(SliceSpec):
     """A slice and its UPF, or the service that it is.
 
     Attributes:
-        upf: which process; service: likewise, of a slice that is no UPF. One of the two is given.
+        upf: its process; service: the process of a slice that is no UPF. One of the two is given.
         traffic: which of a UPF's packets, where other slices have the same UPF or the same N3.
         devices: where a UPF's packets pass.
         listens: where a service's packets pass.
@@ -56,13 +56,15 @@ class NodeSlice(SliceSpec):
     @property
     def selector(self) -> UpfSelector:
         """Which process it is, UPF or service."""
-        found = self.upf or self.service
-        assert found is not None
-        return found
+        result = self.upf or self.service
+        assert result is not None
+        return result
 
     def promised(self) -> SliceSpec:
         """The same without the UPF."""
-        return SliceSpec(**{one.name: getattr(self, one.name) for one in dataclasses.fields(SliceSpec)})
+        return SliceSpec(
+            **{node_slice.name: getattr(self, node_slice.name) for node_slice in dataclasses.fields(SliceSpec)}
+        )
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class NodeSpec:
         if self.telemetry is None:
             return None
         given = self.telemetry.prometheus
-        pods = {one.name: one.selector.pod for one in self.slices}
+        pods = {node_slice.name: node_slice.selector.pod for node_slice in self.slices}
         known = {
             name: {
                 key: value
@@ -134,7 +136,7 @@ class NodeSpec:
     def require_probe(self, what: str) -> None:
         """Raises ConfigError where packets are not measured; ``what`` needs that."""
         if self.telemetry is not None:
-            raise ConfigError(f"telemetry.prometheus: {what} looks at packets; accepted: a node without it")
+            raise ConfigError(f"telemetry.prometheus: {what} looks at packets; expected a node without it")
 
     @property
     def least_limit_mcpu(self) -> float:
@@ -144,49 +146,51 @@ class NodeSpec:
     @property
     def promised(self) -> SliceSet:
         """The slices, with nothing of where they are."""
-        return SliceSet(tuple(one.promised() for one in self.slices))
+        return SliceSet(tuple(node_slice.promised() for node_slice in self.slices))
 
     def promised_within(self, cpus: Mapping[str, float]) -> SliceSet:
         """The same with no more threads than CPUs that each slice's UPF can use."""
-        specs = [(one, min(one.upf_threads, cpus[one.name])) for one in self.promised.slices]
-        return SliceSet(tuple(dataclasses.replace(one, upf_threads=threads) for one, threads in specs))
+        specs = [
+            (node_slice, min(node_slice.upf_threads, cpus[node_slice.name])) for node_slice in self.promised.slices
+        ]
+        return SliceSet(tuple(dataclasses.replace(node_slice, upf_threads=threads) for node_slice, threads in specs))
 
 
-def _check_kind(one: NodeSlice) -> None:
-    where = f"slices.{one.name}"
-    if (one.upf is None) is (one.service is None):
-        given = "neither is given" if one.upf is None else "both are given"
-        raise ValueError(f"{where}: upf, service: {given}; accepted: upf for a UPF, service for any other program")
-    if one.service is not None and one.listens is None:
-        raise ValueError(f"{where}: listens: not given; accepted: device and ports of the service")
-    foreign = ("traffic", "devices") if one.service is not None else ("listens",)
+def _check_kind(node_slice: NodeSlice) -> None:
+    where = f"slices.{node_slice.name}"
+    if (node_slice.upf is None) is (node_slice.service is None):
+        given = "neither is given" if node_slice.upf is None else "both are given"
+        raise ValueError(f"{where}: upf, service: {given}; expected upf for a UPF, service for any other program")
+    if node_slice.service is not None and node_slice.listens is None:
+        raise ValueError(f"{where}: listens: not given; expected device and ports of the service")
+    foreign = ("traffic", "devices") if node_slice.service is not None else ("listens",)
     for key in foreign:
-        if getattr(one, key) not in (None, NOT_NAMED):
-            raise ValueError(f"{where}: {key}: not of a {one.selector.role}; accepted: without it")
+        if getattr(node_slice, key) not in (None, NOT_NAMED):
+            raise ValueError(f"{where}: {key}: not of a {node_slice.selector.role}; expected without it")
 
 
 def _check(spec: NodeSpec) -> NodeSpec:
-    for one in spec.slices:
-        _check_kind(one)
+    for node_slice in spec.slices:
+        _check_kind(node_slice)
     for key in ("name", "s_nssai"):
         seen: set[Any] = set()
-        for one in spec.slices:
-            value = getattr(one, key)
+        for node_slice in spec.slices:
+            value = getattr(node_slice, key)
             if value in seen:
-                raise ValueError(f"slices: {key} = {value}: twice; accepted: each slice its own")
+                raise ValueError(f"slices: {key} = {value}: twice; expected each slice its own")
             seen.add(value)
-    for one in spec.slices:
-        _check_limits(one, spec)
+    for node_slice in spec.slices:
+        _check_limits(node_slice, spec)
     return spec
 
 
-def _check_limits(one: NodeSlice, spec: NodeSpec) -> None:
+def _check_limits(node_slice: NodeSlice, spec: NodeSpec) -> None:
     """Refuse bounds that no CPU limit could keep to."""
-    high, least = one.bounds.cpu_limit_mcpu[1], spec.least_limit_mcpu
-    if high < least and "cpu_limit_mcpu" not in one.leave:
+    high, least = node_slice.bounds.cpu_limit_mcpu[1], spec.least_limit_mcpu
+    if high < least and "cpu_limit_mcpu" not in node_slice.leave:
         raise ValueError(
-            f"slices: {one.name}: bounds.cpu_limit_mcpu = {high:g} at most: the kernel's least quota of "
-            f"{MIN_QUOTA_US} us is {least:g} mCPU in quota_period_ms = {spec.quota_period_ms:g}; accepted: an upper "
+            f"slices: {node_slice.name}: bounds.cpu_limit_mcpu = {high:g} at most: the kernel's least quota of "
+            f"{MIN_QUOTA_US} us is {least:g} mCPU in quota_period_ms = {spec.quota_period_ms:g}; expected an upper "
             "bound of at least that, a longer period, or leave: [cpu_limit_mcpu]"
         )
 

@@ -20,9 +20,9 @@ def _pool(text: str) -> str:
     try:
         pool = ip_network(text)
     except ValueError as error:
-        raise ValueError(f"{text}: {error}; accepted: a network such as 10.45.0.0/16") from None
+        raise ValueError(f"{text}: {error}; expected a network such as 10.45.0.0/16") from None
     if pool.prefixlen > LONGEST_PREFIX[pool.version]:
-        raise ValueError(f"{text}: longer than what a UE owns; accepted: /64 or shorter")
+        raise ValueError(f"{text}: longer than what a UE owns; expected /64 or shorter")
     return text
 
 
@@ -30,9 +30,9 @@ def _address(text: str) -> str:
     try:
         address = ip_address(text)
     except ValueError as error:
-        raise ValueError(f"{error}; accepted: an IP address such as 10.45.0.2") from None
+        raise ValueError(f"{error}; expected an IP address such as 10.45.0.2") from None
     if address.is_multicast or address.is_unspecified or address.is_loopback or text.partition("%")[2]:
-        raise ValueError(f"{text}: not that of a host; accepted: a unicast address such as 10.45.0.2")
+        raise ValueError(f"{text}: not that of a host; expected a unicast address such as 10.45.0.2")
     return text
 
 
@@ -45,7 +45,7 @@ Device = Annotated[str, Field(min_length=1, max_length=15, pattern=r"^[^\s/\x00]
 
 @dataclass(frozen=True)
 class DeviceNames:
-    """Interfaces of a UPF, where they are not called n3, n6 and n4 and cannot be told.
+    """Interfaces of a UPF, where they are not called n3, n6 and n4 and cannot be discovered.
 
     ``n6_netns`` is the network namespace of N6's far end, to measure behind a shared uplink, and ``n6_far`` the
     interface there, where it is neither the other end of n6 nor called n6. ``n3_netns`` and ``n3_far`` are the same for
@@ -91,7 +91,7 @@ class TrafficSpec:
 def check_traffic(traffic: TrafficSpec) -> TrafficSpec:
     """The same, where it says anything; raises ValueError."""
     if not (traffic.ue_pools or traffic.teids or traffic.dnns or traffic.s_nssai):
-        raise ValueError("nothing says whose packets they are; accepted: ue_pools, teids, dnns, s_nssai")
+        raise ValueError("nothing says whose packets they are; expected ue_pools, teids, dnns, s_nssai")
     return traffic
 
 

@@ -3,7 +3,7 @@
 A container is known to the kernel by its id alone, in the path of its cgroups. Names and labels are the runtime's:
 Docker's are in ``config.v2.json`` of each container, those of whatever runs on containerd (nerdctl, Kubernetes) or
 CRI-O in the annotations of its OCI bundle
-(https://github.com/opencontainers/runtime-spec/blob/main/config.md#annotations). Files are read, no daemon is asked: a
+(https://github.com/opencontainers/runtime-spec/blob/main/config.md#annotations). Files are read, no daemon is used: a
 runtime that hangs holds nobody up. Other users cannot write to these folders.
 """
 
@@ -22,7 +22,7 @@ MOST_BYTES = 1 << 20
 
 
 class Keys(NamedTuple):
-    """What a runtime writes down of a container: pod, namespace, uid, container; and what tells one that only holds the
+    """What a runtime writes down of a container: pod, namespace, uid, container; and what marks one that only holds the
     pod's namespaces. Those of one runtime are no other's: a pod's own annotations may be among them."""
 
     name: str
@@ -124,7 +124,7 @@ def _files(root: Path, pattern: str) -> list[Path]:
 def _of_docker(root: Path) -> Iterator[Container]:
     for path in _files(root, "*/config.v2.json"):
         document = _read(path)
-        config, state = (found if isinstance(found := document.get(key), dict) else {} for key in ("Config", "State"))
+        config, state = (result if isinstance(result := document.get(key), dict) else {} for key in ("Config", "State"))
         name, init = str(document.get("Name", "")).lstrip("/"), state.get("Pid")
         yield Container(
             path.parent.name,

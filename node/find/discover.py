@@ -40,8 +40,8 @@ class Found:
         netns_name: where ip-netns(8) has a name for that.
         cgroup: its CPU cgroup; None in the root group.
         others: what else runs in that group.
-        devices: interfaces, those that could be told.
-        selector: what tells it from all others, also after a restart where anything does.
+        devices: the interfaces that were discovered.
+        selector: identifies it, also after a restart if possible.
         ue_pools: networks that are routed to its TUN device.
     """
 
@@ -72,50 +72,50 @@ def discover(finder: Finder | None = None) -> list[Found]:
         if kind is not None or opened.sockets:
             candidates[process.pid] = kind, opened
     mains = eldest((finder.processes[pid] for pid in candidates), finder.processes)
-    found = [_found(process, *candidates[process.pid], table, finder) for process in mains]
-    return sorted(_named_apart(found), key=lambda one: (one.confidence != "sure", one.name))
+    result = [_found(process, *candidates[process.pid], table, finder) for process in mains]
+    return sorted(_named_apart(result), key=lambda item: (item.confidence != "sure", item.name))
 
 
 def devices_of(process: Process, given: DeviceNames, table: SocketTable | None = None) -> DeviceNames:
-    """A UPF's interfaces: those that are given, and of the others those that can be told from its sockets, its routes
+    """A UPF's interfaces: those that are given, and of the others those that follow from its sockets, its routes
     and the other ends of its veths.
 
     Raises:
         OSError: its network namespace cannot be entered.
     """
     own = Path(f"/proc/{process.pid}/ns/net")
-    there = interfaces(own)
-    told, _ = _devices((table or SocketTable()).opened(process), there)
-    names = [one.name for one in dataclasses.fields(DeviceNames)]
-    found = DeviceNames(**{name: getattr(given, name) or getattr(told, name) for name in names})
-    if found.n6 is not None and found.n6_netns is None:
-        found = dataclasses.replace(_with_far_end(own, found)[0], n6_far=given.n6_far)
-    if found.n3 in there.xdp and found.n3_netns is None:
-        found = dataclasses.replace(_before_xdp(own, found)[0], n3_far=given.n3_far)
-    return found
+    present = interfaces(own)
+    message, _ = _devices((table or SocketTable()).opened(process), present)
+    names = [item.name for item in dataclasses.fields(DeviceNames)]
+    result = DeviceNames(**{name: getattr(given, name) or getattr(message, name) for name in names})
+    if result.n6 is not None and result.n6_netns is None:
+        result = dataclasses.replace(_with_far_end(own, result)[0], n6_far=given.n6_far)
+    if result.n3 in present.xdp and result.n3_netns is None:
+        result = dataclasses.replace(_before_xdp(own, result)[0], n3_far=given.n3_far)
+    return result
 
 
 def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: SocketTable, finder: Finder) -> Found:
     gtpu, pfcp = opened.at(GTPU_PORT), opened.at(PFCP_PORT)
-    in_kernel = [one for one in table.of(process) if one.port == GTPU_PORT and not one.inode]
+    in_kernel = [item for item in table.of(process) if item.port == GTPU_PORT and not item.inode]
     why = [] if kind is None else [f"its program is that of {kind.name}"]
-    why += [f"takes GTP-U at {one.address}" for one in gtpu] + [f"takes PFCP at {one.address}" for one in pfcp]
+    why += [f"takes GTP-U at {item.address}" for item in gtpu] + [f"takes PFCP at {item.address}" for item in pfcp]
     why += ["the kernel takes GTP-U in its namespace"] if in_kernel and not gtpu else []
     why += [f"has the TUN device {name}" for name in opened.tuns]
-    sure = bool((gtpu and pfcp) or (kind is not None and kind.telling and (gtpu or pfcp or in_kernel)))
+    sure = bool((gtpu and pfcp) or (kind is not None and kind.distinctive and (gtpu or pfcp or in_kernel)))
     if not sure:
         why.append(_doubt(kind, bool(gtpu), bool(pfcp)))
     own = Path(f"/proc/{process.pid}/ns/net")
     try:
-        there: Interfaces | None = interfaces(own)
+        present: Interfaces | None = interfaces(own)
     except OSError as error:
-        there = None
+        present = None
         why.append(f"its network namespace cannot be entered: {error.strerror}")
-    devices, open_questions = _devices(opened, there) if there else (DeviceNames(), [])
+    devices, open_questions = _devices(opened, present) if present else (DeviceNames(), [])
     if devices.n6 is not None:
         devices, seen = _with_far_end(own, devices)
         open_questions.append(seen)
-    if there is not None and devices.n3 in there.xdp:
+    if present is not None and devices.n3 in present.xdp:
         devices, seen = _before_xdp(own, devices)
         open_questions.append(seen)
     why += open_questions
@@ -126,8 +126,8 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
     others = tuple(map(str, companions(process, finder.processes))) if group is not None else ()
     why += [] if group is not None else ["is in no CPU cgroup of its own: CPU limits and weights cannot be moved"]
     if others:
-        told = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
-        why.append(f"shares its cgroup with {told}")
+        message = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
+        why.append(f"shares its cgroup with {message}")
     netns_name = _name_of(process.netns)
     return Found(
         process=process,
@@ -140,7 +140,7 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
         others=others,
         devices=devices,
         selector=_selector(process, netns_name, finder),
-        ue_pools=there.behind.get(devices.tun or "", ()) if there else (),
+        ue_pools=present.behind.get(devices.tun or "", ()) if present else (),
     )
 
 
@@ -153,22 +153,22 @@ def _doubt(kind: KnownUpf | None, gtpu: bool, pfcp: bool) -> str:
     return f"takes neither GTP-U nor PFCP: {kind.name} may not have started yet, or this is another program of its name"
 
 
-def _devices(opened: Opened, there: Interfaces) -> tuple[DeviceNames, list[str]]:
-    """Interfaces by role, and what could not be told."""
+def _devices(opened: Opened, present: Interfaces) -> tuple[DeviceNames, list[str]]:
+    """Interfaces by role, and what remains unknown."""
     doubts = []
 
     def holder(port: int) -> str | None:
-        held = {there.addresses.get(one.address) for one in opened.at(port) if not one.anywhere}
+        held = {present.addresses.get(item.address) for item in opened.at(port) if not item.anywhere}
         return held.pop() if len(held) == 1 else None
 
     n3, n4 = holder(GTPU_PORT), holder(PFCP_PORT)
-    carriers = there.carriers
+    carriers = present.carriers
     if n3 is None:
-        n3 = carriers[0] if len(carriers) == 1 else next((name for name in carriers if name in there.xdp), None)
+        n3 = carriers[0] if len(carriers) == 1 else next((name for name in carriers if name in present.xdp), None)
     if n3 is None:
         doubts.append(f"n3 is one of {', '.join(carriers) or 'none'}: it takes GTP-U at any address")
     rest = [name for name in carriers if name not in {n3, n4}]
-    n6 = there.default if there.default not in {None, "lo"} else rest[0] if len(rest) == 1 else None
+    n6 = present.default if present.default not in {None, "lo"} else rest[0] if len(rest) == 1 else None
     if n6 is None and len(carriers) > 1:
         doubts.append(f"n6 is one of {', '.join(rest) or ', '.join(carriers)}: there is no default route")
     if n6 is not None and n6 == n3:
@@ -186,12 +186,12 @@ def _with_far_end(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
     if far is None:
         return devices, f"the far end of {devices.n6} was not found: its egress cannot be controlled"
     where, device = far
-    found = dataclasses.replace(devices, n6_netns=where, n6_far=device)
-    return found, f"the far end of {devices.n6} is {device} in {where}"
+    result = dataclasses.replace(devices, n6_netns=where, n6_far=device)
+    return result, f"the far end of {devices.n6} is {device} in {where}"
 
 
 def _before_xdp(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
-    """N3's other end likewise: what an XDP program on N3 sends on is seen by no hook there."""
+    """The other end of N3: what an XDP program on N3 sends on is seen by no hook there."""
     assert devices.n3 is not None
     far = _far_end(netns, devices.n3)
     if far is None:
@@ -200,8 +200,8 @@ def _before_xdp(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
             f"{devices.n3} has an XDP program, and its far end was not found: what XDP takes is not measured",
         )
     where, device = far
-    found = dataclasses.replace(devices, n3_netns=where, n3_far=device)
-    return found, f"{devices.n3} has an XDP program: measured at its far end, {device} in {where}"
+    result = dataclasses.replace(devices, n3_netns=where, n3_far=device)
+    return result, f"{devices.n3} has an XDP program: measured at its far end, {device} in {where}"
 
 
 def _far_end(netns: Path, device: str) -> tuple[str, str] | None:
@@ -216,8 +216,8 @@ def _far_end(netns: Path, device: str) -> tuple[str, str] | None:
 
 def _name_of(netns: tuple[int, int] | None) -> str | None:
     """What ip-netns(8) calls a namespace; None where it has no name."""
-    found = None if netns is None else namespaces.find(netns)
-    return found.name if found is not None and found.parent == namespaces.NAMED else None
+    result = None if netns is None else namespaces.find(netns)
+    return result.name if result is not None and result.parent == namespaces.NAMED else None
 
 
 def _units(process: Process) -> list[str]:
@@ -226,9 +226,9 @@ def _units(process: Process) -> list[str]:
 
 def _slice_name(process: Process, netns_name: str | None, finder: Finder) -> str:
     """What its owner calls it: container, unit, namespace, else program and pid."""
-    for one in finder.containers:
-        if one.name and one.has(process.group_names):
-            return _plain(one.name if one.pod is None else one.pod.name)
+    for item in finder.containers:
+        if item.name and item.has(process.group_names):
+            return _plain(item.name if item.pod is None else item.pod.name)
     for unit in _units(process):
         if unit.endswith(".service"):
             return _plain(unit.removesuffix(".service").replace("@", "-"))
@@ -240,33 +240,33 @@ def _plain(name: str) -> str:
     return (kept.lstrip("-_.") or "upf")[:60]
 
 
-def _named_apart(found: list[Found]) -> list[Found]:
+def _named_apart(result: list[Found]) -> list[Found]:
     """No two of one name."""
-    names = [one.name for one in found]
+    names = [item.name for item in result]
     return [
-        one if names.count(one.name) == 1 else dataclasses.replace(one, name=f"{one.name}-{one.process.pid}")
-        for one in found
+        item if names.count(item.name) == 1 else dataclasses.replace(item, name=f"{item.name}-{item.process.pid}")
+        for item in result
     ]
 
 
 def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSelector:
-    """What tells it from all that runs now, the first that lasts longest: a name that its owner has given it."""
+    """What identifies it among all that runs now, the most durable first: a name that its owner has given it."""
     user = str(process.user)
     program = ProcessSelector(process.program or process.name)
-    inside = [one for one in finder.containers if one.has(process.group_names)]
+    inside = [item for item in finder.containers if item.has(process.group_names)]
     # A scope that a runtime has named after its container goes with that.
-    units = [unit for unit in _units(process) if not any(is_of(unit, one.identity) for one in inside)]
+    units = [unit for unit in _units(process) if not any(is_of(unit, item.identity) for item in inside)]
     tries = [UpfSelector(unit=unit, user=user) for unit in units]
-    for one in inside:
-        if one.pod is not None:
+    for item in inside:
+        if item.pod is not None:
             tries += [
-                UpfSelector(pod=PodSelector(one.pod.name, one.pod.namespace, container))
-                for container in (None, one.pod.container)
+                UpfSelector(pod=PodSelector(item.pod.name, item.pod.namespace, container))
+                for container in (None, item.pod.container)
             ]
-        service, project = one.labels.get(COMPOSE_SERVICE), one.labels.get(COMPOSE_PROJECT)
+        service, project = item.labels.get(COMPOSE_SERVICE), item.labels.get(COMPOSE_PROJECT)
         if service:
             tries.append(UpfSelector(compose=ComposeSelector(service, project)))
-        tries += [UpfSelector(container=one.name)] if one.name else []
+        tries += [UpfSelector(container=item.name)] if item.name else []
     if netns_name is not None:
         tries.append(UpfSelector(process=program, netns=netns_name, user=user))
     tries.append(UpfSelector(process=program, user=user))

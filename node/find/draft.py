@@ -32,39 +32,39 @@ OWN_GROUP = """\
 """
 
 
-def draft(name: str, found: Sequence[Found]) -> str:
+def draft(name: str, result: Sequence[Found]) -> str:
     """YAML text: sure UPFs as slices, unclear ones as comments with what is unclear."""
-    sure = [one for one in found if one.confidence == "sure"]
+    sure = [item for item in result if item.confidence == "sure"]
     parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else "slices: []   # FILL IN: no UPF was found"]
-    n3s = [(one.process.netns, one.devices.n3) for one in sure]
-    for number, one in enumerate(sure, 1):
-        parts += [f"  # {line}" for line in _told(one)]
-        parts.append(_slice(number, one).rstrip("\n"))
-        if n3s.count((one.process.netns, one.devices.n3)) > 1:
-            parts.append(_traffic(one))
-    for number, one in enumerate((one for one in found if one.confidence != "sure"), len(sure) + 1):
-        parts += ["  #", f"  # Not sure: process {one.process}. To take it as a slice, take the # away."]
-        parts += [f"  #   {line}" for line in _told(one)]
-        parts += [f"  #{line}" for line in _slice(number, one).rstrip("\n").splitlines()]
+    n3s = [(item.process.netns, item.devices.n3) for item in sure]
+    for number, item in enumerate(sure, 1):
+        parts += [f"  # {line}" for line in _told(item)]
+        parts.append(_slice(number, item).rstrip("\n"))
+        if n3s.count((item.process.netns, item.devices.n3)) > 1:
+            parts.append(_traffic(item))
+    for number, item in enumerate((item for item in result if item.confidence != "sure"), len(sure) + 1):
+        parts += ["  #", f"  # Not sure: process {item.process}. To take it as a slice, take the # away."]
+        parts += [f"  #   {line}" for line in _told(item)]
+        parts += [f"  #{line}" for line in _slice(number, item).rstrip("\n").splitlines()]
     return "\n".join(parts) + "\n"
 
 
-def _told(one: Found) -> Iterator[str]:
-    yield f"{one.process}: {one.why[0]}" if one.why else str(one.process)
-    yield from one.why[1:]
+def _told(item: Found) -> Iterator[str]:
+    yield f"{item.process}: {item.why[0]}" if item.why else str(item.process)
+    yield from item.why[1:]
 
 
-def _slice(number: int, one: Found) -> str:
+def _slice(number: int, item: Found) -> str:
     # Far ends are found again as the other ends of n3 and n6; a runtime calls them differently in the next container.
-    devices = dataclasses.replace(one.devices, n3_far=None, n6_far=None)
-    text = SLICE.format(number=number, name=one.name, upf=_flow(one.selector), devices=_flow(devices))
-    return text if one.cgroup is not None and not one.others else text + OWN_GROUP
+    devices = dataclasses.replace(item.devices, n3_far=None, n6_far=None)
+    text = SLICE.format(number=number, name=item.name, upf=_flow(item.selector), devices=_flow(devices))
+    return text if item.cgroup is not None and not item.others else text + OWN_GROUP
 
 
-def _traffic(one: Found) -> str:
+def _traffic(item: Found) -> str:
     """Which packets are its own, where another UPF has the same N3."""
-    if one.ue_pools:
-        return f"    traffic: {json.dumps({'ue_pools': one.ue_pools})}"
+    if item.ue_pools:
+        return f"    traffic: {json.dumps({'ue_pools': item.ue_pools})}"
     return "    # traffic: {ue_pools: [10.45.0.0/16]}   # FILL IN the addresses of its UEs: another UPF has the same N3"
 
 

@@ -25,11 +25,11 @@ REST_S = 0.01
 class Settler(Protocol):
     """Gives UPFs a group where they have none of their own (`slicepilot.node.live.own_groups.OwnGroups`)."""
 
-    def unsettled(self, name: str, found: Located) -> bool:
+    def unsettled(self, name: str, located: Located) -> bool:
         """Whether there is something to do about a UPF that is still where it was found; at once."""
         ...
 
-    def settle(self, name: str, found: Located) -> Located:
+    def settle(self, name: str, located: Located) -> Located:
         """Do it; where the UPF is then. Raises ActuatorError."""
         ...
 
@@ -37,7 +37,7 @@ class Settler(Protocol):
         """A slice's UPF is not there any more."""
         ...
 
-    def group_of(self, name: str, found: Located) -> Path | None:
+    def group_of(self, name: str, located: Located) -> Path | None:
         """Where the link to a slice's group should lead."""
         ...
 
@@ -50,25 +50,25 @@ class Follower:
 
     Args:
         selectors: by slice.
-        found: where they are now.
+        located: where they are now.
         links: to keep.
-        settler: told of each UPF that was found.
+        settler: receives each UPF that was found.
     """
 
     def __init__(
         self,
         selectors: Mapping[str, UpfSelector],
-        found: Mapping[str, Located],
+        located: Mapping[str, Located],
         links: UpfLinks,
         settler: Settler,
     ) -> None:
-        self._selectors, self._found, self._links, self._settler = selectors, dict(found), links, settler
+        self._selectors, self._found, self._links, self._settler = selectors, dict(located), links, settler
         self._lost: dict[str, str] = {}
         self._background = BackgroundCaller("finder", wait_s=0.0)
         self._lock = threading.Lock()
 
     @property
-    def found(self) -> dict[str, Located]:
+    def located(self) -> dict[str, Located]:
         """Where they were found last, by slice."""
         with self._lock:
             return dict(self._found)
@@ -76,16 +76,16 @@ class Follower:
     def look(self) -> list[str]:
         """What has gone and has not been found again, and why."""
         with self._lock:
-            away = [name for name, one in self._found.items() if not _still_there(one)]
-            told = [self._lost.get(name, f"{name}: its UPF has gone") for name in away]
+            away = [name for name, item in self._found.items() if not _still_there(item)]
+            text = [self._lost.get(name, f"{name}: its UPF has gone") for name in away]
             for name in away:
                 self._stay(name, away)
-            unsettled = [name for name, one in self._found.items() if self._settler.unsettled(name, one)]
-        told += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
+            unsettled = [name for name, item in self._found.items() if self._settler.unsettled(name, item)]
+        text += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
         away += [name for name in unsettled if name not in away]
         if away and not self._background.busy:
             self._background.call(partial(self._find, away))
-        return told
+        return text
 
     def close(self) -> None:
         """Wait for a search that is under way."""
@@ -110,7 +110,7 @@ class Follower:
         """Where other UPFs are in the namespace of one that has gone, its link goes on leading there: slices of one
         namespace are measured by the link of the first."""
         netns = self._found[name].process.netns
-        others = (one for other, one in self._found.items() if other not in away and one.process.netns == netns)
+        others = (item for other, item in self._found.items() if other not in away and item.process.netns == netns)
         other = next(others, None)
         if other is not None and not _leads_to(self._links.netns(name), netns):
             self._links.lead_into(name, other.netns)
@@ -122,30 +122,30 @@ class Follower:
             try:
                 finder = finder or Finder(snapshot(REST_S))
                 self._take(name, finder)
-            except Exception as error:  # noqa: BLE001 - told with the next look
+            except Exception as error:  # noqa: BLE001 - reported with the next look
                 with self._lock:
                     self._lost[name] = str(error)
 
     def _take(self, name: str, finder: Finder) -> None:
         try:
-            found = finder.find(name, self._selectors[name])
+            located = finder.find(name, self._selectors[name])
         except ConfigError:
             self._settler.absent(name)
             raise
-        found = self._settler.settle(name, found)
+        located = self._settler.settle(name, located)
         with self._lock:
-            self._links.lead_to(name, found.netns, self._settler.group_of(name, found))
-            self._found[name] = found
+            self._links.lead_to(name, located.netns, self._settler.group_of(name, located))
+            self._found[name] = located
             self._lost.pop(name, None)
 
 
-def _still_there(one: Located) -> bool:
+def _still_there(item: Located) -> bool:
     """Whether it is the same process, in the same cgroup, and its namespace is the one that it was found in."""
-    process = one.process
+    process = item.process
     if start_ticks(process.pid) != process.start_ticks:
         return False
     try:
-        return cgroup_paths.of_process(process.pid) == one.cgroup and _leads_to(one.netns, process.netns)
+        return cgroup_paths.of_process(process.pid) == item.cgroup and _leads_to(item.netns, process.netns)
     except FileNotFoundError:
         return False
 

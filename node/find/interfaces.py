@@ -63,41 +63,41 @@ def interfaces(netns: Path) -> Interfaces:
 
 
 def _list(route: RouteSocket) -> Interfaces:
-    there = {link.index: link for link in links(route).values()}
+    present = {link.index: link for link in links(route).values()}
     listed = route.dump(request(RTM_GETADDR, NLM_F_DUMP, IFADDRMSG.pack(0, 0, 0, 0, 0)), "list addresses")
     routes = _routes(route)
     addresses = {}
     for _, payload in listed:
-        told = attributes(payload[IFADDRMSG.size :])
+        text = attributes(payload[IFADDRMSG.size :])
         index = IFADDRMSG.unpack_from(payload)[4]
-        if index in there and (address := told.get(IFA_LOCAL) or told.get(IFA_ADDRESS)):
-            addresses[str(ip_address(address))] = there[index].name
-    ways = [there[index].name for index, network in routes if index in there and network is None]
+        if index in present and (address := text.get(IFA_LOCAL) or text.get(IFA_ADDRESS)):
+            addresses[str(ip_address(address))] = present[index].name
+    ways = [present[index].name for index, network in routes if index in present and network is None]
     behind: dict[str, tuple[str, ...]] = {}
     for index, network in routes:
-        if index in there and there[index].kind == "tun" and network and not ip_network(network).is_link_local:
-            name = there[index].name
+        if index in present and present[index].kind == "tun" and network and not ip_network(network).is_link_local:
+            name = present[index].name
             behind[name] = (*behind.get(name, ()), network)
     return Interfaces(
-        kinds={link.name: link.kind for link in there.values()},
+        kinds={link.name: link.kind for link in present.values()},
         addresses=addresses,
         default=next((name for name in ways if name != LOOPBACK), None),
-        xdp={link.name: link.xdp for link in there.values() if link.xdp is not None},
+        xdp={link.name: link.xdp for link in present.values() if link.xdp is not None},
         behind=behind,
     )
 
 
 def _routes(route: RouteSocket) -> list[tuple[int, str | None]]:
     """Of the main table, of IPv4 and of IPv6: the interface that each leads out by, and the network; None for all."""
-    found = []
+    result = []
     asked = request(RTM_GETROUTE, NLM_F_DUMP, RTMSG.pack(0, 0, 0, 0, 0, 0, 0, 0, 0))
     for _, payload in route.dump(asked, "list routes"):
         family, length, _, _, table, *_ = RTMSG.unpack_from(payload)
-        told = attributes(payload[RTMSG.size :])
-        if family in {AF_INET, AF_INET6} and table == RT_TABLE_MAIN and RTA_OIF in told:
-            (index,) = struct.unpack("=I", told[RTA_OIF])
-            found.append((index, f"{ip_address(told[RTA_DST])}/{length}" if length else None))
-    return found
+        text = attributes(payload[RTMSG.size :])
+        if family in {AF_INET, AF_INET6} and table == RT_TABLE_MAIN and RTA_OIF in text:
+            (index,) = struct.unpack("=I", text[RTA_OIF])
+            result.append((index, f"{ip_address(text[RTA_DST])}/{length}" if length else None))
+    return result
 
 
 def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | None:
@@ -126,8 +126,8 @@ def far_end(netns: Path, device: str, namespaces: Iterable[Path]) -> FarEnd | No
     return None
 
 
-def _end(netns: Path, there: dict[str, Link], index: int) -> FarEnd | None:
-    return next((FarEnd(netns, link.name) for link in there.values() if link.index == index), None)
+def _end(netns: Path, present: dict[str, Link], index: int) -> FarEnd | None:
+    return next((FarEnd(netns, link.name) for link in present.values() if link.index == index), None)
 
 
 def _number(descriptor: int, route: RouteSocket) -> int | None:

@@ -19,13 +19,13 @@ class KnownUpf:
         programs: file names of its process.
         work: where packets are handled: in the process; in softirqs of the kernel (its GTP module, or XDP), which no
             cgroup is charged for; or in a loop that polls and uses its CPUs whole.
-        telling: whether the program's name alone says it: others use "upf" as well.
+        distinctive: whether the program's name alone identifies it: others use "upf" as well.
     """
 
     name: str
     programs: tuple[str, ...]
     work: Work
-    telling: bool = True
+    distinctive: bool = True
 
 
 KNOWN = (
@@ -36,7 +36,7 @@ KNOWN = (
     KnownUpf("OMEC bess-upf", ("bessd",), "polling"),
     KnownUpf("VPP (UPG-VPP, OAI)", ("vpp", "vpp_main"), "polling"),
     KnownUpf("OAI", ("oai_upf", "spgwu", "oai_spgwu"), "process"),
-    KnownUpf("a program called upf (free5GC's and slicepilot's are)", ("upf",), "process", telling=False),
+    KnownUpf("a program called upf (free5GC's and slicepilot's are)", ("upf",), "process", distinctive=False),
 )
 
 

@@ -2,7 +2,7 @@
 
 Probe, actuators and supervisor know a slice by two paths, notice when something else is behind them, and take that up.
 Of a UPF that somebody else starts these paths change (``/proc/PID/ns/net``), so they are given links, which follow it.
-Only root can look into the folder, which has to outlive a container: whoever restores later finds groups by them.
+Only root can look into the folder, which has to outlive a container: a later restore finds groups by them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UpfLinks:
         return self.folder / f"{name}.cgroup"
 
     def lead_to(self, name: str, netns: Path, group: Path | None) -> None:
-        """Have a slice's links lead there from now on; whoever opens one meanwhile gets the old or the new."""
+        """Have a slice's links lead there from now on; an open in between gets the old or the new target."""
         _replace(self.netns(name), netns)
         _replace(self.cgroup(name), group or NOWHERE)
 

@@ -53,80 +53,82 @@ class Finder:
             ConfigError: no process, or more than one that does not belong to another.
         """
         where, what = f"slices.{name}.{selector.role}", "UPF" if selector.role == "upf" else "service"
-        fit = [one for one in self.processes.values() if self._fits(one, selector)]
-        found = eldest(fit, self.processes)
-        if len(found) > 1:
-            found = self._of_inits(found)
-        if not found:
+        fit = [candidate for candidate in self.processes.values() if self._fits(candidate, selector)]
+        result = eldest(fit, self.processes)
+        if len(result) > 1:
+            result = self._of_inits(result)
+        if not result:
             _check_netns(name, selector)
-            raise ConfigError(f"{where}: {selector}: no such process runs; accepted: that of a running {what}")
-        if len(found) > 1:
-            told = ", ".join(map(str, found[:MOST_NAMED])) + (", ..." if len(found) > MOST_NAMED else "")
+            raise ConfigError(f"{where}: {selector}: no such process runs; expected that of a running {what}")
+        if len(result) > 1:
+            text = ", ".join(map(str, result[:MOST_NAMED])) + (", ..." if len(result) > MOST_NAMED else "")
             raise ConfigError(
-                f"{where}: {selector}: fits {len(found)} processes: {told}; accepted: what tells one from "
+                f"{where}: {selector}: fits {len(result)} processes: {text}; expected one that separates it from "
                 "the others, for instance one of its arguments"
             )
-        [process] = found
+        [process] = result
         try:
             group = cgroup_paths.of_process(process.pid)
         except FileNotFoundError:
-            raise ConfigError(f"{where}: {selector}: {process} has just ended; accepted: a running {what}") from None
+            raise ConfigError(f"{where}: {selector}: {process} has just ended; expected a running {what}") from None
         netns = Path(f"/proc/{process.pid}/ns/net") if selector.netns is None else namespaces.path_of(selector.netns)
         others = () if group is None else tuple(companions(process, self.processes))
         return Located(process, netns, group, others)
 
-    def _fits(self, one: Process, selector: UpfSelector) -> bool:
+    def _fits(self, candidate: Process, selector: UpfSelector) -> bool:
         return (
-            (selector.pid is None or one.pid == selector.pid)
-            and (selector.user is None or one.user == _user(selector.user))
-            and (selector.process is None or _is_program(one, selector.process))
-            and (selector.unit is None or selector.unit in one.group_names)
-            and (selector.container is None or self._in_container(one, selector.container))
-            and (selector.compose is None or self._of_service(one, selector.compose))
-            and (selector.pod is None or self._in_pod(one, selector.pod))
-            and (selector.cgroup is None or _below(one, Path(selector.cgroup)))
-            and (selector.netns is None or _inside(one, selector.netns))
+            (selector.pid is None or candidate.pid == selector.pid)
+            and (selector.user is None or candidate.user == _user(selector.user))
+            and (selector.process is None or _is_program(candidate, selector.process))
+            and (selector.unit is None or selector.unit in candidate.group_names)
+            and (selector.container is None or self._in_container(candidate, selector.container))
+            and (selector.compose is None or self._of_service(candidate, selector.compose))
+            and (selector.pod is None or self._in_pod(candidate, selector.pod))
+            and (selector.cgroup is None or _below(candidate, Path(selector.cgroup)))
+            and (selector.netns is None or _inside(candidate, selector.netns))
         )
 
-    def _in_container(self, one: Process, named: str) -> bool:
-        known = [found for found in self.containers if found.name == named]
+    def _in_container(self, candidate: Process, named: str) -> bool:
+        known = [result for result in self.containers if result.name == named]
         if known or len(named) < LEAST_ID:
-            return any(found.has(one.group_names) for found in known)
-        return any(is_of(name, named) for name in one.group_names)
+            return any(result.has(candidate.group_names) for result in known)
+        return any(is_of(name, named) for name in candidate.group_names)
 
-    def _of_service(self, one: Process, compose: ComposeSelector) -> bool:
+    def _of_service(self, candidate: Process, compose: ComposeSelector) -> bool:
         return any(
-            found.has(one.group_names)
-            for found in self.containers
-            if found.labels.get(COMPOSE_SERVICE) == compose.service
-            and (compose.project is None or found.labels.get(COMPOSE_PROJECT) == compose.project)
+            result.has(candidate.group_names)
+            for result in self.containers
+            if result.labels.get(COMPOSE_SERVICE) == compose.service
+            and (compose.project is None or result.labels.get(COMPOSE_PROJECT) == compose.project)
         )
 
-    def _in_pod(self, one: Process, named: PodSelector) -> bool:
+    def _in_pod(self, candidate: Process, named: PodSelector) -> bool:
         return any(
-            found.has(one.group_names)
-            for found in self.containers
-            if (pod := found.pod) is not None
+            result.has(candidate.group_names)
+            for result in self.containers
+            if (pod := result.pod) is not None
             and (pod.name, pod.namespace) == (named.name, named.namespace)
             and named.container in {None, pod.container}
             and named.uid in {None, pod.uid}
         )
 
-    def _of_inits(self, found: list[Process]) -> list[Process]:
+    def _of_inits(self, result: list[Process]) -> list[Process]:
         """Those that a container has started itself: what ``kubectl exec`` or ``docker exec`` runs beside is not the
-        UPF. All of them where that cannot be told."""
-        inits = {one.init for one in self.containers if one.init is not None}
-        return [one for one in found if inits & {one.pid, *ancestors(one, self.processes)}] or found
+        UPF. All of them where that is ambiguous."""
+        inits = {candidate.init for candidate in self.containers if candidate.init is not None}
+        return [
+            candidate for candidate in result if inits & {candidate.pid, *ancestors(candidate, self.processes)}
+        ] or result
 
 
 def _check_netns(name: str, selector: UpfSelector) -> None:
     """Say that a namespace has vanished, which explains that no process is in it; raises ConfigError."""
     if selector.netns is None or namespaces.path_of(selector.netns).exists():
         return
-    there = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
+    present = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
     raise ConfigError(
-        f"slices.{name}.{selector.role}.netns = {selector.netns}: no such network namespace; accepted: a path, or one "
-        f"of {', '.join(there[:MOST_THERE]) or 'none here'}{', ...' if len(there) > MOST_THERE else ''}"
+        f"slices.{name}.{selector.role}.netns = {selector.netns}: no such network namespace; expected a path, or one "
+        f"of {', '.join(present[:MOST_THERE]) or 'none here'}{', ...' if len(present) > MOST_THERE else ''}"
     )
 
 
@@ -137,21 +139,24 @@ def _user(named: str) -> int | None:
         return None
 
 
-def _is_program(one: Process, wanted: ProcessSelector) -> bool:
-    named = wanted.name in {one.program, Path(one.arguments[0]).name} or wanted.name[:COMM_CHARACTERS] == one.name
-    return named and set(wanted.args) <= set(one.arguments[1:])
+def _is_program(candidate: Process, wanted: ProcessSelector) -> bool:
+    named = (
+        wanted.name in {candidate.program, Path(candidate.arguments[0]).name}
+        or wanted.name[:COMM_CHARACTERS] == candidate.name
+    )
+    return named and set(wanted.args) <= set(candidate.arguments[1:])
 
 
-def _below(one: Process, group: Path) -> bool:
+def _below(candidate: Process, group: Path) -> bool:
     try:
-        own = cgroup_paths.of_process(one.pid)
+        own = cgroup_paths.of_process(candidate.pid)
     except FileNotFoundError:
         return False
     return own is not None and own.is_relative_to(group)
 
 
-def _inside(one: Process, netns: str) -> bool:
+def _inside(candidate: Process, netns: str) -> bool:
     try:
-        return one.netns is not None and one.netns == namespaces.identity(netns)
+        return candidate.netns is not None and candidate.netns == namespaces.identity(netns)
     except OSError:
         return False

@@ -12,7 +12,7 @@ from .locate import Located
 from .sockets import PFCP_PORT, SocketTable
 
 
-def pfcp_addresses(found: Located) -> frozenset[Address]:
+def pfcp_addresses(located: Located) -> frozenset[Address]:
     """Those that its sockets are bound to. Where they are bound to none, or another process has them (an agent that
     speaks PFCP for it), all of its namespace but those at which other processes take PFCP.
 
@@ -20,14 +20,14 @@ def pfcp_addresses(found: Located) -> frozenset[Address]:
         OSError: its namespace cannot be entered.
     """
     table = SocketTable()
-    there = [one for one in table.of(found.process) if one.port == PFCP_PORT]
-    own = table.opened(found.process).at(PFCP_PORT)
-    if own and not any(one.anywhere for one in own):
-        return frozenset(ipaddress.ip_address(one.address) for one in own)
-    others = {one.address for one in there if own and not one.anywhere and one not in own}
-    return frozenset(ipaddress.ip_address(one) for one in interfaces(found.netns).addresses if one not in others)
+    present = [item for item in table.of(located.process) if item.port == PFCP_PORT]
+    own = table.opened(located.process).at(PFCP_PORT)
+    if own and not any(item.anywhere for item in own):
+        return frozenset(ipaddress.ip_address(item.address) for item in own)
+    others = {item.address for item in present if own and not item.anywhere and item not in own}
+    return frozenset(ipaddress.ip_address(item) for item in interfaces(located.netns).addresses if item not in others)
 
 
-def running_since_ns(found: Located) -> int:
+def running_since_ns(located: Located) -> int:
     """When its process began, by CLOCK_BOOTTIME, rounded down to the clock ticks that proc_pid_stat(5) counts."""
-    return found.process.start_ticks * 10**9 // os.sysconf("SC_CLK_TCK")
+    return located.process.start_ticks * 10**9 // os.sysconf("SC_CLK_TCK")

@@ -45,7 +45,7 @@ def napis(netns: Path, device: str) -> list[Napi]:
 
 def napi_threads(netns: Path, device: str) -> list[int]:
     """Numbers of the kernel threads that take an interface's packets, none without threaded NAPI; raises as `napis`."""
-    return [one.thread for one in napis(netns, device) if one.thread is not None]
+    return [item.thread for item in napis(netns, device) if item.thread is not None]
 
 
 def _list(device: str) -> list[Napi]:
@@ -59,13 +59,13 @@ def _list(device: str) -> list[Napi]:
             answers = netlink.dump(request(kind, NLM_F_DUMP, question), "list NAPI instances")
     except (ActuatorError, OSError):  # an older kernel, or the interface has gone
         return []
-    found = []
+    result = []
     for _, payload in answers:
-        one = {kind: value for kind, value in attributes(payload[HEADER.size :]).items() if len(value) == NUMBER.size}
-        if NETDEV_A_NAPI_ID in one and one.get(NETDEV_A_NAPI_IFINDEX) == NUMBER.pack(index):
-            thread = one.get(NETDEV_A_NAPI_PID)
-            found.append(Napi(_number(one[NETDEV_A_NAPI_ID]), None if thread is None else _checked(_number(thread))))
-    return sorted(found, key=lambda one: one.identity)
+        item = {kind: value for kind, value in attributes(payload[HEADER.size :]).items() if len(value) == NUMBER.size}
+        if NETDEV_A_NAPI_ID in item and item.get(NETDEV_A_NAPI_IFINDEX) == NUMBER.pack(index):
+            thread = item.get(NETDEV_A_NAPI_PID)
+            result.append(Napi(_number(item[NETDEV_A_NAPI_ID]), None if thread is None else _checked(_number(thread))))
+    return sorted(result, key=lambda item: item.identity)
 
 
 def _number(value: bytes) -> int:
@@ -73,7 +73,7 @@ def _number(value: bytes) -> int:
 
 
 def _checked(thread: int) -> int | None:
-    """None where the number is another's here: the kernel counts in the machine's PID namespace, whoever asks.
+    """None where the number is another's here: the kernel counts in the machine's PID namespace, whatever the reader.
 
     The id in a thread's name may be that of an instance before: it is named before its NAPI has one of its own.
     """

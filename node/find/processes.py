@@ -26,7 +26,7 @@ class Process:
     """One process.
 
     Attributes:
-        pid, parent: numbers; start_ticks tells it from a later one of the same number.
+        pid, parent: numbers; start_ticks distinguishes it from a later process of the same number.
         name: as the kernel has it, at most 15 characters, chosen by the process itself.
         user: number of the user it runs as.
         program: file name of the running program; of a kernel thread, and where that cannot be read, empty.
@@ -63,13 +63,13 @@ def snapshot(rest_s: float = 0.0) -> dict[int, Process]:
     Args:
         rest_s: for so long after every `RESTS_AFTER` of them, for a thread that runs ahead of others.
     """
-    folders, found = GroupFolders(), {}
+    folders, result = GroupFolders(), {}
     for count, entry in enumerate(Path("/proc").iterdir()):
-        if entry.name.isdigit() and (one := look_at(int(entry.name), folders)) is not None:
-            found[one.pid] = one
+        if entry.name.isdigit() and (item := look_at(int(entry.name), folders)) is not None:
+            result[item.pid] = item
         if rest_s and count % RESTS_AFTER == RESTS_AFTER - 1:
             time.sleep(rest_s)
-    return found
+    return result
 
 
 def look_at(pid: int, folders: GroupFolders | None = None) -> Process | None:
@@ -114,13 +114,13 @@ def companions(process: Process, everybody: Mapping[int, Process]) -> list[Proce
     """Others in its CPU cgroup, oldest first: neither descendants nor ancestors, such as a container's init."""
     older = {process.pid, *ancestors(process, everybody)}
     family, others = {process.pid}, []
-    for one in sorted(everybody.values(), key=lambda one: (one.start_ticks, one.pid)):
-        if one.cpu_group != process.cpu_group or one.pid in older:
+    for item in sorted(everybody.values(), key=lambda item: (item.start_ticks, item.pid)):
+        if item.cpu_group != process.cpu_group or item.pid in older:
             continue
-        if one.parent in family:
-            family.add(one.pid)
+        if item.parent in family:
+            family.add(item.pid)
         else:
-            others.append(one)
+            others.append(item)
     return others
 
 
@@ -136,17 +136,19 @@ def ancestors(process: Process, everybody: Mapping[int, Process]) -> Iterator[in
 def descendants(pid: int, everybody: Mapping[int, Process]) -> list[Process]:
     """A process's children, and theirs, as long as their parents live; by pid."""
     children = dict[int, list[Process]]()
-    for one in everybody.values():
-        children.setdefault(one.parent, []).append(one)
-    found, waiting = dict[int, Process](), [pid]
+    for item in everybody.values():
+        children.setdefault(item.parent, []).append(item)
+    result, waiting = dict[int, Process](), [pid]
     while waiting:
-        fresh = [one for one in children.get(waiting.pop(), ()) if one.pid not in found and one.pid != pid]
-        found |= {one.pid: one for one in fresh}
-        waiting += [one.pid for one in fresh]
-    return [found[number] for number in sorted(found)]
+        fresh = [item for item in children.get(waiting.pop(), ()) if item.pid not in result and item.pid != pid]
+        result |= {item.pid: item for item in fresh}
+        waiting += [item.pid for item in fresh]
+    return [result[number] for number in sorted(result)]
 
 
 def eldest(processes: Iterable[Process], everybody: Mapping[int, Process]) -> list[Process]:
     """Those that descend from none of the others, by pid: of a program and its workers, the program."""
-    found = {one.pid: one for one in processes}
-    return [found[pid] for pid in sorted(found) if not any(one in found for one in ancestors(found[pid], everybody))]
+    result = {item.pid: item for item in processes}
+    return [
+        result[pid] for pid in sorted(result) if not any(item in result for item in ancestors(result[pid], everybody))
+    ]

@@ -41,7 +41,7 @@ class Opened:
 
     def at(self, port: int) -> list[Bound]:
         """Sockets of one port."""
-        return [one for one in self.sockets if one.port == port]
+        return [item for item in self.sockets if item.port == port]
 
 
 @dataclass
@@ -51,25 +51,25 @@ class SocketTable:
     _by_netns: dict[tuple[int, int], list[Bound]] = field(default_factory=dict)
 
     def of(self, process: Process) -> list[Bound]:
-        """All in a process's namespace, whoever has them."""
+        """All in a process's namespace, of any process."""
         if process.netns is None:
             return []
         if process.netns not in self._by_netns:
             self._by_netns[process.netns] = [
-                one for name in ("udp", "udp6") for one in listed(Path(f"/proc/{process.pid}/net/{name}"))
+                item for name in ("udp", "udp6") for item in listed(Path(f"/proc/{process.pid}/net/{name}"))
             ]
         return self._by_netns[process.netns]
 
     def opened(self, process: Process) -> Opened:
         """What the process itself has opened; nothing where it may not be looked at."""
-        there = {one.inode: one for one in self.of(process)}
+        present = {item.inode: item for item in self.of(process)}
         sockets, tuns = [], []
         with contextlib.suppress(OSError):
             for entry in sorted(Path(f"/proc/{process.pid}/fd").iterdir()):
                 with contextlib.suppress(OSError, ValueError):
                     target = str(entry.readlink())
                     if target.startswith("socket:["):
-                        sockets += [there[inode]] if (inode := int(target[8:-1])) in there else []
+                        sockets += [present[inode]] if (inode := int(target[8:-1])) in present else []
                     elif target == TUN:
                         tuns += _interfaces(Path(f"/proc/{process.pid}/fdinfo/{entry.name}").read_bytes().split(b"\n"))
         return Opened(tuple(sockets), tuple(dict.fromkeys(tuns)))
@@ -86,13 +86,13 @@ def listed(path: Path) -> list[Bound]:
         lines = path.read_text().splitlines()[1:]
     except OSError:
         return []
-    found = []
+    result = []
     for line in lines:
         words = line.split()
         address, port = words[1].split(":")
         if int(port, 16) in PORTS:
-            found.append(Bound(int(port, 16), _address(address), int(words[9])))
-    return found
+            result.append(Bound(int(port, 16), _address(address), int(words[9])))
+    return result
 
 
 def _address(hexadecimal: str) -> str:

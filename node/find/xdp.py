@@ -12,29 +12,29 @@ from .known import known
 from .locate import Located
 
 
-def forwards_in_xdp(found: Located, n3: str) -> bool:
+def forwards_in_xdp(located: Located, n3: str) -> bool:
     """Whether the XDP program of a UPF's N3 forwards packets.
 
     One that the process itself has opened does (``prog_id`` in /proc/PID/fdinfo, kernel/bpf/syscall.c). One that it has
     not may have been put there by a loader of the UPF's, or be somebody's filter: that is thought where the UPF is
     known to forward in its process. Nothing is found in a namespace that cannot be entered.
     """
-    there: dict[str, int] = {}
+    present: dict[str, int] = {}
     with contextlib.suppress(OSError):
-        there = interfaces(found.netns).xdp
-    if n3 not in there:
+        present = interfaces(located.netns).xdp
+    if n3 not in present:
         return False
-    kind = known(found.process)
-    return kind is None or kind.work != "process" or there[n3] in _programs(found.process.pid)
+    kind = known(located.process)
+    return kind is None or kind.work != "process" or present[n3] in _programs(located.process.pid)
 
 
 def _programs(pid: int) -> set[int]:
     """Numbers of the BPF programs that a process has opened, or has links of."""
-    found = set()
+    located = set()
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
             with contextlib.suppress(OSError):
                 for line in kernel_lines(entry):
                     if line.startswith("prog_id:"):
-                        found.add(int(line.split()[1]))
-    return found
+                        located.add(int(line.split()[1]))
+    return located

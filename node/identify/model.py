@@ -1,4 +1,4 @@
-"""The segments of a node, played again in the simulator: the arrivals that were measured, under the knobs that held."""
+"""The segments of a node, repeated in the simulator: the arrivals that were measured, under the knobs that held."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SegmentRuns:
 
     def __init__(self, segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, period_s: float) -> None:
         self.slices, self._hardware, self._period_s = slices, hardware, period_s
-        self.offered_mbps = np.stack([one.offered_mbps for one in segments], axis=-1)
+        self.offered_mbps = np.stack([item.offered_mbps for item in segments], axis=-1)
         lengths = [
-            np.divide(one.bytes, one.arrived, out=np.full(len(slices), DEFAULT_PACKET_BYTES), where=one.arrived > 0)
-            for one in segments
+            np.divide(item.bytes, item.arrived, out=np.full(len(slices), DEFAULT_PACKET_BYTES), where=item.arrived > 0)
+            for item in segments
         ]
         self._packet_bytes = np.stack(lengths, axis=-1).astype(np.float32)
 
@@ -55,7 +55,7 @@ def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, 
     backend = SimulatorBackend(SegmentRuns(segments, slices, hardware, period_s), len(segments))
     backend.reset(seed)
     series = []
-    for knobs in np.stack([one.knobs for one in segments], axis=-1)[1:]:
+    for knobs in np.stack([item.knobs for item in segments], axis=-1)[1:]:
         backend.apply(Knobs(np.ascontiguousarray(knobs)))
         series.append(_figures(backend.observe()))
     return _observed(np.asarray(series), period_s)
@@ -63,7 +63,7 @@ def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, 
 
 def observed(segments: Sequence[Segment], period_s: float) -> Observed:
     """What was measured, in the same form."""
-    rows = [np.stack([one.offered_mbps, one.carried_mbps, one.delay_p99_us], axis=1) for one in segments]
+    rows = [np.stack([item.offered_mbps, item.carried_mbps, item.delay_p99_us], axis=1) for item in segments]
     return _observed(np.stack(rows, axis=-1)[1:], period_s)
 
 

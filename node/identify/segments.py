@@ -62,7 +62,7 @@ def watch(
     backend: NodeBackend | GuardedNode, source: KernelSource, agents: Sequence[Agent], on_segment: Callable[[], None]
 ) -> list[Segment]:
     """One segment for each agent, one after the other; a run of the backend each."""
-    found, grouped = [], [one.cgroup is not None for one in source.packets.points]
+    result, grouped = [], [item.cgroup is not None for item in source.packets.points]
     for number, agent in enumerate(agents):
         before, cpu_ns, began_s = summary(source, None, 1.0)["slices"], source.cpu_ns(), time.monotonic()
         with backend.real_time():
@@ -72,7 +72,7 @@ def watch(
         last = "n6" if "n6" in after[0] else "tun"
         rows = {name: trace.slices[:, at, :, 0] for at, name in enumerate(SLICE_FIELDS)}
         pairs = list(zip(before, after, strict=True))
-        found.append(
+        result.append(
             Segment(
                 offered_mbps=rows["offered_mbps"],
                 carried_mbps=rows["carried_mbps"],
@@ -89,7 +89,7 @@ def watch(
             )
         )
         on_segment()
-    return found
+    return result
 
 
 def _grown(pairs: list[tuple[dict[str, Any], dict[str, Any]]], point: str, field: str) -> Array:
@@ -99,7 +99,7 @@ def _grown(pairs: list[tuple[dict[str, Any], dict[str, Any]]], point: str, field
 def draw(first: Segment, count: int, seed: int) -> list[Agent]:
     """Agents that hold knobs drawn at random, by what the slices did in a first segment; every third leaves them.
 
-    Each moves a CPU limit below what its slice uses now and then: what queues tells how much can queue.
+    Each moves a CPU limit below what its slice uses now and then: the queues that form show how much can queue.
     """
     rng = np.random.default_rng(seed)
     use, rate = first.use_mcpu.mean(axis=0), first.carried_mbps.mean(axis=0)

@@ -36,11 +36,11 @@ from slicepilot.node.find.follow import Follower
 from slicepilot.node.find.links import UpfLinks
 
 from .learning import POLL_S, NodeLearning
+from .locations import SliceLocation, check_apart, in_parts, locations_of, moving_pods
 from .own_groups import NodeHousing, OwnGroups
-from .places import Place, check_apart, in_parts, moving_pods, places_of
 from .points import completed, families_of, find_all
 
-# For policies, which reckon with it: the most that they are shown.
+# For policies: the most that they are shown.
 UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
 OLDEST_SCRAPES = 2
 """What a server scrapes was measured up to an interval before, and is asked for within another."""
@@ -57,7 +57,7 @@ class NodeBackend(LiveBackend):
         num_steps: control periods of one run.
 
     Attributes:
-        found: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
+        located: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
         authority: which knobs act on which slice's packets; the others are not moved.
         n3: each UPF's own interface for N3, wherever it is measured.
 
@@ -68,30 +68,30 @@ class NodeBackend(LiveBackend):
 
     def __init__(self, spec: NodeSpec, control_period_s: float, num_steps: int = ENDLESS) -> None:
         with contextlib.ExitStack() as undo:
-            self.found = found = find_all(spec)
-            self.spec = spec = completed(spec, found)
-            families = families_of(found)
-            moving = moving_pods(spec, found)
+            self.located = located = find_all(spec)
+            self.spec = spec = completed(spec, located)
+            families = families_of(located)
+            moving = moving_pods(spec, located)
             self.around = {
-                name: surroundings(one.process.pid, one.cgroup, name in moving) for name, one in found.items()
+                name: surroundings(item.process.pid, item.cgroup, name in moving) for name, item in located.items()
             }
             self._links = UpfLinks()
             undo.callback(self._links.close)
-            for name, one in found.items():
-                self._links.lead_to(name, one.netns, one.cgroup)
-            places = places_of(spec, found, self._links)
-            self.authority = {name: one.answers for name, one in places.items()}
-            self.n3 = {name: one.n3 for name, one in places.items()}
-            self._own = self._own_groups(places)
-            for name, one in found.items():
-                self._links.lead_to(name, one.netns, self._own.group_of(name, one))
-            targets = [one.targets for one in places.values()]
+            for name, item in located.items():
+                self._links.lead_to(name, item.netns, item.cgroup)
+            locations = locations_of(spec, located, self._links)
+            self.authority = {name: item.answers for name, item in locations.items()}
+            self.n3 = {name: item.n3 for name, item in locations.items()}
+            self._own = self._own_groups(locations)
+            for name, item in located.items():
+                self._links.lead_to(name, item.netns, self._own.group_of(name, item))
+            targets = [item.targets for item in locations.values()]
             self._probe: KernelSource | None = None
             self._learning: NodeLearning | None = None
             source: TelemetrySource
             oldest_s = 0.0
             if spec.prometheus is None:
-                points = [one.points for one in places.values()]
+                points = [item.points for item in locations.values()]
                 self._probe, self._learning = self._probed(points, families, undo)
                 source = self._probe
                 self.targets = in_parts(targets, self._probe.packets.object.program("shaper_class").fd)
@@ -104,10 +104,12 @@ class NodeBackend(LiveBackend):
                 self.targets, oldest_s = targets, OLDEST_SCRAPES * source.queries.scrape_interval_s
             actuator: Actuator = ShadowActuator(self.targets)
             undo.callback(actuator.close)
-            self._binding = Binding({one.name: one.upf_threads for one in spec.slices}, self.around, moving)
-            self._follower = Follower({one.name: one.selector for one in spec.slices}, found, self._links, self._own)
-            moves = np.asarray([[[knob not in one.fixed] for one in self.targets] for knob in KNOB_FIELDS], np.bool_)
-            slices = spec.promised_within({name: one.usable for name, one in self.around.items()})
+            self._binding = Binding({item.name: item.upf_threads for item in spec.slices}, self.around, moving)
+            self._follower = Follower(
+                {item.name: item.selector for item in spec.slices}, located, self._links, self._own
+            )
+            moves = np.asarray([[[knob not in item.fixed] for item in self.targets] for knob in KNOB_FIELDS], np.bool_)
+            slices = spec.promised_within({name: item.usable for name, item in self.around.items()})
             facts = NodeFacts(
                 control_period_s,
                 spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
@@ -115,7 +117,7 @@ class NodeBackend(LiveBackend):
                 num_steps,
                 traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
                 moves=None if moves.all() else moves,
-                sharing=tuple(tuple(map(list(found).index, names)) for names in families if len(names) > 1),
+                sharing=tuple(tuple(map(list(located).index, names)) for names in families if len(names) > 1),
                 oldest_s=oldest_s,
             )
             cgroups = None if self._probe is None else [target.cgroup for target in self.targets]
@@ -135,7 +137,7 @@ class NodeBackend(LiveBackend):
 
     @property
     def learning(self) -> NodeLearning:
-        """Which packets are whose, where sessions tell; raises ConfigError likewise."""
+        """Assigns packets to slices by sessions; raises ConfigError."""
         self.spec.require_probe("this")
         assert self._learning is not None
         return self._learning
@@ -149,13 +151,13 @@ class NodeBackend(LiveBackend):
     def check(self) -> list[str]:
         """As `LiveBackend.check`; and which UPFs have gone and were not found again, and what binds them more than at
         the start. ``context`` says then how many CPUs each can use now, and unless `spec` does, all of them."""
-        gone, found = self._follower.look(), self._follower.found
-        bound = self._binding.look(found, self.context.threads)
+        gone, located = self._follower.look(), self._follower.located
+        bound = self._binding.look(located, self.context.threads)
         if self._probe is not None:
             self._probe.sched.usable = self._binding.cpus
         if self.spec.cpus is None:
             self.context.logical_cpus[:] = len(self._binding.cpus)
-        learned = [] if self._learning is None else self._learning.check(found)
+        learned = [] if self._learning is None else self._learning.check(located)
         return [*gone, *bound, *learned, *super().check()]
 
     @property
@@ -185,15 +187,15 @@ class NodeBackend(LiveBackend):
         """The probe, and what it learns from sessions."""
         probe = KernelSource(points, uplink_mbps=self.spec.uplink_mbps or math.inf, wait_s=LOOP_WAIT_S)
         undo.callback(probe.close)
-        learning = NodeLearning(points, families, self.found, probe.packets.sharing, probe.background)
+        learning = NodeLearning(points, families, self.located, probe.packets.sharing, probe.background)
         undo.callback(learning.close)
         return probe, learning
 
-    def _own_groups(self, places: Mapping[str, Place]) -> OwnGroups:
+    def _own_groups(self, locations: Mapping[str, SliceLocation]) -> OwnGroups:
         """What may move UPFs: by slice the first of those that have its UPF, and which UPFs softirqs work for."""
-        movable = {name: one.family[0] for name, one in places.items() if one.housed}
-        upfs = {one.name for one in self.spec.slices if one.upf is not None} & set(movable.values())
-        polled = {first: places[first].n3 for first in upfs if in_softirqs(self.found[first], places[first].n3)}
+        movable = {name: item.family[0] for name, item in locations.items() if item.housed}
+        upfs = {item.name for item in self.spec.slices if item.upf is not None} & set(movable.values())
+        polled = {first: locations[first].n3 for first in upfs if in_softirqs(self.located[first], locations[first].n3)}
         return OwnGroups(self.spec.name, movable, polled)
 
 
@@ -201,10 +203,10 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
     """A node to control, by name or file of its configuration.
 
     Raises:
-        ConfigError: see `NodeBackend`; or a scenario, whose loads nobody here could play.
+        ConfigError: see `NodeBackend`; or a scenario, whose loads a node cannot make.
     """
     if scenario is not None:
-        raise ConfigError(f"scenario = {scenario!r}: accepted: none with a node, whose traffic is what there is")
+        raise ConfigError(f"scenario = {scenario!r}: expected none with a node, which has its own traffic")
     return node_of(NodeBackend(NodeSpec.from_yaml(name), control_period_s))
 
 

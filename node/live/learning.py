@@ -21,7 +21,7 @@ class NodeLearning:
     Args:
         points: one per slice, in order.
         families: slices by UPF, by name.
-        found: where each slice's UPF is.
+        located: where each slice's UPF is.
         sharing: of the probe.
         background: looks after what is attached.
 
@@ -33,17 +33,17 @@ class NodeLearning:
         self,
         points: Sequence[SlicePoints],
         families: Sequence[Sequence[str]],
-        found: Mapping[str, Located],
+        located: Mapping[str, Located],
         sharing: Sharing,
         background: BackgroundCaller,
     ) -> None:
-        self._names = [one.name for one in points]
+        self._names = [item.name for item in points]
         self._families = families
         self._processes: dict[int, tuple[int, int | None]] = {}
         indices = [[self._names.index(name) for name in names] for names in families]
         self._learning = Learning(points, indices, sharing, background)
         try:
-            self._follow(found)
+            self._follow(located)
         except BaseException:
             self.close()
             raise
@@ -56,11 +56,11 @@ class NodeLearning:
         """See `Learning.poll`."""
         self._learning.poll()
 
-    def check(self, found: Mapping[str, Located]) -> list[str]:
-        """What is not known, and why; ``found`` is where the UPFs are now."""
-        told = self._follow(found) if self else []
+    def check(self, located: Mapping[str, Located]) -> list[str]:
+        """What is not known, and why; ``located`` says where the UPFs are now."""
+        text = self._follow(located) if self else []
         self.poll()
-        return [*told, *self._learning.check()]
+        return [*text, *self._learning.check()]
 
     def learned(self, name: str) -> Learned | None:
         """Of a slice; None where it learns nothing."""
@@ -71,16 +71,16 @@ class NodeLearning:
         """Detach and unload."""
         self._learning.close()
 
-    def _follow(self, found: Mapping[str, Located]) -> list[str]:
+    def _follow(self, located: Mapping[str, Located]) -> list[str]:
         """Take up where UPFs take PFCP, where they have begun anew."""
         failures = []
-        for number in {one.number for one in self._learning.upfs}:
-            one = found[self._families[number][0]]
-            process = (one.process.pid, one.process.start_ticks)
+        for number in {item.number for item in self._learning.upfs}:
+            item = located[self._families[number][0]]
+            process = (item.process.pid, item.process.start_ticks)
             if self._processes.get(number) == process:
                 continue
             try:
-                self._learning.watch(number, pfcp_addresses(one), running_since_ns(one))
+                self._learning.watch(number, pfcp_addresses(item), running_since_ns(item))
                 self._processes[number] = process
             except OSError as error:
                 failures.append(f"{', '.join(self._families[number])}: where it takes PFCP is not known: {error}")

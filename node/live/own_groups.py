@@ -28,7 +28,7 @@ from slicepilot.controller.system.own_groups import (
     thread_back,
 )
 from slicepilot.controller.system.processes import start_ticks
-from slicepilot.node.authority.own_group import needs_one, place_for
+from slicepilot.node.authority.own_group import group_path, needs_own_group
 from slicepilot.node.authority.softirqs import threads_of
 from slicepilot.node.find.follow import Follower
 from slicepilot.node.find.locate import Located
@@ -70,29 +70,29 @@ class OwnGroups:
         """Slices whose UPF may be moved."""
         return list(self._firsts)
 
-    def group_of(self, name: str, found: Located) -> Path | None:
+    def group_of(self, name: str, located: Located) -> Path | None:
         """The group that is a slice's to limit, as a link to it should lead: where there is none yet, to that."""
         first = self._firsts.get(name)
-        if first is None or not needs_one(found) or self._is_own(first, found.cgroup):
-            return found.cgroup
-        left = [Path(one.path) for one in self._groups if one.slice == first] if first in self._left else []
+        if first is None or not needs_own_group(located) or self._is_own(first, located.cgroup):
+            return located.cgroup
+        left = [Path(item.path) for item in self._groups if item.slice == first] if first in self._left else []
         return left[0] if left else NOT_YET
 
-    def unsettled(self, name: str, found: Located) -> bool:
+    def unsettled(self, name: str, located: Located) -> bool:
         """Whether there is something to move for a slice that was found; some 20 us, and waits for nobody."""
         if self._record is None or name not in self._leased:
             return False
         first, left = self._firsts[name], set() if self._resuming else self._left
         if first in left:
             return False
-        if needs_one(found) and not self._is_own(first, found.cgroup):
+        if needs_own_group(located) and not self._is_own(first, located.cgroup):
             return True
         seen = self._seen.get(first, ())
         return first in self._polled and (
-            not seen or any(one not in left and not _in_place(one, found.cgroup) for one in seen)
+            not seen or any(item not in left and not _in_place(item, located.cgroup) for item in seen)
         )
 
-    def settle(self, name: str, found: Located) -> Located:
+    def settle(self, name: str, located: Located) -> Located:
         """Move what is to be moved; where the UPF is then.
 
         Raises:
@@ -100,18 +100,18 @@ class OwnGroups:
         """
         with self._lock:
             if self._record is None or name not in self._leased:
-                return found
+                return located
             self._take_up()
             first = self._firsts[name]
-            if first not in self._left and needs_one(found) and not self._is_own(first, found.cgroup):
-                found = self._move_upf(self._record, first, found)
-            if first in self._polled and first not in self._left and found.cgroup is not None:
-                self._move_threads(self._record, first, found)
+            if first not in self._left and needs_own_group(located) and not self._is_own(first, located.cgroup):
+                located = self._move_upf(self._record, first, located)
+            if first in self._polled and first not in self._left and located.cgroup is not None:
+                self._move_threads(self._record, first, located)
             self._sweep(self._record)
-            return found
+            return located
 
     def absent(self, name: str) -> None:
-        """A slice's UPF has gone: its group would be in the way of whoever removes the one above it."""
+        """A slice's UPF has gone: its group would keep others from removing the one above it."""
         with self._lock:
             if self._record is not None and name in self._leased:
                 self._inside.pop(self._firsts[name], None)
@@ -128,7 +128,7 @@ class OwnGroups:
         return [self._moved_out.popleft() for _ in range(len(self._moved_out))]
 
     def resume(self) -> None:
-        """Have what was left to others taken up again, by whoever looks next; at once."""
+        """Take up again what was left to others, at the next look; returns at once."""
         self._resuming = True
 
     def end(self) -> None:
@@ -136,8 +136,8 @@ class OwnGroups:
         with self._lock:
             self._record = None
             failures = []
-            actions: list[Callable[[], str]] = [partial(thread_back, one) for one in self._threads]
-            actions += [partial(group_back, one) for one in self._groups]
+            actions: list[Callable[[], str]] = [partial(thread_back, item) for item in self._threads]
+            actions += [partial(group_back, item) for item in self._groups]
             for action in actions:
                 try:
                     action()
@@ -153,23 +153,23 @@ class OwnGroups:
     def _take_up(self) -> None:
         """Forget that others have moved anything, if an operator says so."""
         if self._resuming:
-            self._inside = {first: one for first, one in self._inside.items() if first not in self._left}
-            self._threads = tuple(one for one in self._threads if (one.thread, one.start_ticks) not in self._left)
+            self._inside = {first: item for first, item in self._inside.items() if first not in self._left}
+            self._threads = tuple(item for item in self._threads if (item.thread, item.start_ticks) not in self._left)
             self._left, self._resuming = set(), False
 
-    def _move_upf(self, record: Record, first: str, found: Located) -> Located:
-        process = found.process
+    def _move_upf(self, record: Record, first: str, located: Located) -> Located:
+        process = located.process
         identity = process.pid, process.start_ticks
         if self._inside.get(first) == identity:  # it was, and somebody else has moved it
-            text = f"{process} is in {found.cgroup or 'the root group'}, moved out of the group that was made for it"
+            text = f"{process} is in {located.cgroup or 'the root group'}, moved out of the group that was made for it"
             if self._told(first, first, text):
-                return found
-        own = OwnGroup(first, str(place_for(self._label(first), found.cgroup)), str(_home(found)))
+                return located
+        own = OwnGroup(first, str(group_path(self._label(first), located.cgroup)), str(_home(located)))
         path = Path(own.path)
         if own not in self._groups:
             if path.exists():
                 raise ActuatorError(
-                    f"{path}: is there already and not this controller's; accepted: none (`slicepilot restore` removes "
+                    f"{path}: exists and is not this controller's (`slicepilot restore` removes "
                     "what a controller that has died has left)"
                 )
             record((*self._groups, own), self._threads)
@@ -179,32 +179,32 @@ class OwnGroups:
         move(*identity, path)
         self._inside[first] = identity
         _move_children(process.pid, Path(own.home), path)
-        return dataclasses.replace(found, cgroup=path, others=())
+        return dataclasses.replace(located, cgroup=path, others=())
 
-    def _move_threads(self, record: Record, first: str, found: Located) -> None:
+    def _move_threads(self, record: Record, first: str, located: Located) -> None:
         """Threads of NAPI into the group that the UPF is in."""
-        living = [one for one in self._threads if start_ticks(one.thread) == one.start_ticks]
-        known = {(one.thread, one.start_ticks) for one in living}
+        living = [item for item in self._threads if start_ticks(item.thread) == item.start_ticks]
+        known = {(item.thread, item.start_ticks) for item in living}
         seen: list[Identity] = []
-        for thread in threads_of(found, self._polled[first]):
+        for thread in threads_of(located, self._polled[first]):
             started, home = start_ticks(thread), group_of(thread)
             if started is None or home is None:
                 continue
             seen.append(identity := (thread, started))
-            if home == found.cgroup or identity in self._left:
+            if home == located.cgroup or identity in self._left:
                 continue
             if identity in known:
                 text = f"thread {thread} of NAPI is in {home}, moved out of the group that it was put into"
                 if self._told(first, identity, text):
                     continue
-                living = [one for one in living if one.thread != thread]
-            living.append(MovedThread(first, thread, started, str(home), str(found.cgroup)))
+                living = [item for item in living if item.thread != thread]
+            living.append(MovedThread(first, thread, started, str(home), str(located.cgroup)))
         if tuple(living) != self._threads:
             record(self._groups, living)
             self._threads = tuple(living)
-        for one in living:
-            if one.slice == first and (one.thread, one.start_ticks) not in self._left:
-                _move_if_there(one.thread, one.start_ticks, Path(one.group))
+        for item in living:
+            if item.slice == first and (item.thread, item.start_ticks) not in self._left:
+                _move_if_there(item.thread, item.start_ticks, Path(item.group))
         self._seen[first] = tuple(seen)
 
     def _told(self, first: str, what: str | Identity, text: str) -> bool:
@@ -219,7 +219,7 @@ class OwnGroups:
         """Groups away that nobody is in any more."""
         used = {str(group_of(pid)) for pid, _ in self._inside.values()}
         kept = tuple(
-            one for one in self._groups if one.path in used or one.slice in self._left or not remove_if_empty(one)
+            item for item in self._groups if item.path in used or item.slice in self._left or not remove_if_empty(item)
         )
         if kept != self._groups:
             record(kept, self._threads)
@@ -229,24 +229,24 @@ class OwnGroups:
         return f"{self._node}-{first}"
 
     def _is_own(self, first: str, group: Path | None) -> bool:
-        return any(one.slice == first and Path(one.path) == group for one in self._groups)
+        return any(item.slice == first and Path(item.path) == group for item in self._groups)
 
 
 def _in_place(thread: Identity, group: Path | None) -> bool:
     return start_ticks(thread[0]) == thread[1] and group_of(thread[0]) == group
 
 
-def _home(found: Located) -> Path:
-    group = found.cgroup or group_of(found.process.pid)
+def _home(located: Located) -> Path:
+    group = located.cgroup or group_of(located.process.pid)
     if group is None:
-        raise ActuatorError(f"{found.process}: has ended")
+        raise ActuatorError(f"{located.process}: has ended")
     return group
 
 
 def _move_children(pid: int, home: Path, group: Path) -> None:
     """Those that a process has where it was; what it starts from now on is born in its new group."""
     seen: set[int] = set()
-    while children := [one for one in descendants(pid, snapshot()) if one.pid not in seen]:
+    while children := [item for item in descendants(pid, snapshot()) if item.pid not in seen]:
         for child in children:
             seen.add(child.pid)
             if group_of(child.pid) == home:

@@ -1,4 +1,4 @@
-"""A node for whoever takes its steps himself: environments, recordings, identification.
+"""A node for callers that step it themselves: environments, recordings, identification.
 
 In mode ``live`` guard, locks, journal and supervisor stand behind every step, as they do behind a controller. Whoever
 takes no step for a while (a learner at its update, a debugger) loses control until the next one: the knobs go back to
@@ -84,9 +84,9 @@ class GuardedNode(GuardedBackend):
         self._keeper.start()
 
     @property
-    def found(self) -> dict[str, Located]:
+    def located(self) -> dict[str, Located]:
         """Where each slice's UPF was found."""
-        return self._live.found
+        return self._live.located
 
     @property
     def source(self) -> KernelSource:
@@ -191,7 +191,7 @@ def open_live(
         ProbeError, ActuatorError: what is needed is missing.
     """
     if mode not in {"shadow", "live"}:
-        raise ConfigError(f"mode = {mode!r}; accepted: shadow, live")
+        raise ConfigError(f"mode = {mode!r}; expected shadow, live")
     settings, period_s = RunConfig.from_yaml(run), control_period_s or DEFAULT_PERIOD_S
     steps = {} if seconds is None else {"num_steps": max(1, round(seconds / period_s))}
     backend = NodeBackend(NodeSpec.from_yaml(name), period_s, **steps)

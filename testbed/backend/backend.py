@@ -104,7 +104,7 @@ class TestbedBackend(LiveBackend):
         self._timeline.start(self._load.started_ns)
 
     def play(self, scenario: Scenario) -> None:
-        """What the next reset starts; raises ConfigError for what a testbed cannot play."""
+        """What the next reset starts; raises ConfigError for what a testbed cannot run."""
         _check(scenario, self.testbed)
         self.stop_load()
         self._timeline.close()
@@ -217,7 +217,7 @@ def attach_backend(name: str, control_period_s: float) -> LiveBackend:
 
 
 def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
-    """A testbed to control: one that plays a scenario, or that is up and has a load of its own.
+    """A testbed to control: one that runs a scenario, or that is up and has a load of its own.
 
     Raises:
         ConfigError: unknown names, no testbed of this name, or a machine that cannot run one.
@@ -234,15 +234,15 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
 def _check(scenario: Scenario, testbed: Testbed) -> None:
     if scenario.slice_set() != testbed.slices:
         raise ConfigError(
-            f"scenario {scenario.name}: slices {scenario.slices!r}; accepted: those of testbed "
+            f"scenario {scenario.name}: slices {scenario.slices!r}; expected those of testbed "
             f"{testbed.spec.name!r}, {testbed.spec.slices!r}"
         )
     if scenario.cpu_profile:
-        raise ConfigError(f"scenario {scenario.name}: cpu_profile: a testbed's CPUs keep their speed; accepted: none")
+        raise ConfigError(f"scenario {scenario.name}: cpu_profile: a testbed's CPUs keep their speed; expected none")
     wanted = scenario.edge.threads if scenario.edge else 0
     if wanted != testbed.spec.edge_workers:
         raise ConfigError(
-            f"scenario {scenario.name}: edge.threads = {wanted}; accepted: as many as testbed {testbed.spec.name!r} "
+            f"scenario {scenario.name}: edge.threads = {wanted}; expected as many as testbed {testbed.spec.name!r} "
             f"has, {testbed.spec.edge_workers}"
         )
 
@@ -258,14 +258,14 @@ def quota_of(testbed: Testbed) -> QuotaConfig:
 
 
 def traits_of(testbed: Testbed) -> NodeTraits:
-    """What a policy is told of how it queues and paces."""
+    """What a policy knows of how it queues and paces."""
     return live_traits(testbed.slices, testbed.spec.quota_period_ms, N3_BUFFER_PACKETS)
 
 
 def points_of(testbed: Testbed) -> list[SlicePoints]:
     """Where the probe measures: N3 ingress and the far end of the shared uplink.
 
-    Not at the TUN device: nothing here asks for that part of the delay, and a point costs some 200 ns a packet.
+    Not at the TUN device: nothing here uses that part of the delay, and a point costs some 200 ns a packet.
     """
     after_uplink = NetPoint(netns_path(testbed.layout.data_network), "n6")
     return [

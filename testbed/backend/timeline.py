@@ -17,7 +17,7 @@ UPLINK_USE = NODE_FIELDS.index("uplink_use_ratio")
 
 
 class Timeline:
-    """Plays the events of one run after the other; whoever waits for ticks calls `step` at each."""
+    """Runs the events of one run after the other; the caller calls `step` at each tick."""
 
     def __init__(self, testbed: Testbed, scenario: Scenario) -> None:
         spec = testbed.spec

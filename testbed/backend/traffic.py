@@ -26,7 +26,7 @@ def plan_of(scenario: Scenario, testbed: Testbed, seed: int) -> dict[str, Any]:
     """The load generator's plan (``load --help`` documents its fields): one flow per flow of each load.
 
     Raises:
-        ConfigError: an elastic load, which this generator cannot play.
+        ConfigError: an elastic load, which this generator cannot send.
     """
     rng = np.random.default_rng(seed)
     flows: list[dict[str, Any]] = []
@@ -46,7 +46,7 @@ def _flows(
         )
     stretch, cycle_phase = rng.uniform(*CYCLE_STRETCH), rng.uniform()
     count = load.ramp.max_flows if load.ramp else load.flows
-    found = []
+    result = []
     for number in range(count):
         late = max(0, number - load.flows + 1) * load.ramp.every_s if load.ramp else 0.0
         flow: dict[str, Any] = {
@@ -69,8 +69,8 @@ def _flows(
             flow |= {"on_s": stretch * load.on_s, "off_s": stretch * load.off_s}
             flow["phase_s"] = cycle_phase * stretch * (load.on_s + load.off_s)
         for begin_s, end_s in _spans(load.start_s + late, load.end_s, absent):
-            found.append(flow | {"start_s": begin_s} | ({"end_s": end_s} if end_s < NEVER_S else {}))
-    return found
+            result.append(flow | {"start_s": begin_s} | ({"end_s": end_s} if end_s < NEVER_S else {}))
+    return result
 
 
 def _spans(begin_s: float, end_s: float, absent: tuple[float, float] | None) -> list[tuple[float, float]]:
@@ -134,10 +134,10 @@ class LoadRun:
 def flows_of(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """What was sent and what arrived, flow by flow, from `LoadRun.stop`; delays are those the sink has measured."""
     received = {flow["flow"]: flow for flow in reports["sink"].get("flows", [])}
-    found = []
+    result = []
     for sent in reports.get("load", {}).get("flows", []):
         mine = received.get(sent["flow"], {})
-        found.append(
+        result.append(
             {
                 "flow": sent["name"],
                 "kind": sent["kind"],
@@ -149,4 +149,4 @@ def flows_of(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
                 "delay_p99_us": mine.get("delay_p99_us"),
             }
         )
-    return found
+    return result

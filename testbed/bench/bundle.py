@@ -14,5 +14,5 @@ def bundle_folder(named: Path | None) -> Path:
     """The bundle that is named, or else the newest of a run or demo under ``runs/``, or else the shipped one."""
     if named is not None:
         return named
-    found = [*RUNS.glob("*/bundle"), *RUNS.glob("*/training/bundle")]
-    return max(found, key=lambda path: path.stat().st_mtime, default=SHIPPED)
+    result = [*RUNS.glob("*/bundle"), *RUNS.glob("*/training/bundle")]
+    return max(result, key=lambda path: path.stat().st_mtime, default=SHIPPED)

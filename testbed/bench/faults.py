@@ -126,7 +126,7 @@ def _detach_links(ifindex: int) -> int:
     Of those that are there now: taking them takes long enough for a controller to attach the first ones again.
     """
     library = ctypes.CDLL(LIBRARY)
-    found, number = [], ctypes.c_uint32(0)
+    result, number = [], ctypes.c_uint32(0)
     while library.bpf_link_get_next_id(number, ctypes.byref(number)) == 0:
         descriptor = library.bpf_link_get_fd_by_id(number)
         if descriptor < 0:
@@ -134,11 +134,11 @@ def _detach_links(ifindex: int) -> int:
         info, size = LinkInfo(), ctypes.c_uint32(ctypes.sizeof(LinkInfo))
         library.bpf_obj_get_info_by_fd(descriptor, ctypes.byref(info), ctypes.byref(size))
         if (info.ifindex, info.attach_type) == (ifindex, BPF_TCX_INGRESS):
-            found.append(descriptor)
+            result.append(descriptor)
         else:
             os.close(descriptor)
     taken = 0
-    for descriptor in found:
+    for descriptor in result:
         taken += library.bpf_link_detach(descriptor) == 0
         os.close(descriptor)
     return taken
@@ -163,11 +163,11 @@ def publisher_pid(rig: Rig) -> int:
 
 def children(pid: int) -> list[int]:
     """Processes that a process has started, proc_pid_task_children(5)."""
-    found: list[int] = []
+    result: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            found += map(int, task.read_text().split())
-    return found
+            result += map(int, task.read_text().split())
+    return result
 
 
 def _controller_pid(rig: Rig) -> int:

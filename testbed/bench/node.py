@@ -66,7 +66,7 @@ class BenchNode:
 
     @property
     def targets(self) -> list[SliceTargets]:
-        """Where the knobs are: each slice's N3 device stands in for the one it would leave through."""
+        """Where the knobs are: each slice's N3 device replaces the one it would leave through."""
         assert self._traffic is not None
         netns = Path(f"/proc/{self._traffic.pid}/ns/net")
         return [

@@ -108,12 +108,12 @@ def _outside(n3_ns: Times, exit_ns: Times, bound_us: float, start_ns: int, lengt
     before = np.count_nonzero((n3_ns >= start_ns - SILENCE_NS) & (n3_ns < start_ns))
     expected = before * WINDOW_NS / SILENCE_NS
     window = (n3_ns - start_ns) // WINDOW_NS
-    found = []
+    result = []
     for number in range(length_ns // WINDOW_NS):
         delays_us = 1e-3 * (exit_ns - n3_ns)[window == number]
         missing = len(delays_us) < (1 - MISSING_SHARE) * expected - 1
-        found.append(missing or (len(delays_us) > 0 and np.quantile(delays_us, 0.99) > bound_us))
-    return np.asarray(found, np.bool_)
+        result.append(missing or (len(delays_us) > 0 and np.quantile(delays_us, 0.99) > bound_us))
+    return np.asarray(result, np.bool_)
 
 
 def _back_at(outside: npt.NDArray[np.bool_]) -> int | None:

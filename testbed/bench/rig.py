@@ -46,12 +46,12 @@ class Knobs:
 
     def files(self) -> dict[str, str]:
         """Content of every control file that is there."""
-        found = {}
+        result = {}
         for target in self._targets:
             for name in KNOB_FILES:
                 with contextlib.suppress(OSError):
-                    found[f"{target.name}/{name}"] = (target.group / name).read_text().strip()
-        return found
+                    result[f"{target.name}/{name}"] = (target.group / name).read_text().strip()
+        return result
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[Callable[[], list[str]]]:
@@ -256,11 +256,11 @@ class Rig:
             )
         return json.loads(done.stdout)
 
-    def restored_after_s(self, found: Mapping[str, str], fault: Callable[[], int], timeout_s: float = 10.0) -> float:
+    def restored_after_s(self, original: Mapping[str, str], fault: Callable[[], int], timeout_s: float = 10.0) -> float:
         """Do harm, and poll until the knobs are as found.
 
         Args:
-            found: by `Knobs.read`.
+            original: by `Knobs.read`.
             fault: returns when it was done (CLOCK_MONOTONIC ns).
             timeout_s: at most.
 
@@ -270,18 +270,18 @@ class Rig:
         Raises:
             ProgramError: not in time; names a knob.
         """
-        files = {name: value for name, value in found.items() if not name.endswith("/shaper")}
-        shapers = [name.removesuffix("/shaper") for name in found if name.endswith("/shaper")]
+        files = {name: value for name, value in original.items() if not name.endswith("/shaper")}
+        shapers = [name.removesuffix("/shaper") for name in original if name.endswith("/shaper")]
         # What it takes to look is there before: on a busy machine it would be this process that is late.
         with self.knobs.kept() as look_for_shapers, on_time():
             since_ns = fault()
             while True:
                 now = self.knobs.files()
-                there = look_for_shapers()
+                existing = look_for_shapers()
                 took_s = 1e-9 * (time.monotonic_ns() - since_ns)
-                if now == files and there == shapers:
+                if now == files and existing == shapers:
                     return took_s
                 if took_s > timeout_s:
                     wrong = [f"{name} = {now.get(name)!r} for {value!r}" for name, value in files.items()]
-                    raise ProgramError(f"not restored within {timeout_s:g} s: {wrong}, shapers of {there}")
+                    raise ProgramError(f"not restored within {timeout_s:g} s: {wrong}, shapers of {existing}")
                 time.sleep(POLL_S)

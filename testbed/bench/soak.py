@@ -68,7 +68,7 @@ class Soak:
         events: faults, in order.
         samples: of the loop's process, the publisher and the supervisor.
         ticks, missed_ticks, late_ticks: of all controllers together.
-        crashes: ends of a controller that no fault asked for.
+        crashes: ends of a controller that no fault caused.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -83,11 +83,11 @@ class Soak:
         two samples of one that is older than `STEADY_S`."""
         ages: list[npt.NDArray[np.float64]] = []
         values: list[npt.NDArray[np.float64]] = []
-        mine = [one for one in self.samples if one.process == process and one.age_s > STEADY_S]
-        for pid in {one.pid for one in mine}:
-            own = [one for one in mine if one.pid == pid]
-            age = np.asarray([one.age_s for one in own])
-            value = np.asarray([getattr(one.used, figure) for one in own], np.float64)
+        mine = [item for item in self.samples if item.process == process and item.age_s > STEADY_S]
+        for pid in {item.pid for item in mine}:
+            own = [item for item in mine if item.pid == pid]
+            age = np.asarray([item.age_s for item in own])
+            value = np.asarray([getattr(item.used, figure) for item in own], np.float64)
             ages.append(age - age.mean())
             values.append(value - value.mean())
         if not ages or not (spread := float(np.sum(np.concatenate(ages) ** 2))):
@@ -97,9 +97,9 @@ class Soak:
     def growth(self, process: str, figure: str) -> float:
         """The most that a process of a kind gained of a figure from its first sample past `WARM_S` to its last."""
         gains = [0.0]
-        mine = [one for one in self.samples if one.process == process and one.age_s > WARM_S]
-        for pid in {one.pid for one in mine}:
-            own = [getattr(one.used, figure) for one in mine if one.pid == pid]
+        mine = [item for item in self.samples if item.process == process and item.age_s > WARM_S]
+        for pid in {item.pid for item in mine}:
+            own = [getattr(item.used, figure) for item in mine if item.pid == pid]
             gains.append(float(own[-1] - own[0]))
         return max(gains)
 
@@ -112,7 +112,7 @@ class SoakRun:
         folder: for the controller's files.
         settings: fields of `RunConfig`, with the policy.
         seed: of loads and faults.
-        advance: told what comes next.
+        advance: called with what comes next.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SoakRun:
         """So long, with a fault about so often, each kind once before any comes again."""
         began_s = time.monotonic()
         with self._rig as rig:
-            found = rig.knobs.read()
+            results = rig.knobs.read()
             self._new_load()
             self._start()
             order: list[str] = []
@@ -139,10 +139,10 @@ class SoakRun:
                 wait_s = min(fault_every_s * self._rng.uniform(0.5, 1.0), max(seconds - now_s, 0.0))
                 self._advance(name)
                 self._watch(wait_s)
-                self._do(name, found, time.monotonic() - began_s)
+                self._do(name, results, time.monotonic() - began_s)
                 if self._rng.random() < 0.5:
                     self._new_load()
-            self._end(found, time.monotonic() - began_s)
+            self._end(results, time.monotonic() - began_s)
         return self.result
 
     # -- faults ------------------------------------------------------------------------------------------------
@@ -163,10 +163,10 @@ class SoakRun:
             "pause": lambda _: self._harmless(self._pause),
         }
 
-    def _do(self, name: str, found: dict[str, str], at_s: float) -> None:
+    def _do(self, name: str, results: dict[str, str], at_s: float) -> None:
         self._count()
         try:
-            restored_s = self._faults()[name](found)
+            restored_s = self._faults()[name](results)
             self.result.events.append(Event(at_s, name, restored_s))
         except (ProgramError, OSError) as error:
             self.result.events.append(Event(at_s, name, failure=str(error)))
@@ -174,27 +174,27 @@ class SoakRun:
             self._rig.stop()
             self._start()
 
-    def _kill_controller(self, found: dict[str, str]) -> float:
-        restored_s = self._rig.restored_after_s(found, lambda: faults.kill_controller(self._rig), RESTORE_LIMIT_S)
+    def _kill_controller(self, results: dict[str, str]) -> float:
+        restored_s = self._rig.restored_after_s(results, lambda: faults.kill_controller(self._rig), RESTORE_LIMIT_S)
         self._rig.stop()
         return restored_s
 
-    def _kill_both(self, found: dict[str, str]) -> None:
+    def _kill_both(self, results: dict[str, str]) -> None:
         """Nobody is left to restore; the next start does, and finds what was there before the first."""
         faults.kill_both(self._rig)
         self._rig.stop()
         self._rig.start("shadow", **self._settings)
         self._rig.stop()
-        if self._rig.knobs.read() == found:
+        if self._rig.knobs.read() == results:
             raise ProgramError("a shadow has restored knobs: it must not write")
         self._start()
 
-    def _stop_controller(self, found: dict[str, str]) -> float:
+    def _stop_controller(self, results: dict[str, str]) -> float:
         """Hung for so long that its supervisor ends it."""
         controller = self._rig.controller
         assert controller is not None
         with faults.stopped(controller.pid):
-            restored_s = self._rig.restored_after_s(found, time.monotonic_ns, RESTORE_LIMIT_S)
+            restored_s = self._rig.restored_after_s(results, time.monotonic_ns, RESTORE_LIMIT_S)
         self._rig.stop()
         return restored_s
 
@@ -233,13 +233,13 @@ class SoakRun:
     def _start(self) -> None:
         self._rig.start("live", "--force", **self._settings)
 
-    def _end(self, found: dict[str, str], at_s: float) -> None:
+    def _end(self, results: dict[str, str], at_s: float) -> None:
         """A clean end restores as well."""
         self._count()
         status = self._rig.stop()
         if status != 0:
             self.result.crashes.append(f"exit status {status}")
-        if self._rig.knobs.read() != found:
+        if self._rig.knobs.read() != results:
             self.result.events.append(Event(at_s, "end", failure="the knobs are not as found"))
 
     def _order(self, *words: str) -> None:

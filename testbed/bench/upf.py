@@ -42,7 +42,7 @@ class ConstantRun:
 
     Attributes:
         offered_mbps, carried_mbps: of inner packets.
-        sent, lost, reordered: packets; lost are those that did not come out of N6, whoever reads them there.
+        sent, lost, reordered: packets; lost are those that did not leave by N6.
         skipped: packets that the generator left out, more than `MAX_LAG_MS` late.
         upf_cpus: CPU time of the UPF's threads over the run's length.
     """
@@ -91,11 +91,11 @@ class BenchUpf:
         """N3, the TUN device if wanted, and N6 behind the uplink that the slices share; of all slices, as a control
         loop has them, though the first one alone has load."""
         n6 = NetPoint(self._sink_netns, "n6")
-        found = []
+        result = []
         for plan in self._testbed.layout.slices:
             here = netns_path(plan.netns)
-            found.append(SlicePoints(plan.name, NetPoint(here, "n3"), NetPoint(here, "tun") if tun else None, n6))
-        return found
+            result.append(SlicePoints(plan.name, NetPoint(here, "n3"), NetPoint(here, "tun") if tun else None, n6))
+        return result
 
     @contextlib.contextmanager
     def unread(self) -> Iterator[None]:

@@ -85,9 +85,9 @@ def loop(
 
 def _check(node: str | None, mode: str, slices: str | None, num_slices: int | None) -> None:
     if mode not in {"shadow", "live"}:
-        raise ConfigError(f"mode = {mode!r}; accepted: shadow, live")
+        raise ConfigError(f"mode = {mode!r}; expected shadow, live")
     if node is None and mode != "shadow":
-        raise ConfigError(f"mode = {mode!r}: accepted: with --node")
+        raise ConfigError(f"mode = {mode!r}: needs --node")
     if node is not None and (slices is not None or num_slices is not None):
         raise ConfigError("--slices, --num-slices: accepted without --node, whose configuration has slices")
 
@@ -108,8 +108,8 @@ def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: 
         def run(part: str, rest_ms: float, ticks: int) -> LoopReport:
             if part == "contended":
                 made.saturate()
-            with opened(made, slices, rest_ms) as node, bench_run(policy, node) as one:
-                return one.ticks(ticks)
+            with opened(made, slices, rest_ms) as node, bench_run(policy, node) as item:
+                return item.ticks(ticks)
 
         return _parts(run, len(slices), period_ms, seconds)
 

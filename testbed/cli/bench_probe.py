@@ -121,7 +121,7 @@ def _saturated(upf: BenchUpf, mode: str, seconds: float) -> tuple[float, float]:
     """CPU time in ns that the UPF takes for each packet that comes through, when it is offered more than it can
     forward; and the share of packets that come through.
 
-    A saturated UPF's throughput is what its CPU allows, whoever else takes turns on it.
+    A saturated UPF's throughput is what its CPU allows, whatever else runs on it.
     """
     with _measured(upf, mode), ThreadPoolExecutor(1) as pool:
         sending = pool.submit(upf.send, SATURATING_PPS, WARM_UP_S + seconds)
@@ -167,9 +167,9 @@ def _losses(costs_ns: dict[str, list[float]]) -> dict[str, Any]:
     """Throughput lost, in percent: by lower quartiles, since what else runs on the machine only ever adds to a cost;
     the range is that of the quartiles over rounds."""
     quartiles = {mode: sorted(values)[len(values) // 4] for mode, values in costs_ns.items()}
-    found: dict[str, Any] = {"saturated_packets_per_cpu_s": {mode: 1e9 / cost for mode, cost in quartiles.items()}}
+    results: dict[str, Any] = {"saturated_packets_per_cpu_s": {mode: 1e9 / cost for mode, cost in quartiles.items()}}
     for mode, name in (("loop", "throughput_loss_pct"), ("all", "throughput_loss_all_pct")):
         rounds = sorted(100 * (1 - base / cost) for base, cost in zip(costs_ns["without"], costs_ns[mode], strict=True))
-        found[name] = 100 * (1 - quartiles["without"] / quartiles[mode])
-        found[f"{name}_range"] = [rounds[len(rounds) // 4], rounds[-1 - len(rounds) // 4]]
-    return found
+        results[name] = 100 * (1 - quartiles["without"] / quartiles[mode])
+        results[f"{name}_range"] = [rounds[len(rounds) // 4], rounds[-1 - len(rounds) // 4]]
+    return results

@@ -52,7 +52,7 @@ def reaction(
 
     played = dataclasses.replace(Scenario.from_yaml(scenario), control_period_s=1e-3 * period_ms)
     made = _make_agents(bundle or [], agents or AGENTS, played)
-    found: dict[str, list[Reaction]] = {agent.name: [] for agent in made}
+    result: dict[str, list[Reaction]] = {agent.name: [] for agent in made}
     slices = played.slice_set()
     bound_us = 1e3 * (bound_ms or float(slices.column("sla.delay_bound_ms")[slices.priority_index, 0]))
     live = open_backend(played, record_packets=True)
@@ -62,11 +62,11 @@ def reaction(
             for turn in range(repetitions):
                 for agent in made:
                     progress.update(task, description=f"turn {turn + 1}: {agent.name}")
-                    found[agent.name] += _run(agent, live, played, bound_us, turn)
+                    result[agent.name] += _run(agent, live, played, bound_us, turn)
                     progress.advance(task)
     finally:
         live.close()
-    rows = [_row(name, reactions) for name, reactions in found.items()]
+    rows = [_row(name, reactions) for name, reactions in result.items()]
     if as_json:
         document = {"scenario": scenario, "period_ms": period_ms, "bound_ms": 1e-3 * bound_us, "agents": rows}
         print_json(document, ReactionBench)
@@ -139,18 +139,18 @@ def _row(name: str, reactions: list[Reaction]) -> dict[str, Any]:
 
     from slicepilot.data.intervals import interval, median
 
-    total_ms = 1e-6 * np.asarray([one.total_ns for one in reactions], np.float64)
+    total_ms = 1e-6 * np.asarray([item.total_ns for item in reactions], np.float64)
     spread = interval(total_ms, median, 2000, LEVEL, 0)
     row: dict[str, Any] = {
         "agent": name,
         "bursts": len(reactions),
-        "left": sum(one.left for one in reactions),
-        "not_back": sum(not one.back for one in reactions),
+        "left": sum(item.left for item in reactions),
+        "not_back": sum(not item.back for item in reactions),
         "reaction_ms": {"median": spread.value, "ci95": [spread.low, spread.high]},
     }
-    late = [one for one in reactions if one.left and one.back]
+    late = [item for item in reactions if item.left and item.back]
     for stage in STAGES:
-        values = [value for one in late if (value := getattr(one, f"{stage}_ns")) is not None]
+        values = [value for item in late if (value := getattr(item, f"{stage}_ns")) is not None]
         row[f"{stage}_ms"] = 1e-6 * float(np.median(values)) if values else None
     return row
 

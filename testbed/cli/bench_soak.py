@@ -44,7 +44,7 @@ def soak(
     from slicepilot.testbed.lifecycle.testbed import Testbed
 
     if bundle is not None and agent is not None:
-        raise ConfigError("bundle, agent: accepted: one of them")
+        raise ConfigError("give --bundle or --agent, not both")
     policy: dict[str, Any] = {"agent": agent} if agent is not None else {"bundle": str(bundle_folder(bundle))}
     settings = policy | {"period_ms": period_ms, "guard": "testbed"}
     testbed = Testbed.up(TestbedSpec(name="spso"), owned=True)
@@ -71,15 +71,17 @@ def soak(
 
 
 def _document(result: Soak, seconds: float) -> dict[str, Any]:
-    restored_ms = sorted(1e3 * one.restored_s for one in result.events if one.restored_s is not None)
+    restored_ms = sorted(1e3 * item.restored_s for item in result.events if item.restored_s is not None)
     kills_ms = sorted(
-        1e3 * one.restored_s for one in result.events if one.restored_s is not None and one.fault == "kill_controller"
+        1e3 * item.restored_s
+        for item in result.events
+        if item.restored_s is not None and item.fault == "kill_controller"
     )
     return {
         "seconds": seconds,
-        "faults": dict(Counter(one.fault for one in result.events)),
+        "faults": dict(Counter(item.fault for item in result.events)),
         "failures": [
-            {"at_s": one.at_s, "fault": one.fault, "failure": one.failure} for one in result.events if one.failure
+            {"at_s": item.at_s, "fault": item.fault, "failure": item.failure} for item in result.events if item.failure
         ],
         "crashes": result.crashes,
         "ticks": result.ticks,
@@ -113,7 +115,7 @@ def _print(document: dict[str, Any]) -> None:
     for process, row in document["growth_per_hour"].items():
         table.add_row(process, *("-" if row[name] is None else f"{row[name]:+.1f}" for name in FIGURES))
     console.print(table)
-    for one in document["failures"]:
-        console.print(f"[red]{one['at_s']:.0f} s, {one['fault']}:[/red] {one['failure']}", highlight=False)
+    for item in document["failures"]:
+        console.print(f"[red]{item['at_s']:.0f} s, {item['fault']}:[/red] {item['failure']}", highlight=False)
     for crash in document["crashes"]:
         console.print(f"[red]crash:[/red] {crash}", highlight=False)

@@ -73,7 +73,7 @@ def down(
 
     names = running() if everything else [name]
     if not everything and name not in running():
-        raise ConfigError(f"testbed {name!r} is not up; accepted: {', '.join(running()) or 'none is'}")
+        raise ConfigError(f"testbed {name!r} is not up; running: {', '.join(running()) or 'none'}")
     for each in names:
         take_down(each)
         console.print(f"testbed {each}: down")
@@ -121,7 +121,7 @@ def load(
     played, running_testbed = Scenario.from_yaml(scenario), Testbed.attach(name)
     if played.slice_set().names != running_testbed.slices.names:
         raise ConfigError(
-            f"scenario {played.name}: slices {played.slices!r}; accepted: those of testbed {name!r}, "
+            f"scenario {played.name}: slices {played.slices!r}; expected those of testbed {name!r}, "
             f"{running_testbed.spec.slices!r}"
         )
     duration_s = seconds or played.duration_s
@@ -129,7 +129,7 @@ def load(
     try:
         run.start()
         with progress_bar() as progress:
-            task = progress.add_task(f"playing {played.name}", total=duration_s)
+            task = progress.add_task(f"running {played.name}", total=duration_s)
             started = time.monotonic()
             while (passed := time.monotonic() - started) < duration_s:
                 progress.update(task, completed=passed)
@@ -206,7 +206,7 @@ def identify(
         kind: fitting.compare(observed, method.simulate(schedule, slices, hardware, seed)).summary()
         for kind, schedule, observed in (("fitted", fitted_on, seen), ("unseen", judged_on, new))
     }
-    # How far two plays of one schedule are apart is how near a model can come.
+    # The difference between two runs of one schedule bounds how exact a model can be.
     figures["repeated"] = fitting.compare(new, again).summary()
     document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from .layout import GTPU_PORT, QFI, SINK_ADDRESS, Layout, SlicePlan, netns_path
 from .processes import Program, ProgramError
 
 PATIENCE_S = 0.5
-# Sent once more when one is lost. Interface counters see ARP as well, a packet or two: this many can be told apart.
+# Sent once more when one is lost. Interface counters see ARP as well, a packet or two: this many stand out.
 MORE = 20
 STATS_TIMEOUT_S = 0.5
 UE_PORT = 5000

@@ -32,7 +32,7 @@ def make(name: str, children: tuple[str, ...], controller: CpuHierarchy, journal
     """
     parent = parent_of(name, controller)
     if parent.exists():
-        raise ConfigError(f"cgroup {str(parent)!r} exists and is not this testbed's; accepted: another name")
+        raise ConfigError(f"cgroup {str(parent)!r} exists and is not this testbed's; use another name")
     if controller.version == 2:
         _delegate(controller.root)
     _make_one(parent, journal)

@@ -48,13 +48,13 @@ class TestbedJournal:
         """What was made, oldest first; a last line cut off by a crash is left out (its thing was not made yet)."""
         if not self.exists:
             return []
-        found = []
+        result = []
         for line in self._path.read_text().splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 entry = json.loads(line)
                 if kind is None or entry["kind"] == kind:
-                    found.append(entry)
-        return found
+                    result.append(entry)
+        return result
 
     def forget(self) -> None:
         """Everything is removed: remove the folder too, except for the lock that is held."""
@@ -73,7 +73,7 @@ class TestbedJournal:
             except BlockingIOError:
                 raise ConfigError(
                     f"testbed {self.folder.name!r} is being set up or taken down by another process; "
-                    "accepted: another name, or wait"
+                    "use another name, or wait"
                 ) from None
             yield
         finally:

@@ -65,7 +65,7 @@ def _build(layout: Layout, journal: TestbedJournal, uplink_mbps: float, uplink_q
 def _make_namespace(name: str, journal: TestbedJournal) -> None:
     if netns_path(name).exists():
         raise ConfigError(
-            f"network namespace {name!r} exists and is not this testbed's; accepted: another name for the testbed"
+            f"network namespace {name!r} exists and is not this testbed's; use another name for the testbed"
         )
     journal.record("netns", name=name)
     with uninterrupted():  # it works in a child process, which would go on
@@ -107,10 +107,10 @@ def _veth(socket: NetNS, peer_namespace: str, name: str, peer_name: str, peer: N
 
 
 def _index(socket: NetNS, name: str) -> int:
-    found = list(socket.link_lookup(ifname=name))
-    if not found:
+    result = list(socket.link_lookup(ifname=name))
+    if not result:
         raise OSError(f"interface {name!r} has gone")
-    return int(found[0])
+    return int(result[0])
 
 
 def _address(socket: NetNS, name: str, address: str) -> None:

@@ -56,11 +56,11 @@ def bin_folder() -> Path:
 def obstacle(path: Path) -> str | None:
     """What keeps a program from running here, and what to do; None where it can."""
     if not path.is_file():
-        return f"missing; accepted: {remedy('live')}"
+        return f"missing; {remedy('live')}"
     if not os.access(path, os.X_OK):
-        return "not executable; accepted: chmod +x, on a file system that is not mounted noexec"
+        return "not executable; use chmod +x on a file system that is not mounted noexec"
     if _machine(path) != _machine(Path("/proc/self/exe")):
-        return f"not built for this machine ({platform.machine()}); accepted: {remedy('live')}"
+        return f"not built for this machine ({platform.machine()}); {remedy('live')}"
     return None
 
 
@@ -126,7 +126,7 @@ class ProcessId:
 
 @dataclass(frozen=True)
 class Program:
-    """A running program; what it prints (JSON lines) and logs is in files, so that it outlives whoever started it."""
+    """A running program; what it prints (JSON lines) and logs is in files, so that it outlives its starter."""
 
     name: str
     process: ProcessId
@@ -178,7 +178,7 @@ def spawn(
     """Start a program in a namespace and, from its first instruction, in a cgroup.
 
     nsenter(1) replaces itself by the program, so the pid is the program's. A session of its own keeps a Ctrl-C on the
-    terminal from reaching it: whoever started it decides when it ends.
+    terminal from reaching it: its starter decides when it ends.
 
     Args:
         name: of its files, ``folder/NAME.out`` and ``folder/NAME.log``.

@@ -22,7 +22,7 @@ COMMANDS, ANSWERS = "smf.commands", "smf.answers"
 class SmfClient:
     """Talks to the testbed's SMF through two named pipes in its state folder.
 
-    Named pipes outlive whoever writes to them: the SMF goes on (heartbeats, retransmissions) after ``testbed up`` has
+    Named pipes outlive their writers: the SMF goes on (heartbeats, retransmissions) after ``testbed up`` has
     returned, and a later command can talk to it again.
     """
 

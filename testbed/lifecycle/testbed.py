@@ -105,7 +105,7 @@ class Testbed:
         with testbed.journal.locked():
             if testbed.journal.exists:
                 raise ConfigError(
-                    f"testbed {spec.name!r} is up, or was left by a crash; accepted: another --name, or "
+                    f"testbed {spec.name!r} is up, or was left by a crash; use another --name, or "
                     f"`slicepilot testbed down --name {spec.name}` first"
                 )
             try:
@@ -120,7 +120,7 @@ class Testbed:
         """A running one; raises ConfigError when there is none of this name."""
         path = STATE_FOLDER / name / SPEC_FILE
         if not path.exists():
-            raise ConfigError(f"testbed {name!r} is not up; accepted: {', '.join(running()) or 'none is'}")
+            raise ConfigError(f"testbed {name!r} is not up; running: {', '.join(running()) or 'none'}")
         return cls(validate(TestbedSpec, json.loads(path.read_text()), str(path)))
 
     def down(self) -> None:
@@ -250,8 +250,8 @@ class Testbed:
 
     def status(self) -> list[SliceStatus]:
         """Every slice's state."""
-        found = []
+        result = []
         for plan in self.layout.slices:
             upf = self.upf(plan.name)
-            found.append(SliceStatus(plan.name, plan.netns, upf.pid, upf.alive, self.spec.ues, self.cgroup(plan.name)))
-        return found
+            result.append(SliceStatus(plan.name, plan.netns, upf.pid, upf.alive, self.spec.ues, self.cgroup(plan.name)))
+        return result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -27,7 +26,7 @@ from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.simulator.hardware import HardwareFile
 
 from .foreign import COUNT, Foreign
-from .test_foreign import SLICEPILOT, controller, document_of, knobs, slicepilot, until
+from .test_foreign import controller, document_of, knobs, slicepilot, until
 from .test_foreign import picture as whole_picture
 
 MANUAL = Path(__file__).parents[2] / "docs" / "node.md"
@@ -297,25 +296,3 @@ def test_identification_finds_the_work_on_a_packet(foreign: Foreign, node: Path,
     assert not {"upf_cost_us", "logical_cpus", "egress_mode"} & set(found.assumed)
     assert found.assumed_from == "testbed"
     assert found.fit["throughput_median_pct"] < 5.0
-
-
-@pytest.mark.slow
-def test_a_policy_is_trained_for_the_hardware_that_was_identified(
-    foreign: Foreign, node: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "hardware.yaml"
-    cost_us(foreign, node, out, 50_000)
-    monkeypatch.chdir(tmp_path)
-    command = ["train", "-c", "node", "--from", "generalist", "--mixture", "node", "--hardware", str(out)]
-    done = subprocess.run(
-        [*SLICEPILOT, *command, "--minutes", "0.1", "--out", str(tmp_path / "run"), "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env=os.environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/mlflow.db"},
-    )
-    assert done.returncode == 0, done.stderr
-    trained = json.loads(done.stdout)
-    assert trained["source"] == f"mixture node on {out}"
-    assert trained["steps"] > 0

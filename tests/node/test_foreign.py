@@ -305,7 +305,7 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     # Other tests may have UPFs, too.
     several = r"slices\.slice1\.upf: process = upf, user = root: fits \d+ processes: upf \(\d+\), "
     assert re.search(several, told(upf(0, process={"name": "upf"}, user="root")))
-    assert "upf.netns = vanished: no such network namespace; accepted: " in told(upf(0, netns="vanished"))
+    assert "upf.netns = vanished: no such network namespace; expected " in told(upf(0, netns="vanished"))
     assert "no such process runs" in told(upf(0, process={"name": "vanished"}))
     assert "slices.slice1: its N3 is also that of slice2" in told(
         upf(1, process={"name": "upf"}, netns=foreign.netns[0])
@@ -316,6 +316,6 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     assert "slices.slice1.devices.n3_far = n9: no such interface; accepted: lo, n3-1, n4-1" in far
     assert "slices.0.weight" in told(lambda document: document["slices"][0].update(weight=-1))
     assert (
-        "accepted: none with a node"
+        "expected none with a node"
         in slicepilot("run", "--node", str(node), "--scenario", "testbed-contention", code=2).stderr
     )

@@ -14,9 +14,8 @@ from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS
-from slicepilot.node.identify.document import document
+from slicepilot.node.identify.estimate import Estimate, document, estimate_hardware, known_facts
 from slicepilot.node.identify.segments import MEASURE_S, SETTLE_S, Segment, draw
-from slicepilot.node.identify.tell import Told, known_facts, tell
 
 SLICES = SliceSet.from_yaml("testbed-five")
 START = Hardware.from_yaml("testbed")
@@ -64,8 +63,8 @@ def segment(rates: tuple[float, ...], limit_mcpu: float = np.inf, seed: int = 0)
     )
 
 
-def told_of(segments: list[Segment]) -> Told:
-    return tell(segments, SLICES, START, FACTS, PERIOD_S, 6, lambda _: None)
+def told_of(segments: list[Segment]) -> Estimate:
+    return estimate_hardware(segments, SLICES, START, FACTS, PERIOD_S, 6, lambda _: None)
 
 
 def test_the_cost_of_a_packet_is_found_though_slices_are_silent() -> None:

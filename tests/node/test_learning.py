@@ -390,7 +390,7 @@ def test_who_learns_has_to_have_an_n4_and_sessions_of_its_own(node: Foreign, tmp
 
     first, second = (a_slice(node, name, number, dnns=["internet"]) for number, name in enumerate("ab"))
     assert "a and b: sessions of DNN internet are both's; accepted: " in told(first, second)
-    assert "accepted: ue_pools, teids, dnns, s_nssai" in told(a_slice(node, "a", 0, qfis=[3]))
+    assert "expected ue_pools, teids, dnns, s_nssai" in told(a_slice(node, "a", 0, qfis=[3]))
     assert "dnns" in told(a_slice(node, "a", 0, dnns=["no spaces"]))
 
 

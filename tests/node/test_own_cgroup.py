@@ -347,7 +347,7 @@ def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_pa
             assert same_threads(before, memberships(foreign))
             refused = written(foreign, tmp_path, own=False)
             line = slicepilot("run", "--node", str(refused), "--seconds", "1", code=2).stderr
-            assert "accepted: each UPF and service in one of its own, or own_cgroup: true in both" in line
+            assert "expected each UPF and service in one of its own, or own_cgroup: true in both" in line
         finally:
             for number in (1, 2):
                 (ROOT / "cgroup.procs").write_text(str(foreign.pid(number)))

@@ -23,7 +23,7 @@ from slicepilot.controller.system.own_groups import (
     thread_back,
 )
 from slicepilot.controller.system.processes import start_ticks
-from slicepilot.node.authority.own_group import place_for
+from slicepilot.node.authority.own_group import group_path
 
 from .test_own_cgroup import ROOT, group, sleeper
 
@@ -100,7 +100,7 @@ def test_groups_are_made_where_root_alone_writes(tmp_path: Path) -> None:
         check_safe(below)
         os.chown(below.parent, 65534, -1)
         with pytest.raises(ActuatorError, match="user 65534 can write to it"):
-            place_for("a", below)
+            group_path("a", below)
         os.chown(below.parent, 0, -1)
         below.chmod(0o777)
         with pytest.raises(ActuatorError, match="accepted: groups that only root writes to"):
@@ -126,19 +126,19 @@ def test_in_version_2_the_place_is_beside_unless_something_would_be_escaped(tmp_
     tmp_path.chmod(0o755)
     root = unified_group(tmp_path / "unified", "cpu memory")
     hierarchy = CpuHierarchy(2, root)
-    assert place_for("n-a", None, hierarchy) == root / f"{PREFIX}n-a"
+    assert group_path("n-a", None, hierarchy) == root / f"{PREFIX}n-a"
     middle = unified_group(root / "upfs", "cpu", cpu__max="max 100000")
     shared = unified_group(middle / "shared", cpu__max="max 100000", memory__max="max", pids__max="max")
-    assert place_for("n-a", shared, hierarchy) == middle / f"{PREFIX}n-a"
+    assert group_path("n-a", shared, hierarchy) == middle / f"{PREFIX}n-a"
     for name, value in (("memory.max", "1048576"), ("cpu.max", "50000 100000"), ("cpuset.cpus", "0")):
         before = (shared / name).read_text() if (shared / name).exists() else ""
         (shared / name).write_text(value)
         with pytest.raises(ActuatorError, match=f"{name} would not bind it any more"):
-            place_for("n-a", shared, hierarchy)
+            group_path("n-a", shared, hierarchy)
         (shared / name).write_text(before)
     unit = unified_group(middle / "upf.service", cpu__max="max 100000")
     with pytest.raises(ActuatorError, match="systemd would lose sight of it"):
-        place_for("n-a", unit, hierarchy)
+        group_path("n-a", unit, hierarchy)
     (root / "cgroup.subtree_control").write_text("memory")
     with pytest.raises(ActuatorError, match="does not delegate the CPU controller; echo \\+cpu > "):
-        place_for("n-a", None, hierarchy)
+        group_path("n-a", None, hierarchy)

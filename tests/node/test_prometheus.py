@@ -223,8 +223,8 @@ def test_it_is_recorded_to_learn_from(measured: Measured, tmp_path: Path) -> Non
             ("run", "--node", "NODE", "--period-ms", "2000", "--seconds", "1"),
             "guard: telemetry.most_age_s = 0.1: accepted: 2 or more",
         ),
-        (("node", "check", "NODE"), "telemetry.prometheus: node check looks at packets; accepted: a node without it"),
-        (("probe", "--node", "NODE"), "telemetry.prometheus: probe looks at packets; accepted: a node without it"),
+        (("node", "check", "NODE"), "telemetry.prometheus: node check looks at packets; expected a node without it"),
+        (("probe", "--node", "NODE"), "telemetry.prometheus: probe looks at packets; expected a node without it"),
         (("node", "identify", "NODE", "--out", "OUT"), "node identify looks at packets"),
     ],
 )
@@ -251,7 +251,7 @@ def test_slices_of_one_upf_are_refused(measured: Measured, tmp_path: Path) -> No
     path = tmp_path / "node.yaml"
     path.write_text(yaml.safe_dump(document))
     done = measured.run("run", "--node", str(path), "--period-ms", "2000", "--seconds", "1", code=2)
-    assert "slice1, slice2 have one UPF; accepted: each slice its own" in done.stderr
+    assert "slice1, slice2 have one UPF; expected each slice its own" in done.stderr
 
 
 def test_nothing_is_left(measured: Measured, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_nobody_elses_simulator_is_identified_from_a_service(site: Site, tmp_pat
     node = written(tmp_path, site.document())
     told = slicepilot("node", "identify", str(node), "--out", str(tmp_path / "hardware.yaml"), code=2).stderr
     assert "slices.shop.service" in told
-    assert "accepted: a node with UPFs alone" in told
+    assert "expected a node with UPFs alone" in told
     assert not (tmp_path / "hardware.yaml").exists()
 
 
@@ -176,12 +176,12 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"listens": None}, "slices.shop: listens: not given; accepted: device and ports of the service"),
-        ({"service": None}, "slices.shop: upf, service: neither is given; accepted: upf for a UPF"),
+        ({"listens": None}, "slices.shop: listens: not given; expected device and ports of the service"),
+        ({"service": None}, "slices.shop: upf, service: neither is given; expected upf for a UPF"),
         ({"upf": {"pid": 1}}, "slices.shop: upf, service: both are given"),
-        ({"traffic": {"teids": [1]}}, "slices.shop: traffic: not of a service; accepted: without it"),
-        ({"devices": {"n3": "n3"}}, "slices.shop: devices: not of a service; accepted: without it"),
-        ({"service": None, "upf": {"pid": 1}}, "slices.shop: listens: not of a upf; accepted: without it"),
+        ({"traffic": {"teids": [1]}}, "slices.shop: traffic: not of a service; expected without it"),
+        ({"devices": {"n3": "n3"}}, "slices.shop: devices: not of a service; expected without it"),
+        ({"service": None, "upf": {"pid": 1}}, "slices.shop: listens: not of a upf; expected without it"),
         ({"listens": {"device": "eth0"}}, "ports"),
         ({"listens": {"ports": [PORT]}}, "device"),
         ({"listens": {"device": "eth0", "ports": []}}, "ports"),

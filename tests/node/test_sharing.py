@@ -184,7 +184,7 @@ def test_who_shares_has_to_say_what_is_whose(node: Foreign, tmp_path: Path) -> N
     assert "TEID 0x1 belongs to both" in told(first, a_slice(node, "b", 1, teids=[1]))
     both = [a_slice(node, name, 1, ue_pools=["10.61.1.0/24"], qfis=[9]) for name in "ab"]
     assert "pool 10.61.1.0/24 belongs to both" in told(*both)
-    assert "accepted: a network such as 10.45.0.0/16" in told(a_slice(node, "a", 1, ue_pools=["10.61.1.2/24"]))
+    assert "expected a network such as 10.45.0.0/16" in told(a_slice(node, "a", 1, ue_pools=["10.61.1.2/24"]))
     assert "longer than what a UE owns" in told(a_slice(node, "a", 1, ue_pools=["2001:db8::/65"]))
     assert "nothing says whose packets they are" in told(a_slice(node, "a", 1, qfis=[3]))
 

@@ -34,7 +34,7 @@ func main() {
 	}
 	flag.Parse()
 	if *workers < 1 || flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "edge: workers = %d, %d arguments: accepted: at least one worker, no arguments\n", *workers, flag.NArg())
+		fmt.Fprintf(os.Stderr, "edge: workers = %d, %d arguments: expected at least one worker, no arguments\n", *workers, flag.NArg())
 		os.Exit(2)
 	}
 	if err := run(*workers, *path); err != nil {

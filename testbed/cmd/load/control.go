@@ -30,7 +30,7 @@ func (in *input) read() {
 	}
 }
 
-// awaitStart waits for a line, whatever it says. It returns false without an error when told to end instead.
+// awaitStart waits for a line, whatever it says. It returns false without an error when it is interrupted.
 func (in *input) awaitStart(ctx context.Context) (bool, error) {
 	select {
 	case <-ctx.Done():
@@ -82,11 +82,11 @@ func control(in *input, sender *traffic.Sender, out *output) {
 			sender.Stop()
 			continue
 		case c.Op != "" || c.Flow == nil || c.RateMbps == nil:
-			answer.OK, answer.Error = false, `accepted: {"flow": ID, "rate_mbps": RATE}, {"op": "stop"}`
+			answer.OK, answer.Error = false, `expected {"flow": ID, "rate_mbps": RATE}, {"op": "stop"}`
 			out.line(answer)
 			continue
 		case !(*c.RateMbps >= 0 && *c.RateMbps <= maxRateMbps):
-			answer.OK, answer.Error = false, "rate_mbps: accepted: 0 to 1000000"
+			answer.OK, answer.Error = false, "rate_mbps: expected 0 to 1000000"
 			out.line(answer)
 			continue
 		}

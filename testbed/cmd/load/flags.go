@@ -88,18 +88,18 @@ func parseFlags(args []string) (options, error) {
 	}
 	switch {
 	case control != "" && control != "-":
-		return o, cli.Usagef("--control: %q; accepted: -", control)
+		return o, cli.Usagef("--control: %q; expected -", control)
 	case ipID != "zero" && ipID != "count":
-		return o, cli.Usagef("--ip-id: %q; accepted: zero, count", ipID)
+		return o, cli.Usagef("--ip-id: %q; expected zero, count", ipID)
 	case duration < 0 || o.sender.Interval < 0 || o.sender.Spin < 0 || o.sender.Coalesce < 0 || o.sender.MaxLag <= 0:
 		return o, cli.Usagef("--duration %v, --report-interval %v, --spin %v, --coalesce %v, --max-lag %v; "+
-			"accepted: from 0, max-lag above", duration, o.sender.Interval, o.sender.Spin, o.sender.Coalesce, o.sender.MaxLag)
+			"expected from 0, max-lag above", duration, o.sender.Interval, o.sender.Spin, o.sender.Coalesce, o.sender.MaxLag)
 	case o.scheduling.RTPriority < 0 || o.scheduling.RTPriority > 99:
-		return o, cli.Usagef("--rt: %d; accepted: 0 to 99", o.scheduling.RTPriority)
+		return o, cli.Usagef("--rt: %d; expected 0 to 99", o.scheduling.RTPriority)
 	case o.scheduling.CPU < -1 || o.scheduling.CPU > 1023:
-		return o, cli.Usagef("--cpu: %d; accepted: -1 to 1023", o.scheduling.CPU)
+		return o, cli.Usagef("--cpu: %d; expected -1 to 1023", o.scheduling.CPU)
 	case planFile == "-" && (control == "-" || o.startOnStdin):
-		return o, cli.Usagef("--plan: -; accepted: a file where standard input is used otherwise")
+		return o, cli.Usagef("--plan: -; expected a file where standard input is used otherwise")
 	}
 	if ipID == "count" {
 		o.sender.IPID = traffic.IPIDCounting

@@ -28,8 +28,8 @@ func parseFlow(text string) (traffic.FlowSpec, error) {
 	var profile [][2]float64
 	var rest []string
 	for _, pair := range strings.Split(text, ",") {
-		knots, found := strings.CutPrefix(pair, "profile=")
-		if !found {
+		knots, result := strings.CutPrefix(pair, "profile=")
+		if !result {
 			rest = append(rest, pair)
 			continue
 		}
@@ -49,11 +49,11 @@ func parseFlow(text string) (traffic.FlowSpec, error) {
 func parseProfile(text string) ([][2]float64, error) {
 	var knots [][2]float64
 	for _, knot := range strings.Split(text, ";") {
-		at, factor, found := strings.Cut(knot, ":")
+		at, factor, result := strings.Cut(knot, ":")
 		timeS, timeErr := strconv.ParseFloat(at, 64)
 		value, valueErr := strconv.ParseFloat(factor, 64)
-		if !found || timeErr != nil || valueErr != nil {
-			return nil, cli.Usagef("--flow: profile=%s; accepted: TIME:FACTOR;TIME:FACTOR... in seconds", text)
+		if !result || timeErr != nil || valueErr != nil {
+			return nil, cli.Usagef("--flow: profile=%s; expected TIME:FACTOR;TIME:FACTOR... in seconds", text)
 		}
 		knots = append(knots, [2]float64{timeS, value})
 	}

@@ -23,7 +23,7 @@ to the network device of the sink. Delays mean something where load and sink run
 
   sink --listen 10.103.0.2:6000 --report-interval 1s --json
 
-Packets lost at the sink's own socket are counted as lost, and told apart as sink_drops: a larger --rcvbuf helps. What is
+Packets lost at the sink's own socket are counted as lost, and reported as sink_drops: a larger --rcvbuf helps. What is
 lost at the very end of a flow shows only beside the count of load.
 
 With --json: {"event":"ready"}, {"event":"interval",...} every --report-interval, and {"event":"report",...} at the end,
@@ -54,19 +54,19 @@ func parseFlags(args []string) (options, error) {
 	for _, text := range listen {
 		address, err := netip.ParseAddrPort(text)
 		if err != nil {
-			return o, cli.Usagef("--listen: %q; accepted: ADDRESS:PORT", text)
+			return o, cli.Usagef("--listen: %q; expected ADDRESS:PORT", text)
 		}
 		o.sink.Listen = append(o.sink.Listen, netip.AddrPortFrom(address.Addr().Unmap(), address.Port()))
 	}
 	switch {
 	case len(listen) == 0:
-		return o, cli.Usagef("--listen: missing; accepted: ADDRESS:PORT, at least once")
+		return o, cli.Usagef("--listen: missing; expected ADDRESS:PORT, at least once")
 	case o.sink.ReceiveBuffer < 4096 || o.sink.ReceiveBuffer > 1<<30:
-		return o, cli.Usagef("--rcvbuf: %d; accepted: 4096 to %d", o.sink.ReceiveBuffer, 1<<30)
+		return o, cli.Usagef("--rcvbuf: %d; expected 4096 to %d", o.sink.ReceiveBuffer, 1<<30)
 	case o.sink.MaxFlows < 1:
-		return o, cli.Usagef("--max-flows: %d; accepted: from 1", o.sink.MaxFlows)
+		return o, cli.Usagef("--max-flows: %d; expected from 1", o.sink.MaxFlows)
 	case o.interval < 0 || o.duration < 0 || o.sink.Coalesce < 0:
-		return o, cli.Usagef("--report-interval %v, --duration %v, --coalesce %v; accepted: from 0",
+		return o, cli.Usagef("--report-interval %v, --duration %v, --coalesce %v; expected from 0",
 			o.interval, o.duration, o.sink.Coalesce)
 	}
 	return o, nil

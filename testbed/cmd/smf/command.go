@@ -94,7 +94,7 @@ func (c *command) sessionSpec() (n4.SessionSpec, error) {
 	if c.SD != nil {
 		sd, err := strconv.ParseUint(*c.SD, 16, 24)
 		if err != nil || len(*c.SD) != 6 {
-			return spec, fmt.Errorf("sd: %q; accepted: six hexadecimal digits", *c.SD)
+			return spec, fmt.Errorf("sd: %q; expected six hexadecimal digits", *c.SD)
 		}
 		spec.SD = uint32(sd)
 	}
@@ -126,7 +126,7 @@ func (c *command) change() (n4.Change, error) {
 	switch action {
 	case "", n4.Forward, n4.Drop, n4.Buffer:
 	default:
-		return change, fmt.Errorf("action: %q; accepted: forw, drop, buff", c.Action)
+		return change, fmt.Errorf("action: %q; expected forw, drop, buff", c.Action)
 	}
 	switch {
 	case c.Direction == "dl", c.Direction == "" && action == n4.Buffer:
@@ -136,10 +136,10 @@ func (c *command) change() (n4.Change, error) {
 	case c.Direction == "":
 		change.UplinkAction, change.DownlinkAction = action, action
 	default:
-		return change, fmt.Errorf("direction: %q; accepted: ul, dl", c.Direction)
+		return change, fmt.Errorf("direction: %q; expected ul, dl", c.Direction)
 	}
 	if change == (n4.Change{}) {
-		return change, fmt.Errorf("modify: nothing to modify; accepted: at least one of the fields that --help lists")
+		return change, fmt.Errorf("modify: nothing to modify; expected at least one of the fields that --help lists")
 	}
 	return change, nil
 }
@@ -150,7 +150,7 @@ func parseAddress(field, text string) (netip.Addr, error) {
 	}
 	address, err := netip.ParseAddr(text)
 	if err != nil {
-		return netip.Addr{}, fmt.Errorf("%s: %q; accepted: an IPv4 or IPv6 address", field, text)
+		return netip.Addr{}, fmt.Errorf("%s: %q; expected an IPv4 or IPv6 address", field, text)
 	}
 	return address.Unmap(), nil
 }
@@ -163,5 +163,5 @@ func parseGate(field, text string) (*bool, error) {
 		closed := text == "closed"
 		return &closed, nil
 	}
-	return nil, fmt.Errorf("%s: %q; accepted: open, closed", field, text)
+	return nil, fmt.Errorf("%s: %q; expected open, closed", field, text)
 }

@@ -60,7 +60,7 @@ func (s *smf) execute(ctx context.Context, c command) answer {
 		err = sleep(ctx, time.Duration(c.Ms*float64(time.Millisecond)))
 	case "quit":
 	default:
-		err = fmt.Errorf("op: %q; accepted: %s", c.Op, operations)
+		err = fmt.Errorf("op: %q; expected %s", c.Op, operations)
 	}
 	a.fill(outcome, err)
 	return a
@@ -124,11 +124,11 @@ func (s *smf) atSession(ctx context.Context, c command, a *answer) (n4.Outcome, 
 }
 
 func (s *smf) status() []peerStatus {
-	var found []peerStatus
+	var result []peerStatus
 	for _, peer := range s.endpoint.Peers() {
-		found = append(found, peerStatus{peer.Address().String(), peer.Associated(), peer.Sessions()})
+		result = append(result, peerStatus{peer.Address().String(), peer.Associated(), peer.Sessions()})
 	}
-	return found
+	return result
 }
 
 func sleep(ctx context.Context, duration time.Duration) error {

@@ -81,10 +81,10 @@ func parseFlags(args []string) (options, error) {
 	}
 	var err error
 	if o.listen, err = netip.ParseAddrPort(listen); err != nil {
-		return o, cli.Usagef("--n4: %q; accepted: ADDRESS:PORT", listen)
+		return o, cli.Usagef("--n4: %q; expected ADDRESS:PORT", listen)
 	}
 	if o.t1 <= 0 || o.n1 < 0 || o.heartbeat < 0 || o.duration < 0 {
-		return o, cli.Usagef("--t1 %v, --n1 %d, --heartbeat %v, --duration %v; accepted: t1 above 0, the others not below",
+		return o, cli.Usagef("--t1 %v, --n1 %d, --heartbeat %v, --duration %v; expected t1 above 0, the others not below",
 			o.t1, o.n1, o.heartbeat, o.duration)
 	}
 	for _, text := range upfs {
@@ -100,12 +100,12 @@ func parseFlags(args []string) (options, error) {
 			return o, err
 		}
 		if upf, _ := n4.ParsePeer(asked.UPF); !slices.Contains(o.upfs, upf) {
-			return o, cli.Usagef("--session: upf: %s is not among the --upf; accepted: one of them", asked.UPF)
+			return o, cli.Usagef("--session: upf: %s is not among the --upf; expected one of them", asked.UPF)
 		}
 		o.sessions = append(o.sessions, asked)
 	}
 	if len(o.upfs) == 0 && o.script == "" {
-		return o, cli.Usagef("nothing to do; accepted: --upf, or --script, see --help")
+		return o, cli.Usagef("nothing to do; expected --upf, or --script, see --help")
 	}
 	return o, nil
 }

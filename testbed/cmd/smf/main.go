@@ -13,8 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	pfcp "github.com/wmnsk/go-pfcp"
-
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
 )
@@ -30,7 +28,6 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	pfcp.DisableLogging() // what it would log comes as events and errors
 	out := newOutput(os.Stdout, o.json || o.script != "")
 	defer out.close()
 	endpoint, err := n4.Listen(n4.Config{
@@ -48,7 +45,7 @@ func run(args []string) error {
 	err = s.setUp(ctx, o)
 	switch {
 	case ctx.Err() != nil:
-		err = nil // told to end while setting up
+		err = nil // interrupted while setting up
 	case err != nil:
 	case script != nil:
 		err = s.runScript(ctx, script)

@@ -98,7 +98,7 @@ func (s *smf) repeat(ctx context.Context, c command) (*repeated, error) {
 		return nil, err
 	}
 	if c.N < 1 || c.IntervalUs < 0 {
-		return nil, fmt.Errorf("repeat: n %d, interval_us %g; accepted: n from 1, interval_us from 0", c.N, c.IntervalUs)
+		return nil, fmt.Errorf("repeat: n %d, interval_us %g; expected n from 1, interval_us from 0", c.N, c.IntervalUs)
 	}
 	interval := time.Duration(c.IntervalUs * float64(time.Microsecond))
 	done := &repeated{RTT: map[string]rttRow{}}
@@ -134,7 +134,7 @@ func (s *smf) repeat(ctx context.Context, c command) (*repeated, error) {
 // repeatedCommands is what to repeat: one command, or a list.
 func (c *command) repeatedCommands() ([]command, error) {
 	if len(c.Command) == 0 {
-		return nil, fmt.Errorf("repeat: command: missing; accepted: a command or a list of them")
+		return nil, fmt.Errorf("repeat: command: missing; expected a command or a list of them")
 	}
 	encoded := bytes.TrimSpace(c.Command)
 	if !bytes.HasPrefix(encoded, []byte("[")) {
@@ -147,7 +147,7 @@ func (c *command) repeatedCommands() ([]command, error) {
 	for _, step := range todo {
 		switch step.Op {
 		case "repeat", "sleep", "quit", "status":
-			return nil, fmt.Errorf("repeat: command: op %q; accepted: associate, establish, modify, delete, release", step.Op)
+			return nil, fmt.Errorf("repeat: command: op %q; expected associate, establish, modify, delete, release", step.Op)
 		}
 	}
 	return todo, nil

@@ -63,7 +63,7 @@ func (r *raw) check() (options, error) {
 		return o, err
 	}
 	if c.N3.Addr().IsUnspecified() {
-		return o, cli.Usagef("--n3 %s: accepted: one address that peers can reach, because it goes into F-TEIDs", r.n3)
+		return o, cli.Usagef("--n3 %s: expected one address that peers can reach, because it goes into F-TEIDs", r.n3)
 	}
 	if c.NodeID, err = r.checkNodeID(c.N4.Addr()); err != nil {
 		return o, err
@@ -84,11 +84,11 @@ func (r *raw) check() (options, error) {
 		{"--heartbeat", int64(r.heartbeat), 0, int64(time.Hour)},
 	} {
 		if number.value < number.least || number.value > number.most {
-			return o, cli.Usagef("%s %d: accepted: %d to %d", number.flag, number.value, number.least, number.most)
+			return o, cli.Usagef("%s %d: expected %d to %d", number.flag, number.value, number.least, number.most)
 		}
 	}
 	if len(r.tun) == 0 || len(r.tun) > 15 {
-		return o, cli.Usagef("--tun %q: accepted: a name of 1 to 15 characters", r.tun)
+		return o, cli.Usagef("--tun %q: expected a name of 1 to 15 characters", r.tun)
 	}
 	c.TUN, c.TUNMTU, c.ReceiveBuffer, c.MaxSessions = r.tun, r.tunMTU, r.rcvbuf, r.sessions
 	c.Burn, c.Heartbeat, c.PeerPort = time.Duration(r.burnNs), r.heartbeat, uint16(r.port)
@@ -99,13 +99,13 @@ func (r *raw) check() (options, error) {
 func (r *raw) checkNodeID(n4 netip.Addr) (netip.Addr, error) {
 	if r.nodeID == "" {
 		if n4.IsUnspecified() {
-			return netip.Addr{}, cli.Usagef("--n4 %s without --node-id: accepted: one address that peers can reach, or with --node-id", r.n4)
+			return netip.Addr{}, cli.Usagef("--n4 %s without --node-id: expected one address that peers can reach, or with --node-id", r.n4)
 		}
 		return n4, nil
 	}
 	address, err := netip.ParseAddr(r.nodeID)
 	if err != nil || address.Zone() != "" || address.IsUnspecified() {
-		return netip.Addr{}, cli.Usagef("--node-id %q: accepted: an IPv4 or IPv6 address", r.nodeID)
+		return netip.Addr{}, cli.Usagef("--node-id %q: expected an IPv4 or IPv6 address", r.nodeID)
 	}
 	return address.Unmap(), nil
 }
@@ -115,7 +115,7 @@ func (r *raw) checkPools() ([]netip.Prefix, error) {
 	for _, text := range r.pools {
 		pool, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, cli.Usagef("--ue-pool %q: accepted: a prefix such as 10.60.0.0/24 or 2001:db8:60::/48", text)
+			return nil, cli.Usagef("--ue-pool %q: expected a prefix such as 10.60.0.0/24 or 2001:db8:60::/48", text)
 		}
 		pools = append(pools, pool)
 	}
@@ -129,7 +129,7 @@ func endpoint(name, text string, port uint16) (netip.AddrPort, error) {
 	}
 	both, err := netip.ParseAddrPort(text)
 	if err != nil || both.Addr().Zone() != "" {
-		return netip.AddrPort{}, cli.Usagef("%s %q: accepted: ADDRESS or ADDRESS:PORT, for IPv6 [ADDRESS]:PORT", name, text)
+		return netip.AddrPort{}, cli.Usagef("%s %q: expected ADDRESS or ADDRESS:PORT, for IPv6 [ADDRESS]:PORT", name, text)
 	}
 	return netip.AddrPortFrom(both.Addr().Unmap(), both.Port()), nil
 }

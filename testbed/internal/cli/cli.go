@@ -49,9 +49,9 @@ func Parse(flags *flag.FlagSet, args []string, help string) error {
 		flags.PrintDefaults()
 		return err
 	case err != nil:
-		return Usagef("%v; accepted: the flags that --help lists", err)
+		return Usagef("%v; expected the flags that --help lists", err)
 	case flags.NArg() > 0:
-		return Usagef("argument %q; accepted: flags only, see --help", flags.Arg(0))
+		return Usagef("argument %q; expected flags only, see --help", flags.Arg(0))
 	}
 	return nil
 }

@@ -32,17 +32,17 @@ type Key struct {
 func DecodeKeyValues(flagName, text string, keys map[string]Key, target any) error {
 	fields := map[string]any{}
 	for _, pair := range strings.Split(text, ",") {
-		name, value, found := strings.Cut(pair, "=")
+		name, value, result := strings.Cut(pair, "=")
 		key, known := keys[name]
-		if !found || !known {
-			return Usagef("%s: %q; accepted: key=value pairs with the keys %s", flagName, pair, names(keys))
+		if !result || !known {
+			return Usagef("%s: %q; expected key=value pairs with the keys %s", flagName, pair, names(keys))
 		}
 		if _, twice := fields[key.Field]; twice {
 			return Usagef("%s: key %q is there twice", flagName, name)
 		}
 		parsed, err := parseValue(key.Kind, value)
 		if err != nil {
-			return Usagef("%s: %s=%s; accepted: %v", flagName, name, value, err)
+			return Usagef("%s: %s=%s; expected %v", flagName, name, value, err)
 		}
 		fields[key.Field] = parsed
 	}

@@ -10,7 +10,7 @@ import (
 const (
 	subBits    = 4
 	perOctave  = 1 << subBits
-	maxExp     = 38 // the largest value told apart from the ones above it: 2^38 ns are 275 s
+	maxExp     = 38 // the largest value with a bucket of its own: 2^38 ns are 275 s
 	numBuckets = (maxExp-subBits+1)*perOctave + perOctave
 )
 

@@ -1,7 +1,6 @@
 package n4
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -9,6 +8,8 @@ import (
 	"time"
 
 	"github.com/wmnsk/go-pfcp/message"
+
+	"slicepilot/userplane/internal/pfcp"
 )
 
 // Port is the registered UDP port of PFCP (clause 4.2.2).
@@ -25,7 +26,7 @@ type Config struct {
 	N1 int
 	// Heartbeat is the time between Heartbeat Requests to each associated UPF; 0: none are sent.
 	Heartbeat time.Duration
-	// OnEvent is told what nobody asked for. It must not block.
+	// OnEvent receives unsolicited events. It must not block.
 	OnEvent func(Event)
 }
 
@@ -54,7 +55,7 @@ type Endpoint struct {
 	pending  map[exchangeKey]*pending
 	peers    map[netip.AddrPort]*Peer
 	nextSEID uint64
-	replies  replyCache
+	replies  *pfcp.Replay
 }
 
 // Listen opens the socket and starts answering.
@@ -72,6 +73,7 @@ func Listen(config Config) (*Endpoint, error) {
 		closed:   make(chan struct{}),
 		pending:  map[exchangeKey]*pending{},
 		peers:    map[netip.AddrPort]*Peer{},
+		replies:  pfcp.NewReplay(replyCacheSize, replyTime),
 		// Neither must repeat what the same address used before a restart (clauses 6.4 and 8.2.37).
 		sequence: uint32(now.UnixMilli()) & maxSequence,
 		nextSEID: uint64(now.Unix()) << 24,
@@ -102,7 +104,7 @@ func ParsePeer(text string) (netip.AddrPort, error) {
 	}
 	address, err := netip.ParseAddrPort(text)
 	if err != nil || address.Port() == 0 {
-		return netip.AddrPort{}, fmt.Errorf("%q is no UPF address; accepted: ADDRESS or ADDRESS:PORT", text)
+		return netip.AddrPort{}, fmt.Errorf("%q is no UPF address; expected ADDRESS or ADDRESS:PORT", text)
 	}
 	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
 }
@@ -133,11 +135,11 @@ func (e *Endpoint) Peer(address netip.AddrPort) (*Peer, error) {
 func (e *Endpoint) Peers() []*Peer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	found := make([]*Peer, 0, len(e.peers))
+	result := make([]*Peer, 0, len(e.peers))
 	for _, peer := range e.peers {
-		found = append(found, peer)
+		result = append(result, peer)
 	}
-	return found
+	return result
 }
 
 func (e *Endpoint) peer(address netip.AddrPort) *Peer {
@@ -154,17 +156,17 @@ func (e *Endpoint) sender(from netip.AddrPort) *Peer {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var found *Peer
+	var result *Peer
 	for address, peer := range e.peers {
 		if address.Addr() != from.Addr() {
 			continue
 		}
-		if found != nil {
+		if result != nil {
 			return nil
 		}
-		found = peer
+		result = peer
 	}
-	return found
+	return result
 }
 
 func (e *Endpoint) allocateSEID() uint64 {
@@ -215,7 +217,7 @@ func (e *Endpoint) handle(b []byte, from netip.AddrPort, at time.Time) {
 		e.rejectVersion(b, from)
 		return
 	}
-	m, err := parse(b)
+	m, err := pfcp.Decode(b)
 	if err != nil {
 		e.emit(Event{Event: "malformed", UPF: from.String(), Detail: err.Error()})
 		return
@@ -224,23 +226,7 @@ func (e *Endpoint) handle(b []byte, from netip.AddrPort, at time.Time) {
 		e.deliver(from, m, at)
 		return
 	}
-	e.answer(m, from)
-}
-
-// parse decodes a message. The decoder is not ours, so a fault in it ends one message, not the program.
-func parse(b []byte) (m message.Message, err error) {
-	defer func() {
-		if fault := recover(); fault != nil {
-			m, err = nil, fmt.Errorf("decoder: %v", fault)
-		}
-	}()
-	if m, err = message.Parse(b); err != nil {
-		return nil, err
-	}
-	if m == nil {
-		return nil, errors.New("nothing decoded")
-	}
-	return m, nil
+	e.answer(m, b, from, at)
 }
 
 // isAnswer tells answers from requests by the message type (clause 7.3): up to Version Not Supported Response (11),

@@ -4,42 +4,29 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/wmnsk/go-pfcp/ie"
 	"github.com/wmnsk/go-pfcp/message"
+
+	"slicepilot/userplane/internal/pfcp"
 )
 
-// replyCacheSize is how many of the last answers are kept to answer repeated requests: more than UPFs send within T1.
-const replyCacheSize = 256
+// replyCacheSize is how many of the last answers are kept to answer repeated requests, and replyTime for how long: more
+// than UPFs send within T1 times N1.
+const (
+	replyCacheSize = 256
+	replyTime      = 20 * time.Second
+)
 
-type replyKey struct {
-	peer        netip.AddrPort
-	sequence    uint32
-	requestType uint8
-}
-
-// replyCache remembers the last answers: a request that comes again has not seen its answer, and is to get the same one
-// without being acted on again (clause 6.4). Only the reader uses it.
-type replyCache struct {
-	replies map[replyKey][]byte
-	order   [replyCacheSize]replyKey
-	next    int
-}
-
-func (c *replyCache) add(key replyKey, reply []byte) {
-	if c.replies == nil {
-		c.replies = make(map[replyKey][]byte, replyCacheSize)
+// answer serves a UPF's request; one that comes again has not seen its answer, and gets the same (clause 6.4). Only the
+// reader calls it.
+func (e *Endpoint) answer(request message.Message, b []byte, from netip.AddrPort, at time.Time) {
+	header, err := pfcp.PeekHeader(b)
+	if err != nil {
+		return
 	}
-	delete(c.replies, c.order[c.next])
-	c.order[c.next] = key
-	c.next = (c.next + 1) % replyCacheSize
-	c.replies[key] = reply
-}
-
-// answer serves a UPF's request.
-func (e *Endpoint) answer(request message.Message, from netip.AddrPort) {
-	key := replyKey{from, request.Sequence(), request.MessageType()}
-	if reply, repeated := e.replies.replies[key]; repeated {
+	if reply := e.replies.Answer(from, header, b, at); reply != nil {
 		_ = e.socket.send(reply, from)
 		return
 	}
@@ -47,12 +34,12 @@ func (e *Endpoint) answer(request message.Message, from netip.AddrPort) {
 	if reply == nil {
 		return
 	}
-	encoded := make([]byte, reply.MarshalLen())
-	if err := reply.MarshalTo(encoded); err != nil {
+	encoded, err := pfcp.Encode(reply)
+	if err != nil {
 		e.emit(Event{Event: "error", UPF: from.String(), Detail: err.Error()})
 		return
 	}
-	e.replies.add(key, encoded)
+	e.replies.Remember(from, header, b, encoded, at)
 	// What cannot be sent now will be asked for again.
 	_ = e.socket.send(encoded, from)
 }
@@ -78,7 +65,7 @@ func (e *Endpoint) reply(request message.Message, from netip.AddrPort) message.M
 	return nil
 }
 
-// replyToAssociation accepts an association that a UPF we were told of asks for (clause 6.2.6.3).
+// replyToAssociation accepts an association that a known UPF asks for (clause 6.2.6.3).
 func (e *Endpoint) replyToAssociation(m *message.AssociationSetupRequest, peer *Peer) message.Message {
 	cause := ie.CauseRequestRejected
 	if peer != nil {

@@ -76,15 +76,15 @@ func TestHandoverMovesTheTunnelWithAnEndMarker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[uint16]*ie.IE{}
+	result := map[uint16]*ie.IE{}
 	for _, part := range parameters {
-		found[part.Type] = part
+		result[part.Type] = part
 	}
-	header, err := found[ie.OuterHeaderCreation].OuterHeaderCreation()
+	header, err := result[ie.OuterHeaderCreation].OuterHeaderCreation()
 	if err != nil || header.TEID != 7 || !header.IPv4Address.Equal(net.IPv4(10, 100, 0, 3)) {
 		t.Errorf("outer header %+v, %v", header, err)
 	}
-	if flags := found[ie.PFCPSMReqFlags]; flags == nil || flags.Payload[0] != 0x02 {
+	if flags := result[ie.PFCPSMReqFlags]; flags == nil || flags.Payload[0] != 0x02 {
 		t.Errorf("PFCPSMReq-Flags %v, want SNDEM", flags)
 	}
 }

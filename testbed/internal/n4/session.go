@@ -50,12 +50,12 @@ func (e *Endpoint) PeerOf(name string) (*Peer, error) {
 func (p *Peer) sessionsInOrder() []*Session {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	found := make([]*Session, 0, len(p.sessions))
+	result := make([]*Session, 0, len(p.sessions))
 	for _, session := range p.sessions {
-		found = append(found, session)
+		result = append(result, session)
 	}
-	slices.SortFunc(found, func(a, b *Session) int { return strings.Compare(a.Name, b.Name) })
-	return found
+	slices.SortFunc(result, func(a, b *Session) int { return strings.Compare(a.Name, b.Name) })
+	return result
 }
 
 func (p *Peer) sessionNamed(name string) (*Session, error) {
@@ -93,7 +93,7 @@ func (p *Peer) Establish(ctx context.Context, spec SessionSpec) (Outcome, error)
 	case known:
 		return Outcome{}, fmt.Errorf("session %q: exists already at UPF %s", spec.Name, p.address)
 	case spec.TEID == 0 && !allocates:
-		return Outcome{}, fmt.Errorf("teid: missing, and UPF %s does not choose TEIDs (feature FTUP); accepted: teid and n3",
+		return Outcome{}, fmt.Errorf("teid: missing, and UPF %s does not choose TEIDs (feature FTUP); expected teid and n3",
 			p.address)
 	}
 	session := &Session{Name: spec.Name, cpSEID: p.endpoint.allocateSEID(), rules: newRules(spec)}

@@ -50,26 +50,26 @@ const maxMBRMbps = (1<<40 - 1) / 1e3
 func (s *SessionSpec) Validate() error {
 	switch {
 	case s.Name == "":
-		return fmt.Errorf("session: empty; accepted: a name")
+		return fmt.Errorf("session: empty; expected a name")
 	case !s.UE.IsValid():
-		return fmt.Errorf("ue: missing; accepted: the UE's IPv4 or IPv6 address")
+		return fmt.Errorf("ue: missing; expected the UE's IPv4 or IPv6 address")
 	case s.QFI > maxQFI:
-		return fmt.Errorf("qfi: %d; accepted: 0 to %d", s.QFI, maxQFI)
+		return fmt.Errorf("qfi: %d; expected 0 to %d", s.QFI, maxQFI)
 	case s.TEID != 0 && !s.N3.IsValid():
-		return fmt.Errorf("n3: missing with teid %d; accepted: the UPF's N3 address (or no teid: the UPF chooses)", s.TEID)
+		return fmt.Errorf("n3: missing with teid %d; expected the UPF's N3 address (or no teid: the UPF chooses)", s.TEID)
 	case s.GNB.IsValid() != (s.GNBTEID != 0):
-		return fmt.Errorf("gnb and gnb_teid: one without the other; accepted: both, or neither while the gNB is unknown")
+		return fmt.Errorf("gnb and gnb_teid: one without the other; expected both, or neither while the gNB is unknown")
 	case s.SST == nil && s.SD != NoSD:
-		return fmt.Errorf("sd: %06x without sst; accepted: both, or sst alone", s.SD)
+		return fmt.Errorf("sd: %06x without sst; expected both, or sst alone", s.SD)
 	case s.SD > NoSD:
-		return fmt.Errorf("sd: %x; accepted: six hexadecimal digits", s.SD)
+		return fmt.Errorf("sd: %x; expected six hexadecimal digits", s.SD)
 	}
 	if err := validateDNN(s.DNN); err != nil {
 		return err
 	}
 	for _, rate := range []float64{s.MBRUplinkMbps, s.MBRDownlinkMbps} {
 		if !(rate >= 0 && rate <= maxMBRMbps) {
-			return fmt.Errorf("mbr: %g Mbit/s; accepted: 0 (no limit) to %.0f", rate, maxMBRMbps)
+			return fmt.Errorf("mbr: %g Mbit/s; expected 0 (no limit) to %.0f", rate, maxMBRMbps)
 		}
 	}
 	return nil
@@ -82,7 +82,7 @@ func validateDNN(dnn string) error {
 		ok = ok && label != "" && len(label) <= 63
 	}
 	if !ok {
-		return fmt.Errorf("dnn: %q; accepted: labels of 1 to 63 characters with dots between, 99 in all", dnn)
+		return fmt.Errorf("dnn: %q; expected labels of 1 to 63 characters with dots between, 99 in all", dnn)
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (r rules) with(change Change) (rules, error) {
 		}
 	}
 	if change.UplinkAction == Buffer {
-		return r, fmt.Errorf("action: buff uplink; accepted: buff downlink only, there is nobody to wait for uplink")
+		return r, fmt.Errorf("action: buff uplink; expected buff downlink only, uplink waits for nothing")
 	}
 	if change.UplinkAction != "" {
 		r.uplinkAction = change.UplinkAction
@@ -144,7 +144,7 @@ func (r rules) with(change Change) (rules, error) {
 		r.downlinkAction = change.DownlinkAction
 	}
 	if r.downlinkAction == Forward && !r.GNB.IsValid() {
-		return r, fmt.Errorf("action: forw downlink while no gNB is known; accepted: with gnb and gnb_teid")
+		return r, fmt.Errorf("action: forw downlink while no gNB is known; expected with gnb and gnb_teid")
 	}
 	return r, r.Validate()
 }

@@ -36,7 +36,7 @@ func TestValidateNamesTheField(t *testing.T) {
 	} {
 		spec := testSpec()
 		spoil(&spec)
-		if err := spec.Validate(); err == nil || !strings.HasPrefix(err.Error(), field+":") || !strings.Contains(err.Error(), "accepted") {
+		if err := spec.Validate(); err == nil || !strings.HasPrefix(err.Error(), field+":") || !strings.Contains(err.Error(), "expected") {
 			t.Errorf("%s: got %v", field, err)
 		}
 	}

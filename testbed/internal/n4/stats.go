@@ -70,9 +70,9 @@ func (s *Stats) failed(requestType uint8) {
 func (s *Stats) Snapshot() map[string]RequestStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := make(map[string]RequestStats, len(s.byType))
+	result := make(map[string]RequestStats, len(s.byType))
 	for requestType, c := range s.byType {
-		found[requestNames[requestType]] = RequestStats{
+		result[requestNames[requestType]] = RequestStats{
 			Answered:        c.rtt.Count(),
 			Unanswered:      c.unanswered,
 			Retransmissions: c.retransmissions,
@@ -81,5 +81,5 @@ func (s *Stats) Snapshot() map[string]RequestStats {
 			RTTMaxus:        float64(c.rtt.Max()) / 1e3,
 		}
 	}
-	return found
+	return result
 }

@@ -132,13 +132,13 @@ func (s *stubUPF) override(messageType uint8, answer func(message.Message) messa
 func (s *stubUPF) received(messageType uint8) []message.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []message.Message
+	var result []message.Message
 	for _, request := range s.requests {
 		if request.MessageType() == messageType {
-			found = append(found, request)
+			result = append(result, request)
 		}
 	}
-	return found
+	return result
 }
 
 // events collects an endpoint's events.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/wmnsk/go-pfcp/ie"
 	"github.com/wmnsk/go-pfcp/message"
+
+	"slicepilot/userplane/internal/pfcp"
 )
 
 func TestRequestIsRepeatedUnchangedUntilAnswered(t *testing.T) {
@@ -246,7 +248,7 @@ func FuzzDatagram(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		endpoint.handle(b, peer.address, time.Now())
 		// What an answer goes through once a request has taken it.
-		if m, err := parse(b); err == nil {
+		if m, err := pfcp.Decode(b); err == nil {
 			switch answer := m.(type) {
 			case *message.AssociationSetupResponse:
 				_, _ = verdict("", answer.Cause, nil, nil)

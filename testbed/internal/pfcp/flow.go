@@ -28,13 +28,13 @@ const anyProtocol = -1
 func ParseFlow(text string) (Flow, error) {
 	words := strings.Fields(text)
 	if len(words) < 7 || words[0] != "permit" || words[1] != "out" || words[3] != "from" {
-		return Flow{}, fmt.Errorf("flow description %q: accepted: permit out PROTOCOL from ADDRESS [PORTS] to ADDRESS [PORTS]", text)
+		return Flow{}, fmt.Errorf("flow description %q: expected permit out PROTOCOL from ADDRESS [PORTS] to ADDRESS [PORTS]", text)
 	}
 	flow := Flow{Protocol: anyProtocol}
 	if words[2] != "ip" {
 		protocol, err := strconv.ParseUint(words[2], 10, 8)
 		if err != nil {
-			return Flow{}, fmt.Errorf("flow description %q: protocol %q: accepted: ip, 0..255", text, words[2])
+			return Flow{}, fmt.Errorf("flow description %q: protocol %q: expected ip, 0..255", text, words[2])
 		}
 		flow.Protocol = int(protocol)
 	}
@@ -74,7 +74,7 @@ func parseEnd(words []string) (netip.Prefix, []PortRange, []string, error) {
 		first, err1 := strconv.ParseUint(low, 10, 16)
 		last, err2 := strconv.ParseUint(high, 10, 16)
 		if err1 != nil || err2 != nil || first > last {
-			return netip.Prefix{}, nil, nil, fmt.Errorf("ports %q: accepted: N, N-M, or a list of them", words[0])
+			return netip.Prefix{}, nil, nil, fmt.Errorf("ports %q: expected N, N-M, or a list of them", words[0])
 		}
 		ports = append(ports, PortRange{uint16(first), uint16(last)})
 	}
@@ -90,7 +90,7 @@ func parseAddress(word string) (netip.Prefix, error) {
 	}
 	address, err := netip.ParseAddr(word)
 	if err != nil || address.Zone() != "" {
-		return netip.Prefix{}, fmt.Errorf("address %q: accepted: any, assigned, an address, a prefix", word)
+		return netip.Prefix{}, fmt.Errorf("address %q: expected any, assigned, an address, a prefix", word)
 	}
 	return netip.PrefixFrom(address, address.BitLen()), nil
 }

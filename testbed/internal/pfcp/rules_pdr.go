@@ -127,7 +127,7 @@ func parseInterface(e *ie.IE) (Interface, *Reject) {
 	}
 	side := Interface(value & 0x0f)
 	if side > CPFunction {
-		return 0, Incorrect(e.Type, "accepted: access, core, SGi-LAN/N6-LAN, CP function")
+		return 0, Incorrect(e.Type, "expected access, core, SGi-LAN/N6-LAN, CP function")
 	}
 	return side, nil
 }
@@ -206,7 +206,7 @@ func parseUEAddress(e *ie.IE) (v4, v6 netip.Prefix, reject *Reject) {
 		bits = int(b[0])
 	}
 	if bits != defaultPrefixBits && bits != 128 {
-		return v4, v6, Incorrect(e.Type, "IPv6 prefix length: accepted: 64, 128")
+		return v4, v6, Incorrect(e.Type, "IPv6 prefix length: expected 64, 128")
 	}
 	return v4, netip.PrefixFrom(address, bits).Masked(), nil
 }

@@ -2,7 +2,7 @@ package traffic
 
 import "slicepilot/userplane/internal/histogram"
 
-// windowSize is how many sequence numbers behind the newest one a packet can come and be told from a duplicate: at
+// windowSize is how many sequence numbers behind the newest one a packet can come and be distinguished from a duplicate: at
 // 100,000 packets/s 40 ms. Later ones count as late losses that turned up, without that check.
 const windowSize = 4096
 
@@ -24,7 +24,7 @@ type Arrivals struct {
 
 // Lost is how many packets have not come: those between a run's first and the highest that came, of all runs. What was
 // lost at the very end of a run cannot be known here; the sender's count tells. It is negative where packets came so
-// late that they could not be told from duplicates, and were.
+// late that they could not be distinguished from duplicates, and were.
 func (a *Arrivals) Lost() int64 { return int64(a.expected) - int64(a.Packets) }
 
 // add takes note of a packet.

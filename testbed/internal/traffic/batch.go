@@ -60,7 +60,7 @@ func (b *batch) connect(from, to netip.AddrPort) error {
 	if err := unix.SetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return fmt.Errorf("SO_REUSEADDR: %w", err)
 	}
-	// A tunnel packet too large for the path is an error to be told, not one to be sent in fragments that probes and
+	// A tunnel packet too large for the path is an error to report, not one to be sent in fragments that probes and
 	// UPFs see differently.
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
 	if to.Addr().Is6() {

@@ -78,14 +78,14 @@ const maxPacketBytes = 8900
 // Normalize fills in defaults and says what cannot be: flow, field, value and what is accepted.
 func (p *Plan) Normalize() error {
 	if len(p.Flows) == 0 {
-		return fmt.Errorf("flows: none; accepted: at least one")
+		return fmt.Errorf("flows: none; expected at least one")
 	}
 	if !finite(p.DurationS, 0, 1e9) {
-		return fmt.Errorf("duration_s: %g; accepted: 0 (no end) to 1e9", p.DurationS)
+		return fmt.Errorf("duration_s: %g; expected 0 (no end) to 1e9", p.DurationS)
 	}
 	for i, app := range p.Apps {
 		if !(app.DurationS > 0 && app.MeanMbps > 0 && app.MeanPacketBytes >= smallPacketBytes) {
-			return fmt.Errorf("apps[%d]: duration_s %g, mean_mbps %g, mean_packet_bytes %g; accepted: positive, packets from %d",
+			return fmt.Errorf("apps[%d]: duration_s %g, mean_mbps %g, mean_packet_bytes %g; expected positive, packets from %d",
 				i, app.DurationS, app.MeanMbps, app.MeanPacketBytes, smallPacketBytes)
 		}
 	}
@@ -112,34 +112,34 @@ func (p *Plan) normalizeFlow(index int) error {
 	}
 	switch {
 	case !known:
-		return fmt.Errorf("kind: %q; accepted: video, cbr, poisson, onoff, apps", f.Kind)
+		return fmt.Errorf("kind: %q; expected video, cbr, poisson, onoff, apps", f.Kind)
 	case f.Kind == Apps && len(p.Apps) == 0:
-		return fmt.Errorf("kind: apps without a table; accepted: with the plan's \"apps\" rows")
+		return fmt.Errorf("kind: apps without a table; expected with the plan's \"apps\" rows")
 	case f.RateMbps == nil:
-		return fmt.Errorf("rate_mbps: missing; accepted: Mbit/s of inner IP packets")
+		return fmt.Errorf("rate_mbps: missing; expected Mbit/s of inner IP packets")
 	case !finite(*f.RateMbps, 0, 1e6):
-		return fmt.Errorf("rate_mbps: %g; accepted: 0 to 1000000", *f.RateMbps)
+		return fmt.Errorf("rate_mbps: %g; expected 0 to 1000000", *f.RateMbps)
 	case !finite(f.StartS, 0, 1e9):
-		return fmt.Errorf("start_s: %g; accepted: from 0", f.StartS)
+		return fmt.Errorf("start_s: %g; expected from 0", f.StartS)
 	case !(*f.EndS > f.StartS):
-		return fmt.Errorf("end_s: %g; accepted: after start_s %g", *f.EndS, f.StartS)
+		return fmt.Errorf("end_s: %g; expected after start_s %g", *f.EndS, f.StartS)
 	case f.Kind == OnOff && !(finite(f.OnS, 1e-6, 1e9) && finite(f.OffS, 0, 1e9)):
-		return fmt.Errorf("on_s %g, off_s %g; accepted: on_s above 0, off_s from 0", f.OnS, f.OffS)
+		return fmt.Errorf("on_s %g, off_s %g; expected on_s above 0, off_s from 0", f.OnS, f.OffS)
 	case f.PhaseS != nil && !finite(*f.PhaseS, 0, 1e9):
-		return fmt.Errorf("phase_s: %g; accepted: from 0", *f.PhaseS)
+		return fmt.Errorf("phase_s: %g; expected from 0", *f.PhaseS)
 	case f.QFI != nil && *f.QFI > 63:
-		return fmt.Errorf("qfi: %d; accepted: 0 to 63, or none", *f.QFI)
+		return fmt.Errorf("qfi: %d; expected 0 to 63, or none", *f.QFI)
 	}
 	for _, app := range p.Apps {
 		if f.Kind == Apps && app.MeanPacketBytes > float64(f.PacketBytes) {
-			return fmt.Errorf("packet_bytes: %d; accepted: from the largest mean of the apps, %g for %s",
+			return fmt.Errorf("packet_bytes: %d; expected from the largest mean of the apps, %g for %s",
 				f.PacketBytes, app.MeanPacketBytes, app.Name)
 		}
 	}
 	last := math.Inf(-1)
 	for _, knot := range f.Profile {
 		if !(finite(knot[0], 0, 1e9) && finite(knot[1], 0, 1e6) && knot[0] > last) {
-			return fmt.Errorf("profile: knot %v; accepted: [time_s, factor] pairs from 0 with growing times", knot)
+			return fmt.Errorf("profile: knot %v; expected [time_s, factor] pairs from 0 with growing times", knot)
 		}
 		last = knot[0]
 	}
@@ -148,7 +148,7 @@ func (p *Plan) normalizeFlow(index int) error {
 		return err
 	}
 	if low := path.innerHeaderLen() + MarkerLen; f.PacketBytes < low || f.PacketBytes > maxPacketBytes {
-		return fmt.Errorf("packet_bytes: %d; accepted: %d (headers and the %d octets of the marker) to %d",
+		return fmt.Errorf("packet_bytes: %d; expected %d (headers and the %d octets of the marker) to %d",
 			f.PacketBytes, low, MarkerLen, maxPacketBytes)
 	}
 	return nil
@@ -209,18 +209,18 @@ func (f *FlowSpec) path() (path, error) {
 		return p, fmt.Errorf("from: %w", err)
 	}
 	if p.from.Addr().Is4() != p.to.Addr().Is4() {
-		return p, fmt.Errorf("from %s and to %s; accepted: both IPv4 or both IPv6", p.from, p.to)
+		return p, fmt.Errorf("from %s and to %s; expected both IPv4 or both IPv6", p.from, p.to)
 	}
 	if p.ue, err = netip.ParseAddr(f.UE); err != nil {
-		return p, fmt.Errorf("ue: %q; accepted: the UE's IPv4 or IPv6 address", f.UE)
+		return p, fmt.Errorf("ue: %q; expected the UE's IPv4 or IPv6 address", f.UE)
 	}
 	dst, err := netip.ParseAddrPort(f.Dst)
 	if err != nil {
-		return p, fmt.Errorf("dst: %q; accepted: ADDRESS:PORT", f.Dst)
+		return p, fmt.Errorf("dst: %q; expected ADDRESS:PORT", f.Dst)
 	}
 	p.ue, p.dst, p.dstPort = p.ue.Unmap(), dst.Addr().Unmap(), dst.Port()
 	if p.ue.Is4() != p.dst.Is4() {
-		return p, fmt.Errorf("ue %s and dst %s; accepted: both IPv4 or both IPv6", p.ue, p.dst)
+		return p, fmt.Errorf("ue %s and dst %s; expected both IPv4 or both IPv6", p.ue, p.dst)
 	}
 	return p, nil
 }
@@ -231,7 +231,7 @@ func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
 	}
 	endpoint, err := netip.ParseAddrPort(text)
 	if err != nil || endpoint.Port() == 0 {
-		return netip.AddrPort{}, fmt.Errorf("%q; accepted: ADDRESS or ADDRESS:PORT", text)
+		return netip.AddrPort{}, fmt.Errorf("%q; expected ADDRESS or ADDRESS:PORT", text)
 	}
 	return netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port()), nil
 }

@@ -295,5 +295,5 @@ func (s *Sender) Stop() { s.post(func(int64) { s.stopped = true }) }
 
 // errUnknownFlow says which flows there are.
 func (s *Sender) errUnknownFlow(id uint32) error {
-	return fmt.Errorf("flow: %d; accepted: the id of one of the %d flows", id, len(s.flows))
+	return fmt.Errorf("flow: %d; expected the id of one of the %d flows", id, len(s.flows))
 }

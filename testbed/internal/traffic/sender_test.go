@@ -86,13 +86,13 @@ func run(sender *Sender) <-chan Report {
 // drain reads what has come, by flow, in order.
 func drain(t *testing.T, conn *net.UDPConn) map[uint32][]Marker {
 	t.Helper()
-	found := map[uint32][]Marker{}
+	result := map[uint32][]Marker{}
 	buffer := make([]byte, 9000)
 	for {
 		_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		n, err := conn.Read(buffer)
 		if err != nil {
-			return found
+			return result
 		}
 		header, err := gtpu.Parse(buffer[:n])
 		if err != nil {
@@ -102,7 +102,7 @@ func drain(t *testing.T, conn *net.UDPConn) map[uint32][]Marker {
 		if !ok {
 			t.Fatalf("no marker in %x", buffer[:n])
 		}
-		found[marker.Flow] = append(found[marker.Flow], marker)
+		result[marker.Flow] = append(result[marker.Flow], marker)
 	}
 }
 

@@ -200,7 +200,7 @@ import numpy as np
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.privileges import keep_only
 from slicepilot.controller.system.realtime import FIFO_PRIORITY
-from slicepilot.controller.telemetry import attachment, places
+from slicepilot.controller.telemetry import attachments
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.env.knobs import Knobs
@@ -208,7 +208,7 @@ from slicepilot.env.knobs import Knobs
 setup = json.loads(sys.argv[1])
 exec(setup["first"])
 if setup["hook"] == "clsact":
-    places.Attachment = functools.partial(attachment.Attachment, tcx=False)
+    attachments.Attachment = functools.partial(attachments.Attachment, tcx=False)
 where = list(zip(setup["namespaces"], setup["groups"]))
 source = KernelSource([
     SlicePoints(f"slice{k}", NetPoint(ns, "n3"), None, NetPoint(ns, "n6"), None, Path(group))

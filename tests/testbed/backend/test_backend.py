@@ -122,7 +122,7 @@ def test_agents_take_turns(backend: TestbedBackend) -> None:
 def test_refuses_what_it_cannot_play(backend: TestbedBackend) -> None:
     with pytest.raises(ConfigError, match="cpu_profile"):
         backend.play(scenario_of(LIGHT, cpu_profile=((0.0, 0.5),)))
-    with pytest.raises(ConfigError, match=r"edge.threads = 2; accepted: .* 0"):
+    with pytest.raises(ConfigError, match=r"edge.threads = 2; expected .* 0"):
         backend.play(scenario_of(LIGHT, edge=EdgeApplication(2)))
     backend.play(scenario_of({"slice1": (Load("tcp", rate_mbps=5.0),)}))
     with pytest.raises(ConfigError, match="tcp"):

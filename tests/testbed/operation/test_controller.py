@@ -20,7 +20,6 @@ from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.testbed.backend.backend import targets_of
 from slicepilot.testbed.bench.rig import KNOB_FILES, READY_S, Controller, Rig
-from slicepilot.testbed.bench.write_watch import WriteWatch
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 
@@ -40,6 +39,7 @@ from ..controlled import (
     weights,
 )
 from ..controlled import missed as missed_by
+from ..write_watch import WriteWatch
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spi"

@@ -36,7 +36,6 @@ from .scapy_upf import (
     MBR,
     MODIFICATION,
     NETWORK_INSTANCE,
-    NO_RESOURCES,
     NODE_ID,
     OUTER_HEADER_CREATION,
     OUTER_HEADER_REMOVAL,
@@ -292,20 +291,6 @@ def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
     assert smf.read()["ok"]
 
 
-def test_refusals_are_passed_on(start: Callable[..., Smf], upf: Upf) -> None:
-    smf = with_session(start, upf)
-    smf.tell("establish", upf=upf.address, **{**SESSION, "session": "b"})
-    message = upf.receive()
-    refusal = [upf.node(), pfcp.IE_Cause(cause=NO_RESOURCES)]
-    upf.send(pfcp.PFCPSessionEstablishmentResponse(IE_list=refusal), message.seq, 1)
-    answer = smf.read()
-    assert not answer["ok"]
-    assert answer["cause"] == NO_RESOURCES
-    assert "no resources available" in answer["error"]
-    smf.tell("modify", session="b", gate_ul="open")
-    assert "no UPF has one" in smf.read()["error"]
-
-
 def test_heartbeats_both_ways(start: Callable[..., Smf], upf: Upf) -> None:
     smf = start("--heartbeat=50ms")
     smf.tell("associate", upf=upf.address)
@@ -341,49 +326,6 @@ def test_session_report_is_answered(start: Callable[..., Smf], upf: Upf) -> None
     assert [element.cause for element in answer.IE_list] == [CONTEXT_NOT_FOUND]
 
 
-def test_lost_requests_are_repeated_unchanged(start: Callable[..., Smf], upf: Upf) -> None:
-    smf = start("--heartbeat=0", "--t1=50ms", "--n1=3")
-    smf.tell("associate", upf=upf.address)
-    upf.receive()
-    first = upf.raw
-    upf.receive()
-    assert upf.raw == first
-    upf.associate()
-    assert upf.raw == first
-    assert smf.read()["attempts"] == 3
-
-
-def test_a_release_that_is_not_answered_is_not_waited_for(start: Callable[..., Smf], upf: Upf) -> None:
-    smf = start("--heartbeat=0", "--t1=50ms", "--n1=3")
-    smf.tell("associate", upf=upf.address)
-    upf.associate()
-    assert smf.read()["ok"]
-    smf.tell("release", upf=upf.address)
-    upf.receive()
-    answer = smf.read()
-    assert not answer["ok"]
-    assert answer["attempts"] == 1
-    assert "may not implement Association Release" in answer["error"]
-
-
-def test_restarted_upf_gets_its_sessions_back(start: Callable[..., Smf], upf: Upf) -> None:
-    smf = start("--heartbeat=50ms")
-    smf.tell("associate", upf=upf.address)
-    upf.associate()
-    smf.tell("establish", upf=upf.address, **SESSION)
-    upf.establish(77)
-    smf.tell("modify", session="a", mbr_ul_mbps=33)
-    upf.accept(MODIFICATION)
-    upf.started += 60
-    upf.associate()  # after a heartbeat, answered with the new time stamp
-    upf.establish(78)
-    assert upf.elements.one(CREATE_QER).one(MBR)[:5] == (33_000).to_bytes(5, "big")
-    assert smf.await_event("restart")["upf"] == upf.address
-    assert smf.await_event("recovered")["sessions"] == 1
-    smf.tell("modify", session="a", gate_ul="open")
-    assert upf.accept(MODIFICATION).seid == 78
-
-
 def test_takes_leave_when_told_to_end(start: Callable[..., Smf], upf: Upf) -> None:
     smf = with_session(start, upf)
     smf.process.send_signal(signal.SIGTERM)
@@ -393,25 +335,6 @@ def test_takes_leave_when_told_to_end(start: Callable[..., Smf], upf: Upf) -> No
     answer = pfcp.PFCPAssociationReleaseResponse(IE_list=[upf.node(), pfcp.IE_Cause(cause=ACCEPTED)])
     upf.send(answer, message.seq)
     assert smf.process.wait(5) == 0
-
-
-def test_end_of_the_script_ends_it_and_leave_sends_nothing(start: Callable[..., Smf], upf: Upf) -> None:
-    smf = with_session(start, upf, "--leave")
-    assert smf.process.stdin is not None
-    smf.process.stdin.close()
-    assert smf.process.wait(5) == 0
-    upf.socket.settimeout(0.1)
-    with pytest.raises(TimeoutError):
-        upf.receive()
-
-
-@pytest.mark.realtime
-def test_silent_upf_does_not_hold_up_the_end(start: Callable[..., Smf], upf: Upf) -> None:
-    smf = with_session(start, upf)
-    started = time.monotonic()
-    smf.process.send_signal(signal.SIGTERM)
-    assert smf.process.wait(5) == 0
-    assert time.monotonic() - started < 2
 
 
 @pytest.mark.parametrize(

@@ -187,22 +187,6 @@ def test_path_management(network: Network, outer: Addresses) -> None:
 
 
 @needs_root
-def test_noise_does_not_harm(network: Network) -> None:
-    noise = [b"", b"\x00", b"\x34\xff" + bytes(30), b"\x20\x01" + bytes(range(60)), b"\x21\x32" + bytes(40)]
-    version_2 = b"\x40\x01\x00\x04" + bytes(4)
-    with running(network, IPV4), peer_of(network, IPV4) as peer:
-        for octets in [*noise, version_2]:
-            peer.n3.sendto(octets, (IPV4.upf, GTPU_PORT))
-            peer.n4.sendto(octets, (IPV4.upf, PFCP_PORT))
-        assert peer.n4.recv(2048)[1] == 11  # Version Not Supported, for the last one alone
-        peer.associate()
-        peer.establish(IPV4)
-        with network.udp("upf", IPV4, IPV4.server, APPLICATION_PORT) as server:
-            peer.send_uplink(IPV4)
-            assert server.recv(2048) == PAYLOAD
-
-
-@needs_root
 def test_stops_with_its_counters_and_removes_the_device(network: Network) -> None:
     with running(network, IPV4, "--stats-interval", "50ms", "--tun", "uetun", "--tun-mtu", "1300") as upf:
         assert network.has_device("uetun")
@@ -266,4 +250,4 @@ def test_bad_flags(flags: list[str], named: str) -> None:
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
     assert named in result.stderr
-    assert "accepted:" in result.stderr
+    assert "expected" in result.stderr

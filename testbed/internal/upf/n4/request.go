@@ -76,7 +76,7 @@ func (s *Server) expired(seq uint32, q *request) {
 	q.timer.Reset(s.config.T1)
 }
 
-// answered matches an answer with its request; one that nobody waits for is ignored.
+// answered matches an answer with its request; an unexpected answer is ignored.
 func (s *Server) answered(m message.Message, from netip.AddrPort) {
 	q := s.pending[m.Sequence()]
 	if q == nil || q.expected != m.MessageType() || q.peer != from.Addr() {

@@ -165,7 +165,7 @@ func (s *Spec) flowByID(id uint32) *pfcp.Flow {
 	return nil
 }
 
-// Keys are what a session is found by.
+// Keys identify a session.
 type Keys struct {
 	TEIDs     map[uint32]struct{}
 	Addresses map[Address]struct{}

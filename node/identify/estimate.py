@@ -1,4 +1,4 @@
-"""Which parameters of a node's hardware its traffic tells, what they are, and which are assumed."""
+"""Estimates of a node's hardware parameters from its traffic; the others are assumed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from . import model
 from .segments import Segment
 
 LEAST_EFFECT = 0.1
-"""Of the loss, between the ends of a parameter's bounds: what changes less was not seen to matter, and is not told."""
+"""Of the loss, between the ends of a parameter's bounds: a parameter that changes it less is not estimated."""
 LEAST_SPREAD = 0.2
-"""In CPUs: loads that differ by less do not tell what waking up costs."""
+"""In CPUs: loads that differ by less do not show what waking up costs."""
 
 
 @dataclass(frozen=True)
-class Told:
+class Estimate:
     """A node's hardware.
 
     Attributes:
         hardware: all parameters.
         known: what the configuration, this machine or this project's actuators say.
-        measured: what the traffic told directly, with how.
+        measured: what the traffic showed directly, and how.
         fitted: what the simulator was fitted by: what the fit depends on.
         cost_us: CPU time of a packet by slice (S,), waking up included; NaN where too few have passed.
         unseen: errors of the simulator on segments that nothing was fitted on.
@@ -48,12 +48,12 @@ class Told:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """Parameters that nothing here tells."""
-        told = {*self.known, *self.measured, *self.fitted}
-        return tuple(one.name for one in dataclasses.fields(Hardware) if one.name not in told)
+        """Parameters that were not estimated."""
+        text = {*self.known, *self.measured, *self.fitted}
+        return tuple(item.name for item in dataclasses.fields(Hardware) if item.name not in text)
 
 
-def tell(
+def estimate_hardware(
     segments: Sequence[Segment],
     slices: SliceSet,
     start: Hardware,
@@ -61,7 +61,7 @@ def tell(
     period_s: float,
     generations: int,
     on_generation: Callable[[float], None],
-) -> Told:
+) -> Estimate:
     """Work out what can be; a third of the segments is kept to judge by.
 
     Args:
@@ -71,7 +71,7 @@ def tell(
         facts: parameters that are known.
         period_s: control period of the segments.
         generations: of the search, where there is something to search for.
-        on_generation: told the loss after each.
+        on_generation: called with the loss after each.
 
     Raises:
         FailureError: too few packets, or packets that the UPFs' processes do not handle.
@@ -81,21 +81,21 @@ def tell(
     others = _others(segments, hardware)
     hardware = dataclasses.replace(hardware, system_cpus=round(others, 3))
     measured["system_cpus"] = "CPU time that neither UPFs nor their packets used"
-    judged_on = [one for at, one in enumerate(segments) if at % 3 == 2] or list(segments)
-    fitted_on = [one for at, one in enumerate(segments) if at % 3 != 2]
+    judged_on = [item for at, item in enumerate(segments) if at % 3 == 2] or list(segments)
+    fitted_on = [item for at, item in enumerate(segments) if at % 3 != 2]
     seen, kept = (model.observed(some, period_s) for some in (fitted_on, judged_on))
-    for one in (seen, kept):
-        _check_traffic(one)
+    for item in (seen, kept):
+        _check_traffic(item)
 
-    def loss(one: Hardware) -> float:
-        return loss_of(compare(seen, model.simulate(fitted_on, slices, one, period_s, seed=1)))
+    def loss(item: Hardware) -> float:
+        return loss_of(compare(seen, model.simulate(fitted_on, slices, item, period_s, seed=1)))
 
     bounds = _that_matter(hardware, loss, {*facts, *measured})
     if bounds:
         hardware = search(hardware, bounds, loss, generations, on_generation=on_generation)
     played = model.simulate(judged_on, slices, hardware, period_s, seed=2)
     errors = compare(kept, played)
-    return Told(hardware, tuple(facts), measured, tuple(bounds), cost_us, errors.summary())
+    return Estimate(hardware, tuple(facts), measured, tuple(bounds), cost_us, errors.summary())
 
 
 def _check_traffic(seen: Observed) -> None:
@@ -124,11 +124,11 @@ def _costs(segments: Sequence[Segment], slices: SliceSet, start: Hardware) -> tu
     """Per-packet cost, by the simulator's law: CPU time a packet = cost (1 + ratio (1 - busy / threads)).
 
     ``busy`` is what packets alone take of a CPU. Points are slices in segments, each counting as many packets as it
-    has; the ratio is told where loads differ enough, else it is the assumed one.
+    has; the ratio is estimated where loads differ enough, and otherwise assumed.
     """
     threads = slices.column("upf_threads")[:, 0].astype(np.float64)
-    packets, cpu_s = (np.stack([getattr(one, name) for one in segments]) for name in ("packets", "cpu_s"))
-    seconds = np.asarray([one.seconds for one in segments])[:, None]
+    packets, cpu_s = (np.stack([getattr(item, name) for item in segments]) for name in ("packets", "cpu_s"))
+    seconds = np.asarray([item.seconds for item in segments])[:, None]
     enough = (packets >= LEAST_PACKETS) & np.isfinite(cpu_s)
     if not enough.any():
         raise FailureError(
@@ -161,27 +161,42 @@ def _costs(segments: Sequence[Segment], slices: SliceSet, start: Hardware) -> tu
 def _others(segments: Sequence[Segment], hardware: Hardware) -> float:
     """CPUs that other programs kept busy, a median over segments; softirqs for packets are reckoned as assumed."""
     spent = []
-    for one in segments:
-        busy = hardware.logical_cpus * (1.0 - float(one.idle_ratio.mean()))
-        packets_us = one.arrived.sum() * hardware.rx_cost_us + one.packets.sum() * hardware.tx_cost_us
-        spent.append(busy - (np.nansum(one.cpu_s) + 1e-6 * packets_us) / one.seconds)
+    for item in segments:
+        busy = hardware.logical_cpus * (1.0 - float(item.idle_ratio.mean()))
+        packets_us = item.arrived.sum() * hardware.rx_cost_us + item.packets.sum() * hardware.tx_cost_us
+        spent.append(busy - (np.nansum(item.cpu_s) + 1e-6 * packets_us) / item.seconds)
     return max(0.0, min(float(np.median(spent)), 0.9 * hardware.logical_cpus))
 
 
 def _that_matter(
-    hardware: Hardware, loss: Callable[[Hardware], float], told: Collection[str]
+    hardware: Hardware, loss: Callable[[Hardware], float], text: Collection[str]
 ) -> dict[str, tuple[float, float]]:
     """Bounds of the parameters on which it depends how well the simulator fits: where no slice was held back nothing
     depends on a buffer, where CPUs were free nothing on how they are shared."""
-    found, now = {}, loss(hardware)
+    result, now = {}, loss(hardware)
     for name, bounds in BOUNDS.items():
-        if name in {"upf_cost_us", "wake_cost_ratio", *told}:
+        if name in {"upf_cost_us", "wake_cost_ratio", *text}:
             continue
         losses = [now, *(loss(dataclasses.replace(hardware, **_one(name, max(end, 1e-6)))) for end in bounds)]
         if max(losses) - min(losses) > LEAST_EFFECT:
-            found[name] = bounds
-    return found
+            result[name] = bounds
+    return result
 
 
 def _one(name: str, value: float) -> dict[str, Any]:
     return {name: value}
+
+
+def document(estimate: Estimate, node: str, start: str, mode: str) -> dict[str, Any]:
+    """Contents: the estimates, what is assumed and from where, and the errors on segments that were not fitted on."""
+    plain = dataclasses.asdict(Hardware())
+    values = dataclasses.asdict(estimate.hardware)
+    sure = {*estimate.known, *estimate.measured, *estimate.fitted}
+    shown = {key: value for key, value in values.items() if key in sure or value != plain[key]}
+    return {
+        "source": f"identified on node {node} by `slicepilot node identify` in {mode}; errors on unseen segments",
+        "hardware": shown,
+        "assumed": list(estimate.assumed),
+        "assumed_from": start,
+        "fit": {name: round(value, 2) for name, value in estimate.unseen.items()},
+    }
