@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import tomllib
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -94,10 +94,9 @@ def test_the_container_has_the_capabilities_that_a_loop_needs_and_nothing_is_ser
     assert "--highest-mode=shadow" in container["args"]
     assert "ports" not in container
     assert not [argument for argument in container["args"] if argument.startswith("--metrics")]
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == project["version"] == chart["version"]
-    assert container["image"] == f"slicepilot-agent:{project['version']}"
+    chart, version = yaml.safe_load((CHART / "Chart.yaml").read_text()), metadata.version("slicepilot")
+    assert chart["appVersion"] == version == chart["version"]
+    assert container["image"] == f"slicepilot-agent:{version}"
 
 
 @needs_helm
