@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, count_run_time, run_stats
-from slicepilot.controller.telemetry.attachment import Attachment
+from slicepilot.controller.telemetry.attachments import Attachment
 from slicepilot.controller.telemetry.layout import AT_N6, FOLDER
 from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.testbed.bench.upf import BenchUpf
