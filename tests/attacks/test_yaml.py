@@ -41,7 +41,7 @@ HOSTILE = {
     "digits": ("a: " + "9" * 500_000, "a number of 500000 characters"),
     "directives": ("\n".join(f"%TAG !a{k}! tag:x" for k in range(40_000)) + "\n--- 1\n", "directives of YAML"),
     "tag": ("a: !!python/object/apply:os.getcwd []", "not valid YAML"),
-    "bytes": ("a" * (MOST_BYTES + 1), f"the limit is {MOST_BYTES}"),
+    "bytes": ("a" * (MOST_BYTES + 1), f"more than {MOST_BYTES} bytes"),
     "documents": ("--- 1\n" * 100_000, f"more than {MOST_NODES} nodes"),
 }
 
