@@ -109,8 +109,8 @@ def test_without_net_admin_rates_are_left_alone_and_the_rest_works(node: Path) -
 def test_a_kernel_that_does_not_describe_itself(node: Path) -> None:
     """Its description is hidden, in a mount namespace of the command's own."""
     hidden = f"mount -t tmpfs none /sys/kernel/btf && exec {shlex.join(PROGRAM)} "
-    for command in ("check", "run", "probe"):
-        arguments = [part.replace("NODE", str(node)) for part in COMMANDS[command]]
+    for command in COMMANDS.values():
+        arguments = [part.replace("NODE", str(node)) for part in command]
         done = subprocess.run(
             ["unshare", "--mount", "sh", "-c", hidden + shlex.join(arguments)],
             capture_output=True,
