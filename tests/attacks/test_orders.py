@@ -112,13 +112,12 @@ def endless_bundle(folder: Path) -> str:
     return hostile(folder, model_of(endless(), CUT | {"true": np.asarray(True)}))
 
 
-def test_only_the_loop_holds_a_compiler_and_a_runtime_of_models(controller: Controller) -> None:
+def test_only_the_loop_holds_a_runtime_of_models(controller: Controller) -> None:
     wait_ticks(controller, 20)
     others = children(controller.pid)
     assert others
     for pid in others:
-        mapped = Path(f"/proc/{pid}/maps").read_text()
-        assert [name for name in ("llvmlite", "numba", "onnxruntime") if name in mapped] == []
+        assert "onnxruntime" not in Path(f"/proc/{pid}/maps").read_text()
 
 
 def test_safe_and_signals_are_served_while_a_policy_is_tried_that_does_not_end(
@@ -207,7 +206,7 @@ def test_no_error_quotes_a_file_of_somebody_else(rig: Rig, controller: Controlle
             assert not any(word in said for word in ("hunter2", "the word")), said
     for path in paths:
         answer = asked(rig, {"command": "reload", "bundle": path})
-        assert "accepted: an absolute path below" in answer["error"] or "out of the declared" in answer["error"], answer
+        assert "expected an absolute path below" in answer["error"] or "out of the declared" in answer["error"], answer
     # What there is and what there is not, outside, looks the same.
     there, not_there = (asked(rig, {"command": "reload", "guard": p})["error"] for p in ("/etc/shadow/", "/etc/none/"))
     assert there.replace("/etc/shadow", "") == not_there.replace("/etc/none", "")

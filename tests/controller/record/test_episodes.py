@@ -52,7 +52,7 @@ def played(who: str | Agent) -> tuple[Episode, Records]:
     agent = make(who, SCENARIO.slice_set(), SCENARIO.hardware_spec()) if isinstance(who, str) else who
     kept = run(backend, agent, 3)
     [episode] = kept.episodes(WEIGHTS, {})
-    course = kept.course
+    course = kept.trace
     records = np.zeros(COUNT + 1, record_dtype(5))
     records["sequence"] = np.arange(1, COUNT + 2)
     records["time_ns"] = records["monotonic_ns"] = 10**18 + np.arange(COUNT + 1) * 10_000_000
