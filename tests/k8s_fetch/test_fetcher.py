@@ -179,7 +179,7 @@ def test_a_bundle_comes_from_a_volume_of_its_own_namespace_and_nothing_outside_i
         Wanted("core", VOLUME, "edge", "bundles/one", D): "",
         Wanted("core", VOLUME, "edge", "inside", D): "",
         Wanted("core", VOLUME, "edge", "outside", D): "link out of the declared folders",
-        Wanted("core", VOLUME, "edge", "files", D): "SHA256SUMS: accepted: a file, and no link",
+        Wanted("core", VOLUME, "edge", "files", D): "SHA256SUMS: expected a regular file",
         Wanted("core", VOLUME, "edge", "", D): "no SHA256SUMS, bundle.yaml, policy.onnx there",
         Wanted("core", VOLUME, "other", "bundles/one", D): "no volume other for namespace core",
         Wanted("guest", VOLUME, "edge", "bundles/one", D): "no volume edge for namespace guest",

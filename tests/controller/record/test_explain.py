@@ -55,7 +55,7 @@ shadow: applied is what others have set
 
 guard
   slice1: dwell (info): changed a moment ago: the knob holds
-  slice1: slew (info): moved as far as one step may go
+  slice1: slew (info): moved as far as a step may go
   slice3: slice_missing (warning): the slice is not measured: its knobs hold,
     then go to safe
 
@@ -156,7 +156,7 @@ def test_a_window_counts(ticks: Ticks, description: Description) -> None:
     assert told["slices"][3]["changes"]["nice"]["wanted"] == 0
     text = window_lines(told)
     assert "mode shadow 197; level normal 193, hold 4; 3 lost, 0 missed; paused 2, late 1" in text
-    assert "  slew (info): slice2 5: moved as far as one step may go" in text
+    assert "  slew (info): slice2 5: moved as far as a step may go" in text
     assert "  telemetry_stale (warning): node 4: measurements too old: hold, then safe" in text
     assert "max              12      40     900       9      22     971" in text
 

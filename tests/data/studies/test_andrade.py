@@ -154,7 +154,7 @@ def test_a_few_values_in_another_unit_are_noted_and_kept(tmp_path: Path) -> None
 
 def test_a_unit_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(
-        DatasetError, match=r"its unit cannot be told .* expected --unit UNIT with one of bit/s, kbit/s"
+        DatasetError, match=r"its unit cannot be detected .* expected --unit UNIT with one of bit/s, kbit/s"
     ):
         read_lines(tmp_path, documents("receive", scale=1e9), "receive")
 

@@ -256,7 +256,7 @@ def test_no_more_than_some_rows_are_kept_to_know_them_again(
 
 def test_too_many_slices_are_something_else(tmp_path: Path) -> None:
     rows = [item | {"slice": f"10.0.{n // 256}.{n % 256}"} for n, item in enumerate(rows_at(1100))]
-    with pytest.raises(DatasetError, match=re.escape("slice: more than 1024 different ones")):
+    with pytest.raises(DatasetError, match=re.escape("slice: more than 1024 different names")):
         read(written(tmp_path / "f.csv", rows))
 
 

@@ -212,7 +212,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, config:
     with pytest.raises(ConfigError, match=r"seed = 1: expected 0"):
         resumed_config(checkpoint, replace(config, seed=1))
     checkpoint.policy = {"encoder.weight": torch.zeros(1)}
-    with pytest.raises(ConfigError, match="its network is not the one"):
+    with pytest.raises(ConfigError, match="its network is not what this version builds"):
         train_offline(config, tmp_path / "part", resume=checkpoint)
 
 
