@@ -32,6 +32,34 @@ LIVE = (
 ONE_BY_ONE = TESTS / "testbed"
 # What saturates the machine on purpose, or times what a machine must not disturb: it runs by itself.
 REALTIME = ("controller/watchdog/test_supervisor.py", "testbed/backend", "testbed/operation/test_bad_policies.py")
+# What takes minutes: whole testbeds, UPFs of others, attacks on running controllers, Ray. `make test` leaves it out but
+# for the files below, which go the whole way once.
+SLOW = (
+    "agents/heuristics/test_mpc.py",
+    "attacks/machine",
+    "attacks/test_confinement.py",
+    "attacks/test_floors.py",
+    "attacks/test_foreign_code.py",
+    "attacks/test_guarantees.py",
+    "attacks/test_journal.py",
+    "attacks/test_listeners.py",
+    "attacks/test_orders.py",
+    "attacks/test_packets.py",
+    "attacks/test_read_only.py",
+    "attacks/test_rtnetlink.py",
+    "controller/watchdog/test_supervisor.py",
+    "deploy/test_prometheus.py",
+    "node",
+    "test_package.py",
+    "testbed",
+    "training/cluster",
+    "training/evaluation/test_on_ray.py",
+    "training/recording/test_prometheus.py",
+    "training/sweeps/test_tune.py",
+)
+ONCE = ("node/test_bad_input.py", "node/test_find.py", "testbed/lifecycle", "testbed/operation/test_demo.py")
+# Ray gives up on processes of its own that take 30 s to start, as on a busy machine.
+RAY = ("training/cluster", "training/evaluation/test_on_ray.py", "training/sweeps/test_tune.py")
 REQUIRE_LIVE = os.environ.get("SLICEPILOT_REQUIRE_LIVE") == "1"
 # A first example may have to wait for a compiler, any of them for a busy machine.
 settings.register_profile("slicepilot", deadline=None, max_examples=examples(100))
@@ -50,13 +78,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What has to do with a kernel that others use too may be tried a second time; the end of the run names it. What is
     fuzzed may not: a second try would not draw what the first has found.
     """
-    live, realtime = ([TESTS / name for name in names] for names in (LIVE, REALTIME))
+    live, realtime, slow, once, on_ray = (
+        [TESTS / name for name in names] for names in (LIVE, REALTIME, SLOW, ONCE, RAY)
+    )
+
+    def is_in(item: pytest.Item, paths: list[Path]) -> bool:
+        return any(item.path.is_relative_to(path) for path in paths)
+
     for item in items:
-        if any(item.path.is_relative_to(place) for place in realtime):
+        if is_in(item, slow) and not is_in(item, once):
+            item.add_marker(pytest.mark.slow)
+        if is_in(item, realtime):
             item.add_marker(pytest.mark.realtime)
-        if not item.get_closest_marker("realtime") and any(item.path.is_relative_to(place) for place in live):
+        if not item.get_closest_marker("realtime") and is_in(item, live):
             item.add_marker(pytest.mark.live)
-        if item.get_closest_marker("fuzz") is None and any(map(item.get_closest_marker, ("live", "realtime"))):
+        on_kernel = any(map(item.get_closest_marker, ("live", "realtime"))) or is_in(item, on_ray)
+        if item.get_closest_marker("fuzz") is None and on_kernel:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
     items.sort(key=lambda item: (not item.path.is_relative_to(ONE_BY_ONE), item.get_closest_marker("live") is None))
 
