@@ -268,7 +268,7 @@ def test_the_client_says_what_went_wrong(controller: Any, tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"control\.sock: no controller listens there"):
         ControlClient(tmp_path / "control.sock")
     controller.publish()
-    with pytest.raises(ConfigError, match="mode = 'on'; accepted: shadow, live, canary"):
+    with pytest.raises(ConfigError, match="mode = 'on'; expected one of shadow, live, canary"):
         controller.ask({"command": "mode", "mode": "on"})
     controller.answer = lambda order: {"ok": False, "error": "never promoted"}
     with pytest.raises(ControlError, match="never promoted"):
