@@ -192,15 +192,17 @@ class Watch:
         import kubernetes.watch
 
         self._open_response = open_response
-        self._watch: Any = kubernetes.watch.Watch(return_type="object")
+        library: Any = kubernetes.watch  # without types
+        self._watch = library.Watch(return_type="object")
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The server's events until it ends the watch; raises ApiError."""
+        failures: Any = (*_failures(), KeyError, TypeError)  # the latter two: not an event
         try:
             for event in self._watch.stream(lambda **_: self._open_response(), timeout_seconds=0):
                 if event is not None:  # an empty line, or one that was cut off
                     yield event
-        except (*_failures(), KeyError, TypeError) as error:  # the latter: not an event
+        except failures as error:
             raise ApiError(int(getattr(error, "status", None) or 0), f"watch: {error}") from error
 
     def close(self) -> None:

@@ -55,7 +55,9 @@ class MergedPages(Collector):
             name = f"{metric.name}_total" if metric.type == "counter" else metric.name
             merged = self._metrics.setdefault(name, Metric(metric.name, metric.documentation, metric.type))
             self._types.setdefault(name, collections.Counter())[metric.type] += 1
-            merged.samples += [Sample(sample.name, sample.labels | labels, sample.value) for sample in metric.samples]
+            merged.samples += [
+                Sample(sample.name, {**sample.labels, **labels}, sample.value) for sample in metric.samples
+            ]
 
     def collect(self) -> Iterable[Metric]:
         """All metrics. The type is what most publishers say, so that one cannot change it for the others."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from .cpu import ONE, TINY, ZERO
 from .kernels import (
     ACCESS_DELAY_MS,
     ACTIVE,
@@ -23,12 +24,9 @@ from .kernels import (
     MICRO,
     MILLION,
     NUM_SLICE_EXOGENOUS,
-    ONE,
     PACKET_MBIT,
     PLACEMENT,
     RX_CPU_S_PER_MBIT,
-    TINY,
-    ZERO,
 )
 
 

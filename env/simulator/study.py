@@ -27,6 +27,7 @@ from slicepilot.env.slices import Promises, SliceSet
 
 from . import kernels
 from .backend import SimulatorBackend, SimulatorRun
+from .cpu import TINY
 from .exogenous import NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays
 from .scenario import Scenario
@@ -193,7 +194,7 @@ def _round_trip_ms(backend: SimulatorBackend, rng: np.random.Generator) -> Float
     engine = backend.engine
     hardware, telemetry, dropped = engine.hardware, engine.telemetry, engine.dropped_mbit[kernels.DROP_PACER]
     through_pacer = telemetry.carried_mbps * engine.period_s
-    survives = np.where(dropped > 0, through_pacer / np.maximum(through_pacer + dropped, kernels.TINY), 1.0)
+    survives = np.where(dropped > 0, through_pacer / np.maximum(through_pacer + dropped, TINY), 1.0)
     # Both directions pass the pacer. The number of failures before the first success is geometric.
     success = np.clip(survives**2, 1e-9, 1.0)
     draw = 1.0 - rng.random(success.shape)
