@@ -1,4 +1,4 @@
-"""How well policies that have not acted are ranked from episodes of others: every estimator against the truth.
+"""How well policies that have not acted are ranked from episodes of others: estimates against true rewards.
 
     python benchmarks/ope/rank.py --backend simulator
     python benchmarks/ope/rank.py --backend testbed --data testbed-contention
@@ -41,7 +41,8 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.backend.backend import open_backend
 from slicepilot.training.offline.data import open_dataset
-from slicepilot.training.ope.comparison import ESTIMATORS, Comparison, compare, mean_rewards
+from slicepilot.training.ope.comparison import MODEL as ESTIMATOR
+from slicepilot.training.ope.comparison import Comparison, compare, mean_rewards
 from slicepilot.training.recording.recording import on_declared_pods, record_live, record_simulated
 
 MODEL = "testbed"
@@ -104,19 +105,18 @@ def main() -> None:
             on_step=lambda step, share: progress.update(task, completed=share, description=step),
         )
     print_comparison(comparison, options.backend)
-    scores = {name: score(comparison, truth, name) for name in ESTIMATORS}
-    table = figures_table("against true rewards", ("estimator", "error", "bias", "in 95%", "Spearman"))
-    for name, figures in scores.items():
-        table.add_row(name, *(f"{figures[key]:.2f}" for key in ("error", "bias", "covered", "spearman")))
+    figures = score(comparison, truth)
+    table = figures_table("against true rewards", ("error", "bias", "in 95%", "Spearman"))
+    table.add_row(*(f"{figures[key]:.2f}" for key in ("error", "bias", "covered", "spearman")))
     console.print(table)
-    document = {**comparison.to_json(), "truth": truth, "scores": scores}
+    document = {**comparison.to_json(), "truth": truth, "scores": {ESTIMATOR: figures}}
     replace_file(out / "rank.json", json.dumps(document, indent=2, allow_nan=False).encode())
     console.print(f"results in {out}", highlight=False)
 
 
-def score(comparison: Comparison, truth: dict[str, float], estimator: str) -> dict[str, float]:
+def score(comparison: Comparison, truth: dict[str, float]) -> dict[str, float]:
     """Root mean square error, mean error, share of intervals that hold the truth, and Spearman's rank correlation."""
-    estimates = [policy.estimates[estimator] for policy in comparison.policies]
+    estimates = [policy.estimate for policy in comparison.policies]
     true = np.asarray([truth[policy.name] for policy in comparison.policies])
     value, low, high = (np.asarray([getattr(e, field) for e in estimates]) for field in ("value", "low", "high"))
     return {

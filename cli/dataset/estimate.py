@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from slicepilot.training.ope.comparison import Comparison
     from slicepilot.training.ope.estimate import Estimate
 
-NO_MODEL = "none"
-NAMES = {"model-based": "the model", "fitted Q": "fitted Q evaluation"}
-"""Names of estimators in sentences."""
 LONGEST = 24  # characters of a policy's name in tables
 
 
@@ -37,25 +34,22 @@ def estimate(
     ] = None,
     hardware: Annotated[
         str | None,
-        typer.Option(help="Hardware of the model, or none (default: the data's)."),
+        typer.Option(help="Hardware of the node: a name or a file (default: the data's)."),
     ] = None,
     reward: Annotated[
         str | None, typer.Option(help="Reward weights (default: the recorded ones): a name or a YAML file.")
     ] = None,
-    updates: Annotated[int, typer.Option(min=1, help="Optimiser steps of each critic of fitted Q evaluation.")] = 1500,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Estimate the reward per control period of policies from recorded data, with intervals and coverage.
 
-    Estimators: a model (the policies run in the simulator under the recorded loads) and fitted Q evaluation. An
-    estimator without an estimate says why; policies that the data do not cover are marked.
+    The policies run in the simulator under the recorded loads; the model's error on the recorded policies corrects the
+    estimates. Policies that the data do not cover are marked.
 
     Example: slicepilot dataset estimate testbed-contention --agents reactive-sla,static-weights-9-nice
     """
     from slicepilot.data.episodes.missing import missing_of
     from slicepilot.training.ope.comparison import compare
-    from slicepilot.training.ope.fitted_q import FittedQConfig
     from slicepilot.training.ope.logged import Node
 
     with progress_bar() as progress:
@@ -68,7 +62,6 @@ def estimate(
             episodes,
             policies,
             node,
-            FittedQConfig(updates=updates, seed=seed),
             lambda step, share: progress.update(task, completed=share, description=step),
         )
     if as_json:
@@ -93,18 +86,18 @@ def _episodes(data: str, reward: str | None) -> EpisodeSet:
     return with_reward(read_any_episodes(find(data), reward or "default"), reward)
 
 
-def hardware_for(name: str | None, episodes: EpisodeSet) -> Hardware | None:
+def hardware_for(name: str | None, episodes: EpisodeSet) -> Hardware:
     """Hardware of the model: as named, else the study's for its episodes and the testbed's for others."""
     from slicepilot.env.simulator.hardware import Hardware
 
     if name is None:
         of_study = any(episode.info.get("backend") == "study" for episode in episodes)
         name = "andrade" if of_study else "testbed"
-    return None if name == NO_MODEL else Hardware.from_yaml(name)
+    return Hardware.from_yaml(name)
 
 
 def _policies(
-    node: Any, names: Sequence[str], bundles: Sequence[Path], hardware: Hardware | None
+    node: Any, names: Sequence[str], bundles: Sequence[Path], hardware: Hardware
 ) -> tuple[list[Agent], list[str]]:
     """The policies, and names of those whose own CPU requests are ignored; raises ConfigError if there are none."""
     from slicepilot.agents.heuristics.registry import make
@@ -119,25 +112,19 @@ def _policies(
 
 def print_comparison(comparison: Comparison, data: str) -> None:
     """A table of 80 columns, and the warnings that go with it."""
-    from slicepilot.training.ope.comparison import ESTIMATORS
-
-    shown = [name for name in ESTIMATORS if any(name in policy.estimates for policy in comparison.policies)]
-    table = figures_table(f"{data}: reward per control period, 95% intervals", ("policy", *shown, "covered"))
+    table = figures_table(f"{data}: reward per control period, 95% intervals", ("policy", "estimate", "covered"))
     for policy in comparison.policies:
-        figures = (figure_of(policy.estimates[name]) for name in shown)
-        table.add_row(short(policy.name), *figures, "yes" if policy.coverage.supported else "no")
+        covered = "yes" if policy.coverage.supported else "no"
+        table.add_row(short(policy.name), figure_of(policy.estimate), covered)
     console.print(table)
     for policy in comparison.policies:
         if not policy.coverage.supported:
             print_item(f"{policy.name}: {policy.coverage.verdict}")
-    if any(math.isinf(own.high) for policy in comparison.policies for own in policy.estimates.values()):
+    if any(math.isinf(policy.estimate.high) for policy in comparison.policies):
         print_item("±?: the data have a single episode, or nearly so: there is no interval")
-    for name in shown:
-        refused = {policy.name: policy.estimates[name].refused for policy in comparison.policies}
-        for reason in dict.fromkeys(filter(None, refused.values())):
-            own = [policy for policy, other in refused.items() if other == reason]
-            of = "any policy" if len(own) == len(refused) > 1 else ", ".join(own)
-            print_item(f"{NAMES[name]} has no figure for {of}: {reason}")
+    for reason in dict.fromkeys(policy.estimate.refused for policy in comparison.policies):
+        if reason:  # the data's, and so the same for all policies
+            print_item(f"there is no estimate: {reason}")
     best, reward = max(comparison.behaviours.items(), key=lambda item: item[1].value)
     print_item(f"best policy in the data: {best}, {reward.value:.2f}")
 

@@ -34,7 +34,7 @@ class Recorded(Document):
     behaviours: list[RecordedBehaviour]
 
 
-EstimatorName = Literal["model-based", "fitted Q"]
+EstimatorName = Literal["model-based"]
 
 
 class Estimated(Document):
@@ -63,8 +63,8 @@ class Coverage(Document):
     verdict: str
     support: dict[str, dict[Knob, float]]
     """By slice: share of states in which a knob is near a logged one of similar states."""
-    states: float | None
-    """Share of the policy's own states that are like logged ones; null without a model."""
+    states: float
+    """Share of the policy's own states that are like logged ones."""
 
 
 class EstimatedPolicy(Document):

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slicepilot.cli.dataset.estimate import NAMES, figure_of, hardware_for, print_item, shown_names
+from slicepilot.cli.dataset.estimate import figure_of, hardware_for, print_item, shown_names
 from slicepilot.cli.dataset.missing import print_missing
 from slicepilot.cli.schemas.training import TrainedOffline
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
@@ -150,17 +150,13 @@ def _print_improvement(improvement: Improvement, missing: list[dict[str, Any]]) 
     earned = f"{best.value:.2f} ±{half:.2f}" if math.isfinite(half) else f"{best.value:.2f} ±?"
     table = figures_table(
         "estimated reward per control period, 95% intervals",
-        ("estimator", "policy", "less the best in the data", "verdict"),
+        ("policy", "less the best in the data", "verdict"),
     )
-    differences = improvement.differences()
-    for name, estimate in improvement.policy.estimates.items():
-        own = differences.get(name)
-        if own is None:
-            table.add_row(name, "-", "-", "no figure")
-        else:
-            reach = f"±{(own.high - own.low) / 2:.2f}" if math.isfinite(own.high) else "±?"
-            table.add_row(name, figure_of(estimate), f"{own.value:+.2f} {reach}", own.verdict)
-    console.print(table)
+    estimate, own = improvement.policy.estimate, improvement.difference
+    if own is not None:
+        reach = f"±{(own.high - own.low) / 2:.2f}" if math.isfinite(own.high) else "±?"
+        table.add_row(figure_of(estimate), f"{own.value:+.2f} {reach}", own.verdict)
+        console.print(table)
     print_item(f"best policy in the data, chosen in hindsight: {improvement.best}, {earned}")
     if improvement.left_out:
         few = shown_names(improvement.left_out)
@@ -172,9 +168,8 @@ def _print_improvement(improvement: Improvement, missing: list[dict[str, Any]]) 
                 f"{share:.1f}% of {improvement.best} was not measured: its reward may be as low as "
                 f"{row['reward_at_worst']:.2f}"
             )
-    for name, estimate in improvement.policy.estimates.items():
-        if not estimate.answered:
-            print_item(f"{NAMES[name]} has no figure: {estimate.refused}")
+    if own is None:
+        print_item(f"there is no estimate: {estimate.refused}")
     if not improvement.policy.coverage.supported:
         print_item(improvement.policy.coverage.verdict)
     conclusions = {

@@ -18,16 +18,12 @@ from slicepilot.data.intervals import interval as bootstrap
 from slicepilot.env.simulator.hardware import Hardware
 
 from .coverage import Coverage, LoggedSupport
-from .decisions import TooFewDecisions, fitted_q
-from .estimate import Estimate, finite_ends, refusal
-from .fitted_q import FittedQConfig
+from .estimate import Estimate, finite_ends
 from .logged import ACTIVE, Node, arrivals, run_numbers, same_pods, watch
 from .model_based import IdentifiedModel
 
-MODEL, FITTED_Q = "model-based", "fitted Q"
-ESTIMATORS = (MODEL, FITTED_Q)
-QUICK = FittedQConfig(updates=600)
-"""A rougher fitted Q evaluation than `slicepilot dataset estimate` does, in less than half of the time."""
+MODEL = "model-based"
+"""The estimator's name in JSON."""
 UNCERTAIN = "cannot be told apart"
 OnStep = Callable[[str, float], None]
 """Called with the name of the current step and the share of all work that is done, 0..1."""
@@ -35,10 +31,10 @@ OnStep = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class PolicyEstimate:
-    """One policy: every estimator's answer, and how well the data cover it."""
+    """One policy: its estimated reward, and how well the data cover it."""
 
     name: str
-    estimates: Mapping[str, Estimate]
+    estimate: Estimate
     coverage: Coverage
 
 
@@ -57,7 +53,7 @@ class Comparison:
             "policies": [
                 {
                     "name": policy.name,
-                    "estimates": {name: estimate.to_json() for name, estimate in policy.estimates.items()},
+                    "estimates": {MODEL: policy.estimate.to_json()},
                     "coverage": policy.coverage.to_json(),
                 }
                 for policy in self.policies
@@ -66,24 +62,19 @@ class Comparison:
 
 
 def compare(
-    episodes: EpisodeSet,
-    agents: Sequence[Agent],
-    hardware: Hardware | None,
-    config: FittedQConfig | None = None,
-    on_step: OnStep | None = None,
+    episodes: EpisodeSet, agents: Sequence[Agent], hardware: Hardware, on_step: OnStep | None = None
 ) -> Comparison:
-    """Estimate what several policies would have earned, by both estimators.
+    """Estimate what several policies would have earned.
 
     Args:
         episodes: the log.
         agents: the policies, with names that differ.
-        hardware: the node as identified, for the model; None leaves the model out.
-        config: of fitted Q evaluation.
+        hardware: the node as identified.
         on_step: progress.
 
     Raises:
-        ConfigError: episodes without the needed facts; a policy that draws at random, sees the future or needs CPU
-            requests of its own.
+        ConfigError: episodes without the needed facts or telemetry; a policy that draws at random, sees the future or
+            needs CPU requests of its own.
     """
     report = on_step or (lambda step, share: None)
     node = Node.of(episodes)
@@ -94,43 +85,19 @@ def compare(
     for number, agent in enumerate(agents):
         report(f"deciding: {agent.name}", 0.1 * number / len(agents))
         targets[agent.name] = watch(agent, episodes.episodes, node)
-    model = None
-    if hardware is not None:  # first of all, because it may refuse the episodes
-        model = IdentifiedModel(
-            episodes, node, hardware, on_progress=lambda share: report("model: logged policies", 0.1 + 0.1 * share)
-        )
-    fitted = _fitted_q(episodes, node, targets, config, lambda share: report("fitted Q evaluation", 0.2 + 0.5 * share))
-    report("coverage of the data", 0.7)
+    model = IdentifiedModel(
+        episodes, node, hardware, on_progress=lambda share: report("model: logged policies", 0.1 + 0.3 * share)
+    )
+    report("coverage of the data", 0.4)
     support = LoggedSupport(episodes, node.slices.names, node.period_s)
     policies = []
     for number, agent in enumerate(agents):
-        estimates, visited = {FITTED_Q: fitted[agent.name]}, None
-        if model is not None:
-            model.on_progress = lambda share, number=number, name=agent.name: report(
-                f"model: {name}", 0.8 + 0.2 * (number + share) / len(agents)
-            )
-            estimates[MODEL], visited = model.estimate(agent)
-        coverage = support.of(targets[agent.name], visited)
-        policies.append(PolicyEstimate(agent.name, estimates, coverage))
-    return Comparison(tuple(policies), mean_rewards(episodes))
-
-
-def _fitted_q(
-    episodes: EpisodeSet,
-    node: Node,
-    targets: Mapping[str, Sequence[Floats]],
-    config: FittedQConfig | None,
-    on_progress: Callable[[float], None],
-) -> dict[str, Estimate]:
-    """Estimates by fitted Q evaluation; refusals where the data have no two decisions in a row."""
-    try:
-        return fitted_q(episodes, node, targets, config, on_progress)
-    except TooFewDecisions as error:
-        reason = (
-            f"it needs two decisions in a row, and the data have {error.most} at most: episodes are cut where nothing "
-            "was measured"
+        model.on_progress = lambda share, number=number, name=agent.name: report(
+            f"model: {name}", 0.5 + 0.5 * (number + share) / len(agents)
         )
-        return dict.fromkeys(targets, refusal(reason))
+        estimate, visited = model.estimate(agent)
+        policies.append(PolicyEstimate(agent.name, estimate, support.of(targets[agent.name], visited)))
+    return Comparison(tuple(policies), mean_rewards(episodes))
 
 
 def _check(agent: Agent) -> None:
@@ -194,7 +161,7 @@ class Improvement:
     """A policy's estimate beside the best behaviour of the data.
 
     Attributes:
-        policy: every estimator's answer for the policy, and how well the data cover it.
+        policy: its estimate, and how well the data cover it.
         best: name of the behaviour with the largest mean reward, chosen in hindsight; ``best_reward`` is that.
         left_out: behaviours that are not compared, because they had fewer slices or other pods.
     """
@@ -204,44 +171,34 @@ class Improvement:
     best_reward: Interval
     left_out: tuple[str, ...] = ()
 
-    def differences(self) -> dict[str, Difference]:
-        """By estimator, of those that have a figure, in the order of `ESTIMATORS`."""
-        own = self.policy.estimates
-        return {
-            name: Difference.of(own[name], self.best_reward)
-            for name in ESTIMATORS
-            if name in own and own[name].answered
-        }
+    @property
+    def difference(self) -> Difference | None:
+        """The estimate less the best reward; None where there is no estimate."""
+        estimate = self.policy.estimate
+        return Difference.of(estimate, self.best_reward) if estimate.answered else None
 
     @property
     def verdict(self) -> str:
-        """The verdict of all estimators that have a figure where they agree, else `UNCERTAIN`."""
-        verdicts = {difference.verdict for difference in self.differences().values()}
-        return verdicts.pop() if len(verdicts) == 1 else UNCERTAIN
+        """That of the difference, `UNCERTAIN` without."""
+        return self.difference.verdict if self.difference else UNCERTAIN
 
     def to_json(self) -> dict[str, Any]:
         """The same for JSON."""
+        own = self.difference
         return {
             "unit": "reward per control period",
             "best": self.best,
             "best_reward": _plain(self.best_reward),
             "left_out": list(self.left_out),
-            "estimates": {name: estimate.to_json() for name, estimate in self.policy.estimates.items()},
-            "differences": {
-                name: _plain(difference) | {"verdict": difference.verdict}
-                for name, difference in self.differences().items()
-            },
+            "estimates": {MODEL: self.policy.estimate.to_json()},
+            "differences": {} if own is None else {MODEL: _plain(own) | {"verdict": own.verdict}},
             "verdict": self.verdict,
             "coverage": self.policy.coverage.to_json(),
         }
 
 
 def improvement_over_best(
-    agent: Agent,
-    episodes: EpisodeSet,
-    hardware: Hardware | None,
-    config: FittedQConfig = QUICK,
-    on_step: OnStep | None = None,
+    agent: Agent, episodes: EpisodeSet, hardware: Hardware, on_step: OnStep | None = None
 ) -> Improvement:
     """Estimate a policy against the best behaviour of the data that it was learned from.
 
@@ -250,7 +207,7 @@ def improvement_over_best(
     Args:
         agent: the policy, on the pods as declared.
         episodes: in stretches that have rewards (`EpisodeSet.unbroken`).
-        hardware, config, on_step: as for `compare`.
+        hardware, on_step: as for `compare`.
 
     Raises:
         ConfigError: as `compare`.
@@ -258,7 +215,7 @@ def improvement_over_best(
     slices = [int((arrivals(episode)[..., ACTIVE] > 0.5).any(axis=0).sum()) for episode in episodes]
     most = max(slices, default=0)
     busiest = tuple(episode for episode, count in zip(episodes, slices, strict=True) if count == most)
-    compared = compare(EpisodeSet(busiest, episodes.facts), [agent], hardware, config, on_step)
+    compared = compare(EpisodeSet(busiest, episodes.facts), [agent], hardware, on_step)
     best, reward = max(compared.behaviours.items(), key=lambda item: item[1].value)
     left_out = tuple(name for name in episodes.behaviours if name not in compared.behaviours)
     return Improvement(compared.policies[0], best, reward, left_out)

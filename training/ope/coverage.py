@@ -5,7 +5,7 @@ the tenth (`SIMILAR`) of the logged states whose arrivals, standardised, are nea
 -1..1. Arrivals do not depend on the policy; the rest of a state does, and would find only the logged policy's own
 actions around it. A policy is supported in a knob if it is in at least `ENOUGH` of the states.
 
-Of the states that a policy leads to, where they are known from a model, those count as known that lie about as near to
+Of the states that a policy leads to in the model, those count as known that lie about as near to
 the logged ones as logged states of different episodes lie to each other, in all figures.
 """
 
@@ -45,12 +45,12 @@ class Coverage:
     Attributes:
         slices: names, S.
         support: (S, 3), share of states in which the knob lies near a logged one of similar states.
-        states: share of the policy's own states that are like logged ones; None without a model.
+        states: share of the policy's own states that are like logged ones.
     """
 
     slices: tuple[str, ...]
     support: Array
-    states: float | None = None
+    states: float
 
     @property
     def gaps(self) -> list[tuple[str, str, float]]:
@@ -64,7 +64,7 @@ class Coverage:
     @property
     def supported(self) -> bool:
         """Whether the data can say something about the policy."""
-        return not self.gaps and (self.states is None or self.states >= ENOUGH)
+        return not self.gaps and self.states >= ENOUGH
 
     @property
     def verdict(self) -> str:
@@ -75,7 +75,7 @@ class Coverage:
             said.append(f"{_percent(share)} of its settings of {name}'s {KNOB_WORDS[knob]} are near logged ones")
         if len(self.gaps) > 1:
             said.append(f"{len(self.gaps)} of {self.support.size} knobs are outside of the data")
-        if self.states is not None and self.states < ENOUGH:
+        if self.states < ENOUGH:
             said.append(f"{_percent(self.states)} of the states it leads to are like logged ones")
         return f"the data cannot say: {'; '.join(said)}" if said else "supported"
 
@@ -128,12 +128,12 @@ class LoggedSupport:
         result = nearest[np.isfinite(nearest)]
         return float(np.quantile(result, KNOWN_QUANTILE)) if len(result) else np.inf
 
-    def of(self, target: Sequence[Floats], visited: Floats | None = None) -> Coverage:
+    def of(self, target: Sequence[Floats], visited: Floats) -> Coverage:
         """Coverage of a policy.
 
         Args:
             target: what it would have done, (T + 1, S, 3) an episode, as `slicepilot.training.ope.logged.watch` says.
-            visited: observations (N, S, D) of its own runs, for instance in a model.
+            visited: observations (N, S, D) of its own runs in the model.
         """
         actions = np.concatenate(list(target))[self._rows]
         near = np.stack(
@@ -145,7 +145,7 @@ class LoggedSupport:
         return Coverage(
             slices=self.slices,
             support=near.mean(axis=0, dtype=np.float64),
-            states=None if visited is None else self._share_known(visited),
+            states=self._share_known(visited),
         )
 
     def _share_known(self, visited: Floats) -> float:

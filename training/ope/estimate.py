@@ -1,4 +1,4 @@
-"""One kind of answer for all estimators: a figure with its interval, or why the data cannot say."""
+"""An estimate: a figure with its interval, or why the data cannot say."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Estimate:
         return {"value": self.value, "ci95": finite_ends(self.low, self.high), "diagnostics": dict(self.diagnostics)}
 
 
-def refusal(reason: str, diagnostics: Mapping[str, Any] | None = None) -> Estimate:
+def refusal(reason: str) -> Estimate:
     """No figure, and why."""
-    return Estimate(math.nan, math.nan, math.nan, diagnostics or {}, reason)
+    return Estimate(math.nan, math.nan, math.nan, {}, reason)
 
 
 def finite_ends(low: float, high: float) -> list[float] | None:

@@ -24,9 +24,7 @@ from slicepilot.training.offline.data import slices_of
 KNOBS = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[-1]) + 1)
 NODE = slice(FEATURES.index(NODE_FEATURES[0]), FEATURES.index(NODE_FEATURES[-1]) + 1)
 ACTIVE, OFFERED = FEATURES.index("active"), FEATURES.index("offered_mbps")
-HELD = "held"
-"""Name of the column of `Episode.decisions` that marks steps in which an earlier decision still held."""
-SAME, AROUND = 1e-4, 0.25
+AROUND = 0.25
 
 
 @dataclass(frozen=True)
@@ -133,17 +131,6 @@ def telemetry_of(table: Floats) -> Telemetry:
     )
 
 
-def fixed_action(episode: Episode) -> npt.NDArray[np.float32] | None:
-    """The action that an episode's policy held throughout; None if it changed.
-
-    The first periods do not count: a change of many knobs at once can take a moment to be written.
-    """
-    wanted = episode.wanted[len(episode) // 20 :]
-    if not len(wanted) or np.abs(wanted - wanted[-1]).max() > SAME:
-        return None
-    return np.clip(wanted[-1], -1.0, 1.0)
-
-
 def run_numbers(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
     """Which run each episode (E,) is a stretch of, from 0.
 
@@ -183,12 +170,6 @@ def arrivals(episode: Episode) -> Floats:
         offered = scaled("offered_mbps", episode.telemetry[:, SLICE_FIELDS.index("offered_mbps")])
         seen[..., OFFERED] = np.where(lacking & np.isfinite(offered), offered, seen[..., OFFERED])
     return seen
-
-
-def decided(episode: Episode) -> npt.NDArray[np.int64]:
-    """Steps in which something was decided, and not an earlier decision held."""
-    held = episode.decisions.get(HELD)
-    return np.arange(len(episode)) if held is None else np.flatnonzero(~np.asarray(held, np.bool_))
 
 
 def _padded(rows: Floats, length: int) -> Floats:

@@ -1,6 +1,7 @@
 """Records become the episodes that the same run would have been recorded as, wherever ticks are missing."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -126,14 +127,17 @@ def test_densities_without_their_draws_are_left_out(description: Description) ->
     assert np.isnan(found.log_density[29:]).all()
 
 
-WHOLE, RECORDS = played(around_the_middle(0.1))
+@functools.cache
+def whole_run() -> tuple[Episode, Records]:
+    return played(around_the_middle(0.1))
 
 
 def same_telemetry(found: Episode, first: int) -> bool:
     """Whether an episode's figures are those from a step of the whole run on."""
     assert found.telemetry is not None
-    assert WHOLE.telemetry is not None
-    return np.array_equal(found.telemetry, WHOLE.telemetry[first : first + len(found) + 1])
+    whole, _ = whole_run()
+    assert whole.telemetry is not None
+    return np.array_equal(found.telemetry, whole.telemetry[first : first + len(found) + 1])
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -142,7 +146,8 @@ def test_no_episode_goes_over_a_gap(description: Description, lost: set[int], sh
     kept = [at for at in range(COUNT + 1) if at not in lost]
     halves = [kept[: len(kept) // 2], kept[len(kept) // 2 :]]
     shuffled.shuffle(halves)
-    stretches = [stretch(RECORDS[half], description()) for half in halves]
+    whole, records = whole_run()
+    stretches = [stretch(records[half], description()) for half in halves]
     # A decision is known where its tick, the one before and the one after are, and what the agent saw of the past.
     known = [
         at
@@ -158,13 +163,13 @@ def test_no_episode_goes_over_a_gap(description: Description, lost: set[int], sh
     steps = []
     for found in episodes:
         [first] = [at for at in known if same_telemetry(found, at)]
-        assert_part(found, WHOLE, first)
+        assert_part(found, whole, first)
         steps += range(first, first + len(found))
     assert steps == known
 
 
 def test_ticks_that_went_by_and_changes_of_mode_and_policy_end_an_episode(description: Description) -> None:
-    records = RECORDS.copy()
+    records = whole_run()[1].copy()
     records["missed"][20:] = 1  # the measurement at tick 20 is of two periods
     records["mode"][40:] = Mode.SHADOW
     records["description"][50:] = 4
@@ -184,7 +189,7 @@ def test_ticks_that_went_by_and_changes_of_mode_and_policy_end_an_episode(descri
 
 
 def test_what_was_decided_how_is_kept(description: Description) -> None:
-    records = RECORDS.copy()
+    records = whole_run()[1].copy()
     records["flags"][10], records["flags"][11] = LATE, UNUSABLE
     records["level"][12], records["node_reasons"][12] = Level.SAFE, Reason.PAUSED.bit
     records["reasons"][13, 2] = Reason.SLEW.bit
@@ -204,7 +209,7 @@ def test_what_was_decided_how_is_kept(description: Description) -> None:
 
 
 def test_nice_inside_pods_is_no_action(description: Description) -> None:
-    records = RECORDS.copy()
+    records = whole_run()[1].copy()
     for stage in ("wanted", "applied"):
         records[stage][:, 1] = -5.0
     [group] = episodes_of([stretch(records, description())], WEIGHTS)
@@ -214,7 +219,8 @@ def test_nice_inside_pods_is_no_action(description: Description) -> None:
 
 
 def test_runs_of_other_slices_are_refused_in_one_line(description: Description, ticks: Ticks) -> None:
-    parts = [stretch(RECORDS, description()), stretch(RECORDS, description("run-2", logical_cpus=4.0))]
+    _, records = whole_run()
+    parts = [stretch(records, description()), stretch(records, description("run-2", logical_cpus=4.0))]
     with pytest.raises(ConfigError, match=r"run run-2: logical_cpus: differs") as error:
         episodes_of(parts, WEIGHTS)
     assert "\n" not in str(error.value)

@@ -14,7 +14,8 @@ INF = np.inf
 def coverage_of(agent: FixedAgent, log: EpisodeSet) -> Coverage:
     node = Node.of(log)
     support = LoggedSupport(log, node.slices.names, node.period_s)
-    return support.of(watch(agent, log.episodes, node))
+    own = np.concatenate([episode.observations for episode in log])
+    return support.of(watch(agent, log.episodes, node), own)
 
 
 def test_a_range_that_nobody_tried_is_named(log: EpisodeSet) -> None:
@@ -48,7 +49,7 @@ def test_support_depends_on_what_arrives(log: EpisodeSet) -> None:
         (type(base)(base.observations, actions, base.rewards, actions, base.log_density, "two-faced"),), log.facts
     )
     target = np.repeat(actions[silent][:1], len(base) + 1, axis=0)
-    result = LoggedSupport(mixed, node.slices.names, node.period_s).of([target])
+    result = LoggedSupport(mixed, node.slices.names, node.period_s).of([target], base.observations)
     assert silent.mean() - 0.15 < result.support[0, 0] < silent.mean() + 0.15
 
 

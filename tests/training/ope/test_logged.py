@@ -18,7 +18,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.encoding import ObservationEncoder
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
-from slicepilot.training.ope.logged import Node, alike, fixed_action, same_pods, telemetry_of, watch
+from slicepilot.training.ope.logged import Node, alike, same_pods, telemetry_of, watch
 
 from ...effort import examples
 
@@ -67,13 +67,6 @@ def test_figures_behind_observations_come_back(log: EpisodeSet, shares: np.ndarr
         np.testing.assert_allclose(result.slices[row], figures[row], rtol=2e-3, atol=1e-2, err_msg=name)
     np.testing.assert_allclose(result.node, telemetry.node)
     np.testing.assert_array_equal(result.valid, valid)
-
-
-def test_a_setting_is_told_from_exploration(log: EpisodeSet) -> None:
-    kinds = {episode.behaviour: fixed_action(episode) for episode in log}
-    assert {name for name, action in kinds.items() if action is not None} == {"no-control", "limited"}
-    assert kinds["no-control"] is not None
-    np.testing.assert_allclose(kinds["no-control"][:, [0, 2]], 1.0)
 
 
 def test_who_does_nearly_the_same_is_one_group(log: EpisodeSet) -> None:
