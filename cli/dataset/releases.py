@@ -50,7 +50,7 @@ def fetch(
     out: Annotated[Path | None, typer.Option(help="Output folder (default: datasets/NAME).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Download a release. Interrupted downloads are resumed. Exit code 1: a file could not be downloaded.
+    """Download a release. Files that are there are kept. Exit code 1: a file could not be downloaded.
 
     Example: slicepilot dataset fetch moreira
     """

@@ -1,8 +1,8 @@
 """CSV files of any size as blocks of typed columns, in order, in bounded memory.
 
-A file is cut at line ends, and Arrow parses each block as a whole. A block that it refuses is halved until it is small,
-and then each line is judged alone, by the rules that Arrow has for one line, so that what becomes of a row does not
-depend on its neighbours. Types are given and never guessed.
+A file is cut at line ends, and Arrow parses each block as a whole. In a block that it refuses each line is split alone,
+and each column converted by Arrow's rules, so that what becomes of a row does not depend on its neighbours. Types are
+given and never guessed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import math
-import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,17 +28,10 @@ from .chunks import UTF16, OnProgress, opened, utf16_of
 
 BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 10  # read to find the header
-SMALL = 16 << 10  # bytes of a refused block whose lines are judged one by one
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
 UTF8_MARK = b"\xef\xbb\xbf"
 OTHER_KINDS = {b"PAR1": "Parquet", b"\x89HDF": "HDF5"}
 OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}
-
-_CLOSING_QUOTE = re.compile(rb'(?:[^"]++|"")*+"')
-# Numbers as Arrow reads them, besides "inf" and "nan".
-_FLOAT = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_INTEGER = re.compile(rb"(-?)0*([0-9]{1,20})")
-_HEXADECIMAL = re.compile(rb"0[xX]([0-9a-fA-F]{1,16})")
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,9 @@ def read_blocks(
         types = _types(path, source.header(delimiter), columns, optional, others)
         first_line, good, bad = 2, 0, 0
         for text in source.blocks():
-            rows = _parse(text, types, delimiter, nullable)
+            rows = _at_once(text, types, delimiter, nullable)
+            if rows is None:
+                rows = _line_by_line(text, types, delimiter, nullable)
             cut_off = None if text.endswith(b"\n") else rows.num_lines - 1
             for fault in rows.bad:
                 kind = "truncated" if fault.line == cut_off else fault.kind
@@ -249,26 +242,6 @@ def _types(
     return {name: columns.get(name, others) for name in names}
 
 
-def _parse(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows:
-    """Typed columns of whole lines; the last one may lack its line end."""
-    rows = _at_once(text, types, delimiter, nullable)
-    if rows is not None:
-        return rows
-    half = text.find(b"\n", len(text) // 2) + 1
-    if len(text) <= SMALL or not 0 < half < len(text):
-        return _line_by_line(text, types, delimiter, nullable)
-    first, second = (_parse(part, types, delimiter, nullable) for part in (text[:half], text[half:]))
-    lines = [np.arange(part.table.num_rows) if part.lines is None else part.lines for part in (first, second)]
-    table = pa.concat_tables([first.table, second.table]).unify_dictionaries().combine_chunks()
-    later = [fault._replace(line=fault.line + first.num_lines) for fault in second.bad]
-    return _Rows(
-        table,
-        np.concatenate([lines[0], lines[1] + first.num_lines]),
-        first.num_lines + second.num_lines,
-        first.bad + later,
-    )
-
-
 def _at_once(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows | None:
     """The rows if all are good and each is one line, else None."""
     quoted = b'"' in text
@@ -304,90 +277,72 @@ def arrow_table(text: bytes, types: Mapping[str, Any], delimiter: str, nullable:
 
 
 def _line_by_line(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows:
-    """The good rows of a few lines, and the first thing that is wrong with each of the others."""
+    """The good rows, and the first thing that is wrong with each of the others."""
     lines = text.removesuffix(b"\n").split(b"\n")
-    rows: list[list[Any]] = []
-    good: list[int] = []
-    bad: list[_Bad] = []
+    rows: dict[int, list[bytes]] = {}
+    bad = []
     for number, ended in enumerate(lines):
         line = ended.removesuffix(b"\r")
         fields = _fields(line, delimiter)
-        if not line:
-            continue
-        if len(fields) != len(types):
+        if len(fields) == len(types):
+            rows[number] = fields
+        elif line:
             bad.append(_Bad(number, "columns", None, line))
-            continue
-        row = []
-        for (name, kind), field in zip(types.items(), fields, strict=True):
-            number_column = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-            try:
-                row.append(None if number_column and nullable and not field else _value(field, kind))
-            except ValueError:
-                bad.append(_Bad(number, "number" if number_column else "text", name, field))
-                break
-        else:
-            rows.append(row)
-            good.append(number)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(types)
-    arrays = [_column(values, kind) for values, kind in zip(columns, types.values(), strict=True)]
+    if len(types) == 1:
+        rows = {number: fields for number, fields in rows.items() if lines[number].strip(b"\r")}
+    for position, (name, kind) in enumerate(types.items()):
+        left = list(rows)
+        for index in _misfits([rows[number][position] for number in left], kind, nullable):
+            number = left[index]
+            bad.append(_Bad(number, "number" if _is_number(kind) else "text", name, rows.pop(number)[position]))
+    arrays = [
+        _converted([fields[position] for fields in rows.values()], kind, nullable)
+        for position, kind in enumerate(types.values())
+    ]
     table = pa.Table.from_arrays(arrays, schema=pa.schema(list(types.items())))
-    return _Rows(table, np.asarray(good, np.int64), len(lines), bad)
+    return _Rows(table, np.asarray(list(rows), np.int64), len(lines), bad)
 
 
 def _fields(line: bytes, delimiter: str) -> list[bytes]:
-    """The fields of one line; none where a quote is not closed or there is a carriage return.
-
-    Quotes are what RFC 4180 says they are at the beginning of a field, and themselves elsewhere.
-    """
+    """The fields of one line; none where a quote is not closed or there is a carriage return."""
     if b"\r" in line:
         return []
-    end = delimiter.encode()
     if b'"' not in line:
-        return line.split(end)
-    fields, at = [], 0
-    while True:
-        head = b""
-        if line.startswith(b'"', at):
-            close = _CLOSING_QUOTE.match(line, at + 1)
-            if close is None:
-                return []
-            head, at = line[at + 1 : close.end() - 1].replace(b'""', b'"'), close.end()
-        stop = line.find(end, at)
-        fields.append(head + line[at : stop if stop >= 0 else len(line)])
-        if stop < 0:
-            return fields
-        at = stop + 1
+        return line.split(delimiter.encode())
+    reader = csv.reader([line.decode("utf-8", "surrogateescape"), ""], delimiter=delimiter)
+    try:
+        fields = next(reader)
+    except csv.Error:  # longer than the module takes
+        return []
+    return [field.encode("utf-8", "surrogateescape") for field in fields] if reader.line_num == 1 else []
 
 
-def _value(field: bytes, kind: Any) -> Any:
-    """A field as a number, or as text in UTF-8; raises ValueError for anything else."""
-    if pa.types.is_floating(kind):
-        stripped = field.strip(b" \t")
-        value = float(stripped) if _FLOAT.fullmatch(stripped) else math.nan
-        with np.errstate(over="ignore"):
-            if not np.isfinite(np.dtype(kind.to_pandas_dtype()).type(value)):
-                raise ValueError
-        return value
-    if not pa.types.is_integer(kind):
-        return field.decode()
-    stripped, bits = field.strip(b" \t"), kind.bit_width
-    if match := _HEXADECIMAL.fullmatch(stripped):  # the bits of the number
-        value = int(match[1], 16)
-        if len(match[1]) > bits // 4:
-            raise ValueError
-        return value - (1 << bits) if value >> (bits - 1) else value
-    match = _INTEGER.fullmatch(stripped)
-    value = int(match[1] + match[2]) if match else 1 << bits
-    if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-        raise ValueError
-    return value
+def _misfits(fields: list[bytes], kind: Any, nullable: bool, first: int = 0) -> list[int]:
+    """The numbers, from ``first``, of the fields of a column that are not of its type: by halves, for most are."""
+    try:
+        _converted(fields, kind, nullable)
+    except pa.ArrowInvalid:
+        half = len(fields) // 2
+        if not half:
+            return [first]
+        before = _misfits(fields[:half], kind, nullable, first)
+        return before + _misfits(fields[half:], kind, nullable, first + half)
+    return []
 
 
-def _column(values: tuple[Any, ...], kind: Any) -> Any:
-    """An Arrow array of converted values (N,), None for null."""
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        there = np.asarray([value is not None for value in values], np.bool_)
-        plain = np.asarray([0 if value is None else value for value in values], kind.to_pandas_dtype())
-        return numbers(plain, valid=None if there.all() else there)
-    text = texts(values)
-    return text.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else text.cast(kind)
+def _converted(fields: list[bytes], kind: Any, nullable: bool) -> Any:
+    """The fields of a column as an Arrow array (N,); raises `pyarrow.ArrowInvalid` where one is not of its type."""
+    if not _is_number(kind):
+        column = texts(fields)
+        column.validate(full=True)  # as UTF-8
+        return column.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else column.cast(kind)
+    there = np.asarray([bool(field) or not nullable for field in fields], np.bool_)
+    plain = texts([field.strip(b" \t") if known else b"0" for field, known in zip(fields, there, strict=True)])
+    values = values_of(plain.cast(kind))
+    if pa.types.is_floating(kind) and not np.isfinite(values).all():
+        raise pa.ArrowInvalid("not finite")
+    return numbers(values, valid=None if there.all() else there)
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))

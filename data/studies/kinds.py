@@ -148,7 +148,7 @@ def _misfit(path: Path, start: bytes) -> str | None:
 
 
 def files_below(paths: list[Path]) -> Iterator[Path]:
-    """Files, and all files in folders and below but hidden files and parts of transfers, in order of their names.
+    """Files, and all files in folders and below but hidden ones, in order of their names.
 
     Raises:
         ConfigError: a path that does not exist, or leads to something else than a file or a folder.
@@ -157,7 +157,7 @@ def files_below(paths: list[Path]) -> Iterator[Path]:
         if path.is_dir():
             for file in sorted(path.rglob("*")):
                 hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-                if file.is_file() and not hidden and not file.name.endswith((".part", ".part.json")):
+                if file.is_file() and not hidden:
                     yield file
         elif problem := what_else(path):
             raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file or folder")

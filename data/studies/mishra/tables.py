@@ -9,7 +9,6 @@ monotonic clock; ``o1_pfcp_*.csv`` a row for each PFCP round trip of the SMF. Co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -61,45 +60,6 @@ def forwarding_batches(
     Raises:
         DatasetError: as `read_blocks`; delays in another unit in more than some rows; more than `MAX_NAMES` slices.
     """
-    for rows in checked_forwarding(path, faults, on_progress):
-        yield _batch(rows.block, FORWARDING_COLUMNS, FORWARDING)
-
-
-def pfcp_batches(path: str | Path, faults: Faults, on_progress: OnProgress | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a PFCP file as `PFCP`; negative latencies are left out and noted as ``range``.
-
-    There is nothing in such a file to tell the unit of its latencies by.
-
-    Raises:
-        DatasetError: as `slicepilot.data.csv.blocks.read_blocks`.
-    """
-    for rows in checked_pfcp(path, faults, on_progress):
-        yield _batch(rows.block, PFCP_COLUMNS, PFCP)
-
-
-@dataclass(frozen=True)
-class ForwardingRows:
-    """Good rows N of a forwarding file.
-
-    Attributes:
-        block: the rows, in the file's own columns.
-        slices: (N,) number of its slice, in order of first appearance.
-        names: of the slices so far.
-    """
-
-    block: Block
-    slices: Ints
-    names: tuple[str, ...]
-
-    def values(self, column: str) -> Any:
-        """One of the file's columns of numbers (N,)."""
-        return values_of(self.block.table.column(column))
-
-
-def checked_forwarding(
-    path: str | Path, faults: Faults, on_progress: OnProgress | None = None
-) -> Iterator[ForwardingRows]:
-    """As `forwarding_batches`, for those who need slices by number."""
     path = Path(path)
     types = dict(zip(FORWARDING_COLUMNS, FORWARDING.types, strict=True))
     units, recent = Units(path, faults), Recent()
@@ -120,51 +80,35 @@ def checked_forwarding(
             slices.codes(block),
             interfaces.codes(block),
         ]
-        numbers, again = columns[4], None
         if result:
             behind = recent.behind(columns[0])
             again = recent.repeated(columns) & ~behind
             faults.add_many("clock", block.lines()[behind], "ts_tx_ns", columns[0][behind], left_out=False)
+            block = without(block, again, faults, "duplicate")
         recent.keep(columns)
-        if again is not None and again.any():
-            block, numbers = without(block, again, faults, "duplicate"), numbers[~again]
         good += len(block)
         if len(block):
-            yield ForwardingRows(block, numbers, slices.known)
+            yield _batch(block, FORWARDING_COLUMNS, FORWARDING)
     units.end()
     require_rows(path, good, faults)
 
 
-@dataclass(frozen=True)
-class PfcpRows:
-    """Good rows N of a PFCP file.
+def pfcp_batches(path: str | Path, faults: Faults, on_progress: OnProgress | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a PFCP file as `PFCP`; negative latencies are left out and noted as ``range``.
 
-    Attributes:
-        block: the rows, in the file's own columns.
-        types: (N,) number of its type of message, in order of first appearance.
-        names: of the types so far.
+    There is nothing in such a file to tell the unit of its latencies by.
+
+    Raises:
+        DatasetError: as `slicepilot.data.csv.blocks.read_blocks`.
     """
-
-    block: Block
-    types: Ints
-    names: tuple[str, ...]
-
-    @property
-    def latency_us(self) -> Any:
-        """Latencies (N,)."""
-        return values_of(self.block.table.column("latency_us"))
-
-
-def checked_pfcp(path: str | Path, faults: Faults, on_progress: OnProgress | None = None) -> Iterator[PfcpRows]:
-    """As `pfcp_batches`, for those who need types by number."""
     path, good = Path(path), 0
-    types = Names(path, "pfcp_type")
-    kinds = dict(zip(PFCP_COLUMNS, PFCP.types, strict=True))
+    types, kinds = Names(path, "pfcp_type"), dict(zip(PFCP_COLUMNS, PFCP.types, strict=True))
     for given in read_blocks(path, kinds, faults, on_progress=on_progress):
         block = without(given, values_of(given.table.column("latency_us")) < 0, faults, "range", "latency_us")
         good += len(block)
         if len(block):
-            yield PfcpRows(block, types.codes(block), types.known)
+            types.codes(block)
+            yield _batch(block, PFCP_COLUMNS, PFCP)
     require_rows(path, good, faults)
 
 
@@ -174,11 +118,6 @@ class Names:
     def __init__(self, path: Path, column: str) -> None:
         self._path, self._column = path, column
         self._numbers: dict[str, int] = {}
-
-    @property
-    def known(self) -> tuple[str, ...]:
-        """The words so far, by number."""
-        return tuple(self._numbers)
 
     def codes(self, block: Block) -> Ints:
         """The number of each row's word (N,); raises DatasetError beyond `MAX_NAMES`."""
