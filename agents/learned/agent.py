@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from slicepilot.agents.runtime.session import bind
+from slicepilot.agents.runtime.session import OnnxNetwork
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
@@ -15,15 +15,13 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
 from .bundle import PolicyBundle
+from .deep_sets import DeepSets
 from .guide import Guide
 from .shares import SharesEncoder
 
-if TYPE_CHECKING:
-    import onnxruntime as ort
-
 
 class LearnedAgent:
-    """Runs a bundle's policy over L lanes in onnxruntime; deterministic.
+    """Runs a bundle's policy over L lanes; deterministic.
 
     Args:
         bundle: a loaded policy.
@@ -36,8 +34,7 @@ class LearnedAgent:
     def __init__(self, bundle: PolicyBundle, name: str | None = None, transfer: bool = False) -> None:
         self.bundle, self.transfer = bundle, transfer
         self.name = name or bundle.training.algorithm
-        self._session: ort.InferenceSession | None = None
-        self._binding: ort.IOBinding | None = None
+        self._network: DeepSets | OnnxNetwork | None = None
         self._table = self._action = np.zeros((0, 0, 0), np.float32)
         self._decided: tuple[Knobs, FloatArray] | None = None
         self._encoded: tuple[Knobs, FloatArray] | None = None
@@ -54,30 +51,30 @@ class LearnedAgent:
             self._encoder = (SharesEncoder if self.bundle.coding == "shares" else ObservationEncoder)(context)
         num_slices, lanes = context.promises.weight.shape
         columns, actions = self.bundle.widths
-        if self._binding is None or self._table.shape != (lanes, num_slices, columns):
-            self._session = self._session or fitted.session()
+        if self._network is None or self._table.shape != (lanes, num_slices, columns):
+            self._network = self._network or fitted.network()
             self._table = np.zeros((lanes, num_slices, columns), np.float32)
             self._action = np.zeros((lanes, num_slices, actions), np.float32)
-            self._binding = bind(self._session, self._table, self._action)
+            self._network.bind(self._table, self._action)
         self._decided = self._encoded = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """Knobs (S, L) for the next control period; raises RuntimeError before `reset`."""
-        if self._session is None or self._binding is None:
+        if self._network is None:
             raise RuntimeError("the agent has not been reset yet: call reset() first")
         self._encoder.encode(telemetry, self._rows(knobs), self._table)
-        self._session.run_with_iobinding(self._binding)
+        self._network.run()
         self._decided = self._decoder.decode(self._action)
         return self._decided[0]
 
     def warm_up(self, telemetry: Telemetry) -> None:
         """Decide and forget it: brings code and data into caches shortly before a decision is due."""
-        if self._session is None or self._binding is None or self._decided is None:
+        if self._network is None or self._decided is None:
             return
         if not isinstance(self._encoder, Guide):  # a guide has to see each period once
             self._encoder.encode(telemetry, self._rows_of.encode(self._decided[0]), self._table)
             self._rows_of.decode(self._action)
-        self._session.run_with_iobinding(self._binding)
+        self._network.run()
 
     def _rows(self, knobs: Knobs) -> FloatArray:
         """What the encoder takes of the knobs that hold: mostly those decided last, or those that held last time."""
@@ -88,5 +85,5 @@ class LearnedAgent:
         return self._encoded[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the session, which cannot be pickled; the copy makes its own at its next reset."""
-        return self.__dict__ | dict.fromkeys(("_session", "_binding", "_decided", "_encoded"))
+        """Without the network, which cannot be pickled; the copy makes its own at its next reset."""
+        return self.__dict__ | dict.fromkeys(("_network", "_decided", "_encoded"))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import yaml
 from pydantic import ConfigDict, Field
 
-from slicepilot.agents.runtime.allowed import OnnxError
-from slicepilot.agents.runtime.session import open_session
+from slicepilot.agents.runtime.allowed import OnnxError, check_model
+from slicepilot.agents.runtime.session import OnnxNetwork, open_session
 from slicepilot.configs import ConfigError, validate
 from slicepilot.configs.limited_yaml import parse_yaml
 from slicepilot.data.files import sync_folder, write_synced
@@ -36,6 +36,7 @@ from slicepilot.env.encoding import (
 from slicepilot.env.knobs import NUM_KNOBS, NiceScope
 from slicepilot.env.slices import SliceSet
 
+from .deep_sets import DeepSets
 from .files import DESCRIPTION_FILE, MODEL_FILE, SUMS_FILE, BundleFiles
 from .guide import NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
 from .shares import NUM_INPUTS, shares_layout
@@ -259,6 +260,18 @@ class PolicyBundle:
             return open_session(self.model, *self.widths)
         except OnnxError as error:
             raise ConfigError(f"{self}: {MODEL_FILE}: {error}") from error
+
+    def network(self) -> DeepSets | OnnxNetwork:
+        """What decides: compiled where it is a network of this project, else in onnxruntime.
+
+        Raises:
+            ConfigError: as `session`.
+        """
+        try:
+            known = DeepSets.of(check_model(self.model), *self.widths)
+        except OnnxError as error:
+            raise ConfigError(f"{self}: {MODEL_FILE}: {error}") from error
+        return known or OnnxNetwork(self.session())
 
     @property
     def widths(self) -> tuple[int, int]:

@@ -12,9 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from slicepilot.env.arrays import FloatArray
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 """Wire types (protobuf.dev, "Encoding")."""
+FLOAT, FLOAT_BYTES = 1, 4
+"""The data type of 32-bit floats."""
 MOST_MODEL_BYTES = 32 << 20
 MOST_NODES, MOST_FIELDS = 4096, 200_000
 MOST_ENTRIES = 1 << 22
@@ -49,14 +56,29 @@ class OnnxError(ValueError):
     """A model that is not accepted."""
 
 
-def check_model(model: bytes) -> None:
+@dataclass(frozen=True)
+class ModelContents:
+    """What a model says of itself.
+
+    Attributes:
+        name: of its graph.
+        constants: its initial tensors of 32-bit floats by name, read-only.
+    """
+
+    name: str
+    constants: dict[str, FloatArray]
+
+
+def check_model(model: bytes) -> ModelContents:
     """Raises OnnxError for a model that is not such a straight line; the message names the first thing that is not."""
     if len(model) > MOST_MODEL_BYTES:
         raise OnnxError(f"{len(model)} bytes; accepted: {MOST_MODEL_BYTES}")
     try:
-        _Check().model(memoryview(model))
+        check = _Check()
+        check.model(memoryview(model))
     except IndexError:
         raise OnnxError("not a model: it ends inside a field") from None
+    return ModelContents(check.name, check.constants)
 
 
 class _Check:
@@ -66,7 +88,9 @@ class _Check:
         self._fields = self._entries = self._graphs = 0
         self._nodes: list[tuple[str, list[bytes], list[bytes]]] = []
         self._inputs: set[bytes] = set()
-        self._constants: set[bytes] = set()
+        self._initial: set[bytes] = set()
+        self.name = ""
+        self.constants: dict[str, FloatArray] = {}
 
     def model(self, data: memoryview) -> None:
         for number, value in self._messages(data, _OF_MODEL):
@@ -85,8 +109,10 @@ class _Check:
         for number, value in self._messages(data, _OF_GRAPH):
             if number == 1:
                 self._node(_bytes(value))
+            elif number == 2:
+                self.name = _text(_bytes(value))
             elif number == 5:
-                self._constants |= self._tensor(_bytes(value))
+                self._initial |= self._tensor(_bytes(value))
             elif number == 11:
                 self._inputs |= {bytes(_bytes(name)) for part, name in self._messages(_bytes(value), {}) if part == 1}
 
@@ -98,7 +124,7 @@ class _Check:
             if number in (1, 2):
                 (inputs if number == 1 else outputs).append(bytes(_bytes(value)))
             elif number == 4:
-                operators.add(bytes(_bytes(value)).decode(errors="replace"))
+                operators.add(_text(_bytes(value)))
             elif number == 5:
                 self._attribute(_bytes(value))
             elif number == 7 and bytes(_bytes(value)) not in _DOMAINS:
@@ -119,8 +145,13 @@ class _Check:
         """Its names."""
         dims: list[int] = []
         names: set[bytes] = set()
+        kind, entries = 0, memoryview(b"")
         for number, value in self._messages(data, _OF_TENSOR):
-            if number == 1 and isinstance(value, int):
+            if number == 2 and isinstance(value, int):
+                kind = value
+            elif number == 9:
+                entries = _bytes(value)
+            elif number == 1 and isinstance(value, int):
                 dims.append(value)
             elif number == 1:
                 packed, at = _bytes(value), 0
@@ -137,11 +168,14 @@ class _Check:
         self._entries += math.prod(size for size in dims if size)
         if self._entries > MOST_ENTRIES:
             raise OnnxError(f"constants of more than {MOST_ENTRIES} entries; accepted: {MOST_ENTRIES}")
+        if kind == FLOAT and entries and len(entries) == FLOAT_BYTES * math.prod(dims):
+            values = np.frombuffer(entries, "<f4").reshape(dims)
+            self.constants |= {_text(memoryview(name)): values for name in names}
         return names
 
     def _check_shapes(self) -> None:
         """No shape may depend on the input's values. Nodes come in an order in which they can run."""
-        computed = self._inputs - self._constants  # a constant may be listed as an input with a default
+        computed = self._inputs - self._initial  # a constant may be listed as an input with a default
         for operator, inputs, outputs in self._nodes:
             for position in _SHAPED_BY.get(operator, ()):
                 if position < len(inputs) and inputs[position] in computed:
@@ -182,6 +216,10 @@ def _bytes(value: int | memoryview) -> memoryview:
     if isinstance(value, int):
         raise OnnxError("not a model: a number in place of a message")
     return value
+
+
+def _text(data: memoryview) -> str:
+    return bytes(data).decode(errors="replace")
 
 
 def _varint(data: memoryview, at: int) -> tuple[int, int]:

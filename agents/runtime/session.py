@@ -53,9 +53,18 @@ def open_session(model: bytes, columns: int, actions: int) -> ort.InferenceSessi
     return session
 
 
-def bind(session: ort.InferenceSession, table: FloatArray, action: FloatArray) -> ort.IOBinding:
-    """Input and output in place: a run neither allocates nor copies what goes in and out."""
-    binding = session.io_binding()
-    binding.bind_input(INPUT_NAME, "cpu", 0, np.float32, table.shape, table.ctypes.data)
-    binding.bind_output(OUTPUT_NAME, "cpu", 0, np.float32, action.shape, action.ctypes.data)
-    return binding
+class OnnxNetwork:
+    """A model that onnxruntime runs, on arrays in place: a run neither allocates nor copies what goes in and out."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        self._session = session
+
+    def bind(self, table: FloatArray, action: FloatArray) -> None:
+        """Arrays that `run` reads and fills, (L, S, D) and (L, S, A)."""
+        self._binding = self._session.io_binding()
+        self._binding.bind_input(INPUT_NAME, "cpu", 0, np.float32, table.shape, table.ctypes.data)
+        self._binding.bind_output(OUTPUT_NAME, "cpu", 0, np.float32, action.shape, action.ctypes.data)
+
+    def run(self) -> None:
+        """Decide."""
+        self._session.run_with_iobinding(self._binding)

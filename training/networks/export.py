@@ -8,13 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import torch
 
 from slicepilot.agents.learned.bundle import Agreement
+from slicepilot.agents.learned.deep_sets import CORRECTIONS, GRAPH_NAME, TRANSPOSED, DeepSets
+from slicepilot.agents.learned.guide import NUM_CORRECTIONS
+from slicepilot.agents.runtime.allowed import check_model
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.encoding import NUM_FEATURES
+from slicepilot.env.knobs import NUM_KNOBS
 
 from .guided import GuidedPolicy
 from .node_shares import ACTIVE, with_shares
@@ -55,6 +60,7 @@ def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
         logger.setLevel(level)
     model = program.model_proto
     _strip_metadata(model)
+    _name_weights(model.graph, policy)
     return model.SerializeToString(deterministic=True)
 
 
@@ -64,6 +70,27 @@ def _strip_metadata(model: Any) -> None:
     for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
+
+
+def _name_weights(graph: Any, policy: DeterministicPolicy | GuidedPolicy) -> None:
+    """Name constants after the parameters that they hold: the exporter numbers the matrices that it transposes.
+
+    By these names `slicepilot.agents.learned.deep_sets` runs the network, which has no attention.
+    """
+    names = {}
+    for tensor in graph.initializer:
+        stored = onnx.numpy_helper.to_array(tensor)
+        for name, parameter in policy.named_parameters():
+            values = parameter.detach().numpy()
+            if stored.ndim == 2 and tensor.name != name and np.array_equal(stored, values.T, equal_nan=True):
+                names[tensor.name] = f"{name}{TRANSPOSED}"
+                tensor.name = names[tensor.name]
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    if not isinstance(policy, DeterministicPolicy):
+        graph.name = f"{GRAPH_NAME}{CORRECTIONS}"
+    elif policy.encoder.attention is None:
+        graph.name = f"{GRAPH_NAME}{policy.actor.kind}"
 
 
 def random_observations(
@@ -80,6 +107,8 @@ def check_agreement(
 ) -> Agreement:
     """Largest difference between network and export over random tables of several slice counts and recorded tables.
 
+    The export is run by onnxruntime and as `slicepilot.agents.learned.agent.LearnedAgent` runs it.
+
     Args:
         policy: the trained network.
         model: its export.
@@ -94,12 +123,19 @@ def check_agreement(
     guided = isinstance(policy, GuidedPolicy)
     tables += recorded if guided else [with_shares(torch.from_numpy(table)).numpy() for table in recorded]
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    actions = NUM_CORRECTIONS if guided else NUM_KNOBS
+    network = DeepSets.of(check_model(model), policy.columns, actions)
     worst = 0.0
     for table in tables:
         with torch.no_grad():
             trained = policy(torch.from_numpy(table)).numpy()
         exported: Any = session.run([OUTPUT_NAME], {INPUT_NAME: table})[0]
-        error = np.abs(trained - exported).max()
+        decided = [exported]
+        if network is not None:
+            network.bind(table, action := np.empty_like(exported))
+            network.run()
+            decided.append(action)
+        error = np.abs(np.array(decided) - trained).max()
         worst = max(worst, float(error)) if np.isfinite(error) else float("inf")
     counts = tuple(sorted({table.shape[1] for table in tables}))
     if worst > TOLERANCE:

@@ -43,14 +43,14 @@ class CorrectionHead(nn.Module):
     def __init__(self, width: int, corrections: str) -> None:
         super().__init__()
         made = [float(name in SETS[corrections]) for name in CORRECTIONS]
-        self.made: Tensor
-        self.register_buffer("made", torch.tensor(made), persistent=False)
+        self.gain: Tensor
+        self.register_buffer("gain", torch.tensor(made), persistent=False)
         self.own, self.context = linear(width, width), linear(2 * width, width)
         self.out = linear(width, NUM_CORRECTIONS, 0.01)
 
     def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
         """(B, S, 5)."""
-        return self.made * torch.tanh(self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1))))
+        return self.gain * torch.tanh(self.out(torch.relu(self.own(hidden) + self.context(context).unsqueeze(1))))
 
 
 class GuidedPolicy(nn.Module):

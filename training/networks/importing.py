@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import torch
 
 from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.deep_sets import TRANSPOSED
 from slicepilot.configs import ConfigError
 
 from .export import ExportError, check_agreement
@@ -16,22 +18,16 @@ from .slice_network import DeterministicPolicy
 def load_weights(policy: GuidedPolicy | DeterministicPolicy, bundle: PolicyBundle) -> None:
     """Give a policy the weights of a bundle, and prove that it then decides as the bundle does.
 
-    The exporter keeps the names of parameters, but for matrices that it transposes; those keep their order.
-
     Raises:
         ConfigError: the bundle's network is not the policy's.
     """
     other = f"{bundle}: accepted: one whose network is the one that the training config describes"
     tensors = onnx.load_from_string(bundle.model).graph.initializer
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
-    named = dict(policy.named_parameters())
-    transposed = iter([value for name, value in constants.items() if name not in named and value.ndim == 2])
     with torch.no_grad():
-        for name, parameter in named.items():
-            value = constants[name] if name in constants else next(transposed, None)
-            if value is not None and name not in constants:
-                value = value.T
-            if value is None or value.shape != tuple(parameter.shape):
+        for name, parameter in policy.named_parameters():
+            value = constants[name] if name in constants else constants.get(f"{name}{TRANSPOSED}", np.empty(0)).T
+            if value.shape != tuple(parameter.shape):
                 raise ConfigError(f"{other} ({name} differs in shape)")
             parameter.copy_(torch.from_numpy(value.copy()))
     try:

@@ -20,27 +20,29 @@ from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from slicepilot.agents.learned.shares import GRANTED_LIMIT, NUM_INPUTS, SHARE_FEATURES, WEIGHT_PER_CPU
+from slicepilot.agents.learned.deep_sets import (
+    LEAST_ABOVE,
+    MAX_TANH,
+    MOST_ABOVE,
+    NICE_PER_WEIGHT,
+    NICE_WITHIN,
+    NUM_SHARES,
+)
+from slicepilot.agents.learned.shares import GRANTED_LIMIT, NUM_INPUTS, WEIGHT_PER_CPU
 from slicepilot.agents.learned.shares_kernel import MAX_SHARE
 from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 
 from .node_shares import HALF, present, with_shares
 
-# What slices ask for and need: summed up, it is part of the context.
-NUM_SHARES = SHARE_FEATURES.index("granted")
 HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) + NUM_KNOBS)
 # The mean action is gain * tanh(z) per knob, clipped to [-1, 1]. An egress rate rests well inside the "none" end of its
 # axis despite exploration noise; a CPU limit must not, or nothing would ever pull it back to what the slice needs.
 CLIPPED_GAIN = (1.0, 1.0, 1.25)
 SQUASHED_GAIN = (1.0, 1.0, 1.0)
 INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
-MAX_TANH = 0.98
-# Limits as needed, as actions above `GRANTED_LIMIT`: from hardly less than that CPU to 1.7 times, at first a quarter
-# more.
-LEAST_ABOVE, MOST_ABOVE, FIRST_ABOVE = -0.02, 0.25, 0.1
-# Four times the weight for as much CPU is 0.2 in `WEIGHT_PER_CPU`, and so 14 levels of nice.
-NICE_PER_WORTH, NICE_WITHIN = -5.0, 0.4
+# Limits as needed start a quarter above the CPU that is needed.
+FIRST_ABOVE = 0.1
 Deviation = Annotated[float, Field(gt=0, le=2)]
 
 
@@ -56,7 +58,7 @@ class NetworkConfig:
             much (`LEAST_ABOVE`, `MOST_ABOVE`): what is learned is the residual (Johannink et al. 2019, "Residual
             Reinforcement Learning for Robot Control").
         nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
-            how much weight each CPU brings that a slice's promise takes (`NICE_PER_WORTH`).
+            how much weight each CPU brings that a slice's promise takes (`NICE_PER_WEIGHT`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC and the offline algorithms
             learn their own from the first.
@@ -201,6 +203,8 @@ class ActionHead(nn.Module):
                 self.head.out.bias[0] = math.log(first / (1.0 - first))
         self.nice_ranked = network.nice == "ranked"
         self.register_buffer("gain", torch.tensor(gains))
+        needed, ranked = "-needed" * self.limits_as_needed, "-ranked" * self.nice_ranked
+        self.kind = f"knobs{needed}{ranked}"
 
     def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """What tanh is taken of."""
@@ -212,7 +216,7 @@ class ActionHead(nn.Module):
             limit = (needed + above).clamp(-MAX_TANH, MAX_TANH)
             limit = HALF * ((1.0 + limit) / (1.0 - limit)).log()  # artanh
         if self.nice_ranked:
-            nice = NICE_PER_WORTH * rows[..., WEIGHT_PER_CPU : WEIGHT_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
+            nice = NICE_PER_WEIGHT * rows[..., WEIGHT_PER_CPU : WEIGHT_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
         mean = (nice * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
         return torch.cat([limit, nice - mean, egress], -1)
 

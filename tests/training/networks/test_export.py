@@ -1,10 +1,16 @@
 """The exported policy decides as the trained one does, whatever the number of lanes and slices."""
 
+import math
+from typing import Literal
+
 import numpy as np
 import onnx
 import pytest
 import torch
 
+from slicepilot.agents.learned.deep_sets import ACTIVE, DeepSets
+from slicepilot.agents.runtime.allowed import check_model
+from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.training.networks.export import (
     OPSET,
     SLICE_COUNTS,
@@ -16,10 +22,12 @@ from slicepilot.training.networks.export import (
 )
 from slicepilot.training.networks.slice_network import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 
+Limits, Nice = Literal["free", "needed"], Literal["free", "ranked"]
 
-def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:
+
+def policy(heads: int = 0, seed: int = 0, limits: Limits = "free", nice: Nice = "free") -> DeterministicPolicy:
     torch.manual_seed(seed)
-    network = NetworkConfig(width=32, attention_heads=heads)
+    network = NetworkConfig(width=32, attention_heads=heads, limits=limits, nice=nice)
     made = DeterministicPolicy(SliceEncoder(network), ActionHead(network, (1.0, 1.0, 1.25)))
     with torch.no_grad():  # away from the nearly constant start
         for parameter in made.parameters():
@@ -27,9 +35,13 @@ def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:
     return made
 
 
-@pytest.fixture(scope="module", params=[0, 2])
+VARIANTS: list[tuple[int, Limits, Nice]] = [(0, "free", "free"), (0, "needed", "ranked")]
+
+
+@pytest.fixture(scope="module", params=[*VARIANTS, (2, "free", "free")])
 def exported(request: pytest.FixtureRequest) -> tuple[DeterministicPolicy, bytes]:
-    made = policy(request.param)
+    heads, limits, nice = request.param
+    made = policy(heads, limits=limits, nice=nice)
     return made, to_onnx(made)
 
 
@@ -39,6 +51,25 @@ def test_onnx_and_torch_agree(exported: tuple[DeterministicPolicy, bytes]) -> No
     assert agreement.max_abs_error <= TOLERANCE
     assert set(SLICE_COUNTS) | {1, 3, 33} == set(agreement.slice_counts)
     assert agreement.observations == 1000 * len(SLICE_COUNTS) + 22
+
+
+def test_a_network_without_attention_runs_compiled(exported: tuple[DeterministicPolicy, bytes]) -> None:
+    made, model = exported
+    compiled = DeepSets.of(check_model(model), made.columns, NUM_KNOBS)
+    assert (compiled is None) == (made.encoder.attention is not None)
+
+
+def test_weights_that_are_no_numbers_give_no_action() -> None:
+    made = policy()
+    with torch.no_grad():
+        made.encoder.rows[0].weight[3, 0] = math.nan
+    compiled = DeepSets.of(check_model(to_onnx(made)), made.columns, NUM_KNOBS)
+    assert compiled is not None
+    table = random_observations(5, 20, np.random.default_rng(0), made.columns)
+    action = np.zeros((20, 5, NUM_KNOBS), np.float32)
+    compiled.bind(table, action)
+    compiled.run()
+    assert not np.isfinite(action[table[..., ACTIVE] > 0.5]).any()
 
 
 def test_another_network_does_not_pass_for_this_one(exported: tuple[DeterministicPolicy, bytes]) -> None:
