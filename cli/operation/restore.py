@@ -49,32 +49,26 @@ def restore(
 
 
 def _names(root: Path, name: str | None) -> list[str]:
-    from slicepilot.controller.watchdog.journal import FILE
-    from slicepilot.controller.watchdog.journal_file import copies_below
+    from slicepilot.controller.watchdog.journal import states_with_journal
 
     if name is not None:
         return [name]
-    copies = {folder.name for folder in copies_below(root)}
-    if not root.exists() and (root == STATE_ROOT or copies):
-        return sorted(copies)
-    if not root.is_dir():
+    names = sorted(folder.name for folder in states_with_journal(root))
+    if not names and root != STATE_ROOT and not root.is_dir():
         raise ConfigError(f"state = {str(root)!r}; expected a directory with one subdirectory per controller")
-    return sorted(copies | {folder.name for folder in root.iterdir() if (folder / FILE).exists()})
+    return names
 
 
 def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
-    """None where there is nothing to restore; raises ConfigError for a controller that lives."""
-    from slicepilot.controller.watchdog.journal import JournalError
-    from slicepilot.controller.watchdog.journal_file import find
+    """None where there is nothing to restore; raises ConfigError for a controller that runs."""
+    from slicepilot.controller.watchdog.journal import Journal, JournalError, journal_path
     from slicepilot.controller.watchdog.lock import Locks
-    from slicepilot.controller.watchdog.recovery import put_back
+    from slicepilot.controller.watchdog.recovery import restore_left
 
-    with contextlib.suppress(JournalError, OSError):  # put_back says what is wrong
-        left = find(folder)
-        if left.journal is None and not left.notes:
+    with contextlib.suppress(JournalError, OSError):  # restore_left reports what is wrong
+        path = journal_path(folder)
+        if not path.exists() or (skip_living and Journal.load(path).alive):
             return None
-        if skip_living and left.journal is not None and left.journal.alive:
-            return None
-    # A supervisor that is at work has it. Where the folder has gone nobody can be.
+    # A supervisor that is restoring holds the lock. If the folder was removed there cannot be one.
     with Locks({f"controller {folder.name}": folder} if folder.is_dir() else {}):
-        return put_back(folder)
+        return restore_left(folder)

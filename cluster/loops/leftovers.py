@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.watchdog.journal import FILE
-from slicepilot.controller.watchdog.journal_file import copy_of
+from slicepilot.controller.watchdog.journal import journal_path
 
 KEPT = 8
 """Records of the last former loops are kept."""
@@ -63,7 +62,7 @@ class Leftovers:
         for kind in ("node", "run"):
             (self._folder / f"{instance}.{kind}.yaml").unlink(missing_ok=True)
         state = self._roots[1] / instance
-        if (state / FILE).exists() or copy_of(state).exists():
+        if journal_path(state).exists():
             return
         _remove_folder(self._roots[0] / instance)
         if everything:

@@ -190,8 +190,6 @@ class Controller:
         elif order.command == "reload":
             self._reload(order)
         elif order.command in {"pause", "resume", "safe"}:
-            if order.command == "resume":
-                self._modes.reclaim()
             self.loop.mailbox.make({"pause": self._pause, "resume": self._resume, "safe": self._safe}[order.command])
         else:
             raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")

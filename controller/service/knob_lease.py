@@ -5,11 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +13,7 @@ from slicepilot.controller.actuators.cilium.rate import mbps
 from slicepilot.controller.actuators.node import NodeActuator
 from slicepilot.controller.actuators.targets import CPU_KNOBS, SliceTargets, pod_of
 from slicepilot.controller.loop.node import Housing, Node
-from slicepilot.controller.system.background import LOOP_WAIT_S, BackgroundCaller
+from slicepilot.controller.system.background import LOOP_WAIT_S
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cgroup_paths import awaited
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -30,20 +26,19 @@ from slicepilot.env.knobs import KNOB_FIELDS, KnobName
 
 from .run_config import RunConfig
 
-REASSERTED = 20  # changes that are reported, the latest in a window
 HANG_PERIODS = 5
-UNLIMITED: dict[KnobName, float] = {"cpu_limit_mcpu": math.inf, "nice": 0.0}  # where nothing of ours acts
+UNLIMITED: dict[KnobName, float] = {"cpu_limit_mcpu": math.inf, "nice": 0.0}  # what holds without our settings
 
 
 def hang_s(config: RunConfig, node: Node) -> float:
-    """Without a tick for so long a loop hangs; with long periods silence is longer."""
+    """Time without a tick after which a loop counts as hung."""
     return max(config.watchdog.hang_s, HANG_PERIODS * node.backend.context.period_s.item())
 
 
 def groups_to_lock(targets: Sequence[SliceTargets]) -> dict[str, Path]:
-    """Groups that a controller that acts on these slices locks, by their names in messages.
+    """Groups to lock before these slices are controlled, by their names in messages; raises ActuatorError.
 
-    Two controllers with a container each of one pod would both move its weight. Raises ActuatorError.
+    Pods are included because two controllers with one container each of a pod would both move the pod's weight.
     """
     own = [target for target in targets if target.cgroup is not None and not awaited(target.cgroup)]
     groups = {f"slice {target.name}": target.group for target in own}
@@ -54,19 +49,19 @@ def groups_to_lock(targets: Sequence[SliceTargets]) -> dict[str, Path]:
 
 class KnobLease:
     """Locks slices, restores what a dead controller has left, writes the journal, starts the supervisor, gives
-    UPFs groups of their own that are to have one, opens the actuator: in this order, so that at no time anything is
-    moved that would not come back.
+    UPFs their own groups where configured, and opens the actuator: in this order, so that everything that is changed
+    will be restored.
 
     Args:
         targets: the slices to act on.
         node: they are on.
         config: of the run.
         state: folder for the journal.
-        ring: path of the tick ring, whose beat the supervisor watches.
+        ring: path of the tick ring with the heartbeat that the supervisor watches.
 
     Attributes:
         actuator: over ``targets``.
-        recovered: what was left by a controller that had died, and has been put back; None if nothing was.
+        recovered: what a dead controller had left and was restored; None if there was nothing.
 
     Raises:
         ConfigError: another controller has one of the slices.
@@ -109,62 +104,47 @@ class KnobLease:
                 pacing=keeper.pacing,
             )
             undo.pop_all()
-        self._external = ExternalChangeWatch(self.actuator, config.foreign, self._release)
-        # Entries that the loop makes go to disk from a thread: an fsync may take many periods.
-        self._later = BackgroundCaller("journal", wait_s=0.0)
-        self._entry: Future[None] | None = None
-        self._standing: dict[tuple[str, str], dict[str, Any]] = {}
-        self._reasserted: deque[dict[str, Any]] = deque(maxlen=REASSERTED)
+        self._external = ExternalChangeWatch(self.actuator, config.foreign, self._keeper)
         self._given_back = False
 
     def look_after(self) -> int:
-        """Between ticks, about once a second: a supervisor that was killed is started again, and knobs that another
-        program has set are noticed; returns how many. Raises ActuatorError for a journal that could not be written
-        meanwhile."""
+        """Restart a supervisor that was killed, and notice knobs that another program has set; call it between ticks,
+        about once a second. Returns the number of changes."""
         if self._supervisor is not None:
             self._supervisor.revive()
-        changes: list[ExternalChange] = []
-        with contextlib.suppress(ActuatorError):  # receipts report a slice that has gone
-            changes = self._external.look(time.monotonic_ns()) + self._moved_out()
-            self._note(changes)
-        if self._entry is not None and self._entry.done():
-            entry, self._entry = self._entry, None
-            entry.result()
-        return len(changes)
-
-    def reclaim(self) -> None:
-        """An operator wants all knobs back, in the journal first; takes as long as the disk. Raises ActuatorError."""
-        for change in self._external.standing:
-            self._keeper.reclaim(change.slice, change.knob)
+        try:
+            return len(self._external.look(time.monotonic_ns())) + self._moved_out()
+        except ActuatorError as error:
+            if not error.vanished:
+                raise
+            return 0  # receipts report a slice that has gone
 
     def resume(self) -> None:
-        """Then in the kernel, between ticks; raises ActuatorError."""
+        """Take all knobs back, between ticks; raises ActuatorError."""
         self._external.resume()
         self._moves.clear()
         if self._housing is not None:
             self._housing.resume()
-        self._standing.clear()
-        self._reasserted.clear()
 
     @property
     def yielded(self) -> set[str]:
-        """Slices of which a knob is respected."""
+        """Slices of which another program's value of a knob is kept."""
         return {name for name, _ in self.actuator.yielded}
 
     def foreign(self) -> list[dict[str, Any]]:
-        """Knobs that are respected now, and the latest that were set again, for the ring's notes."""
-        return sorted([*self._standing.values(), *self._reasserted], key=lambda note: note["time_ns"])
+        """See `ExternalChangeWatch.report`."""
+        return self._external.report()
 
     def paced(self) -> list[dict[str, Any]]:
-        """Slices whose egress rate is Cilium's entry, with what waits there, for the ring's notes."""
+        """Slices that Cilium paces, with the waiting time there, for the ring's notes."""
         now_ns, notes = time.monotonic_ns(), []
         for name, rate in self.actuator.paced.items():
             waits_ms = None
             with contextlib.suppress(ActuatorError):  # receipts report what has gone
                 waits_ms = rate.waits_ms(now_ns)
-            found = mbps(rate.found_entry.bytes_per_s)
+            original = mbps(rate.found_entry.bytes_per_s)
             note = {"slice": name, "endpoint": rate.found_entry.endpoint, "waits_ms": waits_ms}
-            notes.append(note | {"found_mbps": None if found == math.inf else found})
+            notes.append(note | {"found_mbps": None if original == math.inf else original})
         return notes
 
     def supervisor(self) -> dict[str, Any] | None:
@@ -181,12 +161,11 @@ class KnobLease:
             return
         self._given_back = True
         with self._locks:
-            self._later.close()
             self.actuator.close()
             self._end()
 
     def _house(self, housing: Housing, targets: Sequence[SliceTargets]) -> None:
-        """Groups for those that have none; from here on they are like any other slice's."""
+        """Make groups for UPFs without one."""
         names = [name for name, knobs in self._cpu.items() if knobs]
         fresh = [
             target
@@ -198,58 +177,35 @@ class KnobLease:
             self._locks.add(f"slice {target.name}", target.group)
             self._keeper.renew(target)
 
-    def _moved_out(self) -> list[ExternalChange]:
-        """UPFs that another program has moved out of their groups: nothing that is set there acts any more."""
-        changes = []
+    def _moved_out(self) -> int:
+        """Treat UPFs that another program has moved out of their groups as changed; returns how many knobs."""
+        count = 0
         for moved in [] if self._housing is None else self._housing.look():
             for knob in self._cpu.get(moved.slice, ()):
                 text = "; ".join(filter(None, (moved.text, moved.refusal)))
                 policy: Policy = "reassert" if moved.refusal is None else "respect"
                 change = ExternalChange(moved.slice, knob, UNLIMITED[knob], self._held(moved.slice, knob), policy, text)
-                changes.append(change if policy == "reassert" else self._external.respect(change))
-        return changes
+                (self._external.undone if policy == "reassert" else self._external.respect)(change)
+                count += 1
+        return count
 
     def _held(self, name: str, knob: KnobName) -> float:
         row, column = KNOB_FIELDS.index(knob), list(self._cpu).index(name)
         return float(self.actuator.receipt.applied.values[row, column, 0])
 
     def _renew(self, target: SliceTargets) -> None:
-        """The original settings of a slice that was made anew, where the supervisor can restore them."""
+        """Write the original settings of a slice that was made anew to the journal."""
         self._keeper.renew(target)
         if self._supervisor is not None:
             self._supervisor.follow()
 
     def _end(self) -> None:
-        """Everything is restored: end journal and supervisor."""
+        """End journal and supervisor, after everything was restored."""
         if self._housing is not None:
             self._housing.end()
         try:
             self._keeper.remove()
-        finally:  # it knows from memory, whatever becomes of the disk
+        finally:  # it sees the journal in memory
             if self._supervisor is not None:
                 self._supervisor.disarm_and_wait()
             self._keeper.close()
-
-    def _note(self, changes: Sequence[ExternalChange]) -> None:
-        for change in changes:
-            if change.policy == "respect":
-                self._standing[change.slice, change.knob] = _as_note(change)
-            else:
-                self._reasserted.append(_as_note(change))
-                if self._external.config.restore == "newest":
-                    found = self.actuator.found_cpu(change.slice)
-                    self._entry = self._later.call(partial(self._keeper.rebase, change.slice, found))
-        theirs = {(change.slice, change.knob) for change in self._external.standing}
-        self._standing = {key: note for key, note in self._standing.items() if key in theirs}
-        oldest_ns = time.time_ns() - 1e9 * self._external.config.window_s
-        while self._reasserted and self._reasserted[0]["time_ns"] < oldest_ns:
-            self._reasserted.popleft()
-
-    def _release(self, name: str, knob: KnobName) -> None:
-        self._entry = self._later.call(partial(self._keeper.release, name, knob))
-
-
-def _as_note(change: ExternalChange) -> dict[str, Any]:
-    return {name: None if value == math.inf else value for name, value in asdict(change).items()} | {
-        "time_ns": time.time_ns()
-    }

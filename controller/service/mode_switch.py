@@ -118,13 +118,8 @@ class ModeSwitch:
             if lease is not None:
                 lease.give_back()
 
-    def reclaim(self) -> None:
-        """An operator takes knobs back that another program has set; see `KnobLease`."""
-        if self._lease is not None:
-            self._lease.reclaim()
-
     def resume(self) -> None:
-        """Then in the kernel, between two ticks."""
+        """Take back knobs that another program has set, between two ticks."""
         if self._lease is not None:
             self._lease.resume()
 

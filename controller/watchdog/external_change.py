@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
     from slicepilot.controller.actuators.node import Deviation, NodeActuator
     from slicepilot.env.knobs import KnobName
 
+    from .keeper import JournalKeeper
+
 Policy = Literal["respect", "reassert"]
+REPORTED = 20
+"""Changes that were undone, the latest in a window, that are reported."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +29,9 @@ class ExternalChangeConfig:
     """What is done about a knob that another program has set.
 
     Attributes:
-        policy: ``respect`` leaves it to them until an operator resumes; ``reassert`` sets ours again, and respects
-            a program that insists.
-        most_reasserts: of one knob in a window; beyond, it is respected.
+        policy: ``respect`` keeps the other program's value until an operator resumes; ``reassert`` sets ours again,
+            and respects a program that insists.
+        most_reasserts: of one knob in a window; after that the change is respected.
         window_s: length of that window.
         restore: what CPU knobs that were reasserted are restored to: their ``first`` original settings, or the
             ``newest`` that another program has set.
@@ -45,10 +51,11 @@ class ExternalChange:
     Attributes:
         slice: its name.
         knob: which.
-        found: what another program has set, in the knob's unit (inf: none).
+        found: what another program has set, in the knob's unit (inf: no limit).
         ours: what held before.
-        policy: what was done: theirs respected, or ours reasserted.
-        text: both as the kernel has them, and why ours was not reasserted if it should have been.
+        policy: what was done: theirs respected, or ours set again.
+        text: both as the kernel has them, and why ours was not set again if it should have been.
+        time_ns: CLOCK_REALTIME.
     """
 
     slice: str
@@ -57,21 +64,25 @@ class ExternalChange:
     ours: float
     policy: Policy
     text: str
+    time_ns: int = field(default_factory=time.time_ns, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; null for no limit."""
+        return {name: None if value == math.inf else value for name, value in dataclasses.asdict(self).items()}
 
 
 class Reasserts:
-    """How often ours was set again, by what it is called; rationed as the configuration says."""
+    """Limits how often ours is set again, as the configuration says."""
 
     def __init__(self, config: ExternalChangeConfig) -> None:
         self._config = config
         self._times: dict[object, deque[int]] = {}
 
     def refusal(self, key: object, now_ns: int) -> str | None:
-        """Why ours is not set again, and theirs respected (nothing to say where that is the rule); None, and it counts
-        as done, where it is.
+        """Why ours is not set again (empty if the policy is to respect); None, and it is counted, if it is.
 
         Args:
-            key: what it is about.
+            key: what changed.
             now_ns: CLOCK_MONOTONIC.
         """
         if self._config.policy == "respect":
@@ -85,7 +96,7 @@ class Reasserts:
         return None
 
     def clear(self) -> None:
-        """An operator has spoken: count from nothing."""
+        """Start counting again."""
         self._times.clear()
 
 
@@ -95,41 +106,44 @@ class ExternalChangeWatch:
     Args:
         actuator: whose knobs.
         config: what is done.
-        release, reclaim: called for each knob that is respected, and for each that is taken back: the journal's
-            (`JournalKeeper`). They may write to disk; hand in something that returns at once where that would hurt.
+        keeper: the journal; what is respected is not restored.
+
+    Attributes:
+        reasserted: the latest changes that were undone.
     """
 
     def __init__(
-        self,
-        actuator: NodeActuator,
-        config: ExternalChangeConfig | None = None,
-        release: Callable[[str, KnobName], object] | None = None,
-        reclaim: Callable[[str, KnobName], object] | None = None,
+        self, actuator: NodeActuator, config: ExternalChangeConfig | None = None, keeper: JournalKeeper | None = None
     ) -> None:
-        self._actuator, self.config = actuator, config or ExternalChangeConfig()
-        self._release, self._reclaim = release, reclaim
-        self._reasserts = Reasserts(self.config)
+        self._actuator, self._config, self._keeper = actuator, config or ExternalChangeConfig(), keeper
+        self._reasserts = Reasserts(self._config)
         self._standing: dict[tuple[str, KnobName], ExternalChange] = {}
+        self.reasserted: deque[ExternalChange] = deque(maxlen=REPORTED)
 
     @property
     def standing(self) -> list[ExternalChange]:
         """Changes that are respected now."""
         return list(self._standing.values())
 
+    def report(self) -> list[dict[str, Any]]:
+        """All changes that are respected, and those of the last window that were undone, by time."""
+        oldest_ns = time.time_ns() - 1e9 * self._config.window_s
+        recent = [change for change in self.reasserted if change.time_ns >= oldest_ns]
+        return [change.to_json() for change in sorted([*self.standing, *recent], key=lambda change: change.time_ns)]
+
     def look(self, now_ns: int) -> list[ExternalChange]:
         """Read every knob back; call it between ticks, about once a second.
 
-        Some 15 us a slice. Knobs that are respected are read, so that receipts say what
-        they have now.
+        It takes some 15 us a slice. Knobs that are respected are read too, so that receipts have their present value.
 
         Args:
             now_ns: CLOCK_MONOTONIC.
 
         Returns:
-            What has changed since the last look and was not ours.
+            What another program has changed since the last look.
 
         Raises:
-            ActuatorError: a knob cannot be read.
+            ActuatorError: a knob cannot be read, or the journal cannot be written.
         """
         yielded = self._actuator.yielded
         for name, knob in list(self._standing):
@@ -144,41 +158,45 @@ class ExternalChangeWatch:
         return [self._act(deviation, now_ns) for deviation in self._actuator.deviations()]
 
     def resume(self) -> None:
-        """An operator takes all knobs back; their first original settings will be restored again.
+        """Take all knobs back for an operator; their first original settings will be restored again.
 
         Raises:
             ActuatorError: a knob cannot be set; it stays respected.
         """
         self._reasserts.clear()
+        self.reasserted.clear()
         for name, knob in list(self._standing):
-            if self._reclaim is not None:
-                self._reclaim(name, knob)
+            if self._keeper is not None:
+                self._keeper.reclaim(name, knob)
             self._actuator.reassert(name, knob)
             del self._standing[name, knob]
-
-    def _act(self, deviation: Deviation, now_ns: int) -> ExternalChange:
-        key: tuple[str, KnobName] = (deviation.slice, deviation.knob)
-        refusal = self._reassert(deviation, now_ns)
-        if refusal is None:
-            return ExternalChange(*key, deviation.found, deviation.ours, "reassert", deviation.text)
-        text = "; ".join(filter(None, (deviation.text, refusal)))
-        return self.respect(ExternalChange(*key, deviation.found, deviation.ours, "respect", text))
 
     def respect(self, change: ExternalChange) -> ExternalChange:
         """Leave a knob to the program that has changed it; raises ActuatorError."""
         key: tuple[str, KnobName] = (change.slice, change.knob)
         self._actuator.yield_knob(*key)
         self._standing[key] = change
-        if self._release is not None:
-            self._release(*key)
+        if self._keeper is not None:
+            self._keeper.release(*key)
         return change
 
-    def _reassert(self, deviation: Deviation, now_ns: int) -> str | None:
-        """Set ours again; why not, where that is not wanted, was done too often or does not go."""
-        refusal = self._reasserts.refusal((deviation.slice, deviation.knob), now_ns)
+    def undone(self, change: ExternalChange) -> ExternalChange:
+        """Note a change that was undone; raises ActuatorError."""
+        self.reasserted.append(change)
+        if self._config.restore == "newest" and self._keeper is not None:
+            self._keeper.rebase(change.slice, self._actuator.found_cpu(change.slice))
+        return change
+
+    def _act(self, deviation: Deviation, now_ns: int) -> ExternalChange:
+        """Set ours again, unless that is not wanted, was done too often or fails."""
+        key: tuple[str, KnobName] = (deviation.slice, deviation.knob)
+        refusal = self._reasserts.refusal(key, now_ns)
         if refusal is None:
             try:
-                self._actuator.reassert(deviation.slice, deviation.knob, newest=self.config.restore == "newest")
+                self._actuator.reassert(*key, newest=self._config.restore == "newest")
             except ActuatorError as error:
                 refusal = str(error)
-        return refusal
+            else:
+                return self.undone(ExternalChange(*key, deviation.found, deviation.ours, "reassert", deviation.text))
+        text = "; ".join(filter(None, (deviation.text, refusal)))
+        return self.respect(ExternalChange(*key, deviation.found, deviation.ours, "respect", text))

@@ -55,13 +55,13 @@ class SupervisorHandle:
         harden: bool = True,
         leave_groups: bool = False,
     ) -> None:
-        file, memory = keeper.file, keeper.memory
+        memory = keeper.memory
         self._keeper, self._starting = keeper, threading.Lock()
-        self._arguments = ["--state", str(file.descriptor), "--copy", str(file.copy), "--journal", file.name]
+        self._arguments = ["--state", str(keeper.state), "--journal", str(keeper.path)]
         self._arguments += ["--memory", str(memory.descriptor), "--ring", str(ring.absolute())]
         self._arguments += ["--hang-s", repr(hang_s), *([] if harden else ["--no-harden"])]
         self._arguments += ["--leave-groups"] if leave_groups else []
-        self._inherited = (file.descriptor, memory.descriptor, *lock_descriptors)
+        self._inherited = (memory.descriptor, *lock_descriptors)
         self._process: subprocess.Popen[bytes]
         self._channel: socket.socket
         self._maps: frozenset[tuple[str, int]]

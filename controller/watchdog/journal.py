@@ -1,8 +1,9 @@
 """The original settings, as a file: all that any process needs to restore them.
 
-One JSON document with its checksum: ``journal.json`` in a controller's state folder, replaced as a whole, and the same
-in memory (`journal_memory`) and in root's own folder (`journal_file`). Nothing beside the standard library and the
-actuators' plain files is imported here: the supervisor has to be small.
+One JSON document with its checksum, in a folder that only root can open and that is in memory (``/run``): original
+settings hold until the next boot, so no disk is needed. The supervisor has the same in memory of its own
+(`journal_memory`). Nothing but the standard library and the actuators' plain files is imported here, because the
+supervisor has to be small.
 """
 
 from __future__ import annotations
@@ -10,30 +11,45 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import time
 import types
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from slicepilot.controller.actuators.cilium.rate import FoundThrottle
 from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
 from slicepilot.controller.system.processes import start_ticks
 
+from .lock import private_folder
+
 VERSION = 5
-FILE = "journal.json"
+PREFIX = "journal-"
+
+
+def journal_path(state: Path) -> Path:
+    """Where the journal of a controller is, given its state folder; raises ActuatorError."""
+    digest = hashlib.sha256(os.fsencode(state.absolute())).hexdigest()[:16]
+    return private_folder() / f"{PREFIX}{digest}-{state.name}"
+
+
+def states_with_journal(root: Path) -> list[Path]:
+    """State folders in ``root`` that have a journal, even if the folder itself was removed; raises ActuatorError."""
+    names = [path.name.split("-", 2)[2] for path in private_folder().glob(f"{PREFIX}*-*")]
+    return [root / name for name in names if journal_path(root / name).exists()]
 
 
 @dataclass(frozen=True)
 class EgressOriginals:
-    """A device with its default root qdisc, which ours then replaces.
+    """A device with its default root qdisc, which our shaper then replaces.
 
     Attributes:
-        device: its name; ifindex: its number in the namespace, which stays when it is renamed.
-        netns: path of its network namespace as it was given; none is the controller's own.
-        netns_device, netns_inode: which namespace that was; paths may lead elsewhere later.
+        device: its name; ifindex: its number in the namespace, which a renamed device keeps.
+        netns: configured path of its network namespace; None is the controller's own.
+        netns_device, netns_inode: identify that namespace; the path may lead to another later.
     """
 
     device: str
@@ -48,9 +64,9 @@ class PodOriginals:
     """The group above a container's: as in `SliceOriginals`, and None for what stays as it is.
 
     Attributes:
-        cgroup, cgroup_inode: which.
-        quota_us, period_us: where its limit follows the container's.
-        weight: where it is moved in place of the container's.
+        cgroup, cgroup_inode: identify the group.
+        quota_us, period_us: its limit, where that follows the container's.
+        weight: its weight, where that is moved instead of the container's.
     """
 
     cgroup: str
@@ -66,13 +82,13 @@ class SliceOriginals:
 
     Attributes:
         name: of the slice.
-        cgroup: path of its group; none where its CPU time is left alone.
-        cgroup_inode: which group that was: one that was removed and made again has nothing of ours.
+        cgroup: path of its group; None where its CPU time is left alone.
+        cgroup_inode: identifies that group; a group that was removed and made again has none of our settings.
         quota_us, period_us: CFS bandwidth; a quota of -1 is none.
-        weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2); None: its pod's is moved.
+        weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2); None where its pod's is moved.
         threads: originals of threads that were reniced, oldest first.
-        egress: its device, or none; throttle: its entry in Cilium's map, where that is its egress rate instead.
-        pod: the group above, where that follows, or has the weight.
+        egress: its device, or None; throttle: its entry in Cilium's map, where that sets its egress rate instead.
+        pod: the group above, where that follows the container's limit, or has the weight.
     """
 
     name: str
@@ -92,7 +108,7 @@ class Journal:
     """All original settings, and the controller that read them.
 
     Attributes:
-        boot_id: of the boot in which they were read: after another boot nothing of ours is left.
+        boot_id: of the boot in which they were read; after another boot there is nothing to restore.
         pid, start_ticks: the controller (`slicepilot.controller.system.processes`).
         created_ns: CLOCK_REALTIME.
         slices: their original settings.
@@ -112,60 +128,56 @@ class Journal:
 
     @classmethod
     def of(cls, slices: tuple[SliceOriginals, ...], pid: int) -> Journal:
-        """Of settings that were just read by a process that lives."""
+        """A journal of settings that a running process has just read."""
         return cls(boot_id(), pid, start_ticks(pid) or 0, time.time_ns(), slices)
 
     @classmethod
     def load(cls, path: Path) -> Journal:
-        """Read and check a file.
-
-        Raises:
-            FileNotFoundError: there is none.
-            OSError: it cannot be read.
-            JournalError: it is broken; one line that names file, field and value.
-        """
+        """Read and check a file; raises OSError, or JournalError for a damaged file."""
         return cls.parse(path.read_bytes(), str(path))
 
     @classmethod
     def parse(cls, data: bytes, where: str) -> Journal:
         """The inverse of `dump`; raises JournalError, whose message begins with ``where``."""
-        accepted = "what a controller has written"
         try:
             raw: Any = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise JournalError(f"{where}: not a journal ({error}); accepted: {accepted}") from None
-        if not isinstance(raw, dict) or raw.keys() != {"version", "sha256", "journal"}:
-            raise JournalError(f"{where}: not a journal; accepted: {accepted}")
-        if raw["version"] != VERSION:
-            raise JournalError(f"{where}: version = {raw['version']!r:.60}; accepted: {VERSION}")
-        if raw["sha256"] != checksum(raw["journal"]):
-            raise JournalError(f"{where}: changed since it was written (its checksum is another); accepted: {accepted}")
-        return as_value(cls, raw["journal"], where)
+            version, sha256, journal = (raw[key] for key in ("version", "sha256", "journal"))
+        except (ValueError, RecursionError, KeyError, TypeError, IndexError) as error:
+            raise JournalError(f"{where}: not a journal ({error})") from None
+        if version != VERSION:
+            raise JournalError(f"{where}: version = {version!r:.60}; expected {VERSION}")
+        if sha256 != checksum(journal):
+            raise JournalError(f"{where}: changed since it was written (wrong checksum)")
+        try:
+            value: Journal = _convert(cls, journal)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise JournalError(f"{where}: not the fields of a journal ({error!s:.100})") from None
+        return value
 
     def dump(self) -> bytes:
-        """As it is written."""
+        """The bytes of the file."""
         plain = json.loads(json.dumps(dataclasses.asdict(self)))
         return json.dumps({"version": VERSION, "sha256": checksum(plain), "journal": plain}, indent=1).encode()
 
     @property
     def of_this_boot(self) -> bool:
-        """Whether the machine has not been started anew since."""
+        """Whether the machine has not rebooted since."""
         return self.boot_id == boot_id()
 
     @property
     def alive(self) -> bool:
-        """Whether the controller that has written it lives."""
+        """Whether the controller that has written it runs."""
         return self.of_this_boot and start_ticks(self.pid) == self.start_ticks
 
     def with_slice(self, original: SliceOriginals) -> Journal:
-        """With one slice's entry added, or replaced."""
+        """A copy with the entry of one slice added or replaced."""
         others = tuple(entry for entry in self.slices if entry.name != original.name)
         return dataclasses.replace(self, slices=(*others, original))
 
     def with_cpu(
         self, name: str, quota: tuple[int, int] | None, pod_quota: tuple[int, int] | None, weight: int | None
     ) -> Journal:
-        """With other CPU knobs of one slice, in microseconds of quota and period; None for those that stay."""
+        """A copy with other CPU settings of one slice: quota and period in microseconds; None keeps a setting."""
         [entry] = [each for each in self.slices if each.name == name]
         pod = entry.pod
         if pod is not None:
@@ -182,7 +194,7 @@ class Journal:
         )
 
     def with_threads(self, name: str, threads: tuple[ThreadOriginal, ...]) -> Journal:
-        """With originals of one slice's threads added; raises KeyError for an unknown slice."""
+        """A copy with original nice values of threads added to one slice; raises KeyError for an unknown slice."""
         for entry in self.slices:
             if entry.name == name:
                 return self.with_slice(dataclasses.replace(entry, threads=(*entry.threads, *threads)))
@@ -190,59 +202,34 @@ class Journal:
 
 
 def checksum(plain: Any) -> str:
-    """Of a journal's plain values, however they are written."""
+    """SHA-256 of a journal's values, independent of their formatting."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def boot_id() -> str:
-    """Of the running system (random(4))."""
+    """Identifies the current boot (random(4))."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-T = TypeVar("T")
-
-
 class JournalError(ValueError):
-    """A journal that cannot be read: the message is one line that names the file, the field and what is accepted."""
+    """A journal that cannot be read: a message of one line that begins with the file."""
 
 
-def as_value(kind: type[T], raw: Any, where: str) -> T:
-    """``raw`` as a dataclass of str, int, bool, tuples, None and such dataclasses; raises JournalError."""
-    value = _convert(kind, raw, f"{where}: ")
-    assert isinstance(value, kind)
-    return value
+def _convert(kind: Any, raw: Any) -> Any:
+    """Plain values as a dataclass of str, int, bool, tuples, None and such dataclasses.
 
-
-def _convert(kind: Any, raw: Any, where: str) -> Any:
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: fields or types that do not fit.
+    """
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is types.UnionType:  # X | None
-        return None if raw is None else _convert(arguments[0], raw, where)
+        return None if raw is None else _convert(arguments[0], raw)
     if origin is tuple:
-        return _tuple(arguments, raw, where)
+        kinds = [arguments[0]] * len(raw) if arguments[-1] is ... else arguments
+        return tuple(_convert(item_kind, item) for item_kind, item in zip(kinds, raw, strict=True))
     if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, raw, where)
-    if type(raw) is not kind:  # not isinstance: True is no number
-        raise JournalError(f"{where.rstrip('.: ')} = {raw!r:.60}; accepted: {kind.__name__}")
+        hints = typing.get_type_hints(kind)
+        return kind(**{name: _convert(hints[name], value) for name, value in raw.items()})
+    if type(raw) is not kind:  # not isinstance: True is not a number
+        raise TypeError(f"{raw!r:.60}: expected {kind.__name__}")
     return raw
-
-
-def _tuple(arguments: tuple[Any, ...], raw: Any, where: str) -> tuple[Any, ...]:
-    lengths = "any length" if arguments[-1] is ... else f"{len(arguments)} entries"
-    if not isinstance(raw, list) or (arguments[-1] is not ... and len(raw) != len(arguments)):
-        raise JournalError(f"{where.rstrip('.: ')} = {raw!r:.60}; accepted: a list of {lengths}")
-    kinds = [arguments[0]] * len(raw) if arguments[-1] is ... else arguments
-    return tuple(
-        _convert(kind, item, f"{where}{index}.") for index, (kind, item) in enumerate(zip(kinds, raw, strict=True))
-    )
-
-
-def _dataclass(kind: Any, raw: Any, where: str) -> Any:
-    fields = {field.name: field for field in dataclasses.fields(kind)}
-    if not isinstance(raw, dict):
-        raise JournalError(f"{where.rstrip('.: ')} = {raw!r:.60}; accepted: an object with {', '.join(fields)}")
-    wrong = sorted(raw.keys() ^ fields.keys())
-    if wrong:
-        state = "unknown" if wrong[0] in raw else "missing"
-        raise JournalError(f"{where}{wrong[0]}: {state}; accepted: {', '.join(fields)}")
-    hints = typing.get_type_hints(kind)
-    return kind(**{name: _convert(hints[name], raw[name], f"{where}{name}.") for name in fields})

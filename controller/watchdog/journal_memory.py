@@ -1,9 +1,8 @@
-"""The journal as controller and supervisor share it: in memory that outlives the controller and that no path leads to.
+"""The journal in memory that controller and supervisor share, which outlives the controller and has no path.
 
 A memfd (memfd_create(2)) with two slots that are written in turns: a number, the length, a checksum, the bytes. The
-newest whole one counts, so that a controller that is killed amid writing leaves the one before. No bytes stand for a
-journal that is not needed any more: everything was put back. Disks may be full, read-only or unmounted meanwhile, and
-files removed or changed.
+newest complete slot counts, so that a controller that is killed while it writes leaves the previous journal. An empty
+journal means that everything was restored. Files may be removed or changed meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import os
 import struct
 
 SLOT_BYTES = 8 << 20
-"""Room for 64 slices with some hundred threads each, tenfold; pages that are not written take no memory."""
+"""Ten times what 64 slices with a hundred threads each need; unwritten pages take no memory."""
 _HEAD = struct.Struct("<QQ32s")  # number, length, SHA-256 of number, length and bytes
 
 
@@ -26,31 +25,31 @@ class JournalMemory:
 
     @classmethod
     def create(cls) -> JournalMemory:
-        """A new one, without a journal; raises OSError."""
+        """New memory without a journal; raises OSError."""
         descriptor = os.memfd_create("slicepilot-journal", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, 2 * SLOT_BYTES)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return cls(descriptor)
 
     def write(self, data: bytes) -> None:
-        """Replace what is there; raises ValueError for more than there is room for, OSError without memory."""
+        """Replace the journal; raises ValueError if it is too large, OSError without memory."""
         if len(data) > SLOT_BYTES - _HEAD.size:
-            raise ValueError(f"journal: {len(data)} bytes; accepted: {SLOT_BYTES - _HEAD.size} at most")
+            raise ValueError(f"journal: {len(data)} bytes; expected at most {SLOT_BYTES - _HEAD.size}")
         number = max((slot[0] for slot in self._slots()), default=0) + 1
         at = number % 2 * SLOT_BYTES
         os.pwrite(self.descriptor, data, at + _HEAD.size)
         os.pwrite(self.descriptor, _head(number, data), at)
 
     def read(self) -> bytes:
-        """The newest; empty where nothing is left to put back, or nothing was ever written."""
+        """The newest journal; empty if there is nothing to restore, or nothing was written yet."""
         return max(self._slots(), default=(0, b""))[1]
 
     def close(self) -> None:
-        """Release it; the other process still has it."""
+        """Release it; the other process keeps its descriptor."""
         os.close(self.descriptor)
 
     def _slots(self) -> list[tuple[int, bytes]]:
-        """Number and bytes of each that is whole."""
+        """Number and bytes of each complete slot."""
         whole = []
         for at in (0, SLOT_BYTES):
             head = os.pread(self.descriptor, _HEAD.size, at)

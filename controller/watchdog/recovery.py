@@ -6,9 +6,9 @@ from pathlib import Path
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.data.files import remove_file
 
-from .journal import FILE, JournalError
-from .journal_file import discard, find
+from .journal import Journal, JournalError, journal_path
 from .restore import RestoreReport, restore
 
 
@@ -22,37 +22,32 @@ def recover(state: Path) -> str | None:
         What was done, for the log; None if there was nothing to do.
 
     Raises:
-        ConfigError: the journal's controller lives, or the journal is broken (it says how to go on).
-        ActuatorError: something could not be put back; the journal is kept.
+        ConfigError: the journal's controller runs, or the journal is damaged.
+        ActuatorError: something could not be restored; the journal is kept.
     """
-    report = put_back(state)
+    report = restore_left(state)
     if report is None:
         return None
-    text = f"{state / FILE}: left by a controller that has died: {report}"
+    text = f"{journal_path(state)}: left by a controller that has died: {report}"
     if report.failed:
         raise ActuatorError(text)
     return text
 
 
-def put_back(state: Path) -> RestoreReport | None:
-    """The same; returns the report, and only says there what could not be put back."""
-    path = state / FILE
+def restore_left(state: Path) -> RestoreReport | None:
+    """As `recover`, but return a report that lists what could not be restored."""
+    path = journal_path(state)
     try:
-        left = find(state)
+        journal = Journal.load(path)
+    except FileNotFoundError:
+        return None
     except JournalError as error:
         raise ConfigError(f"{error}; restore the slices by hand, then remove it") from None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; accepted: a journal that can be read") from error
-    journal = left.journal
-    if journal is None:
-        return RestoreReport(notes=list(left.notes)) if left.notes else None
+        raise ConfigError(f"{path}: {error.strerror}; expected a readable journal") from error
     if journal.alive:
-        raise ConfigError(f"{path}: its controller, process {journal.pid}, is running; accepted: one that has ended")
+        raise ConfigError(f"{path}: its controller, process {journal.pid}, is running; stop it first")
     report = restore(journal)
-    report.notes += left.notes
     if not report.failed:
-        try:
-            discard(state)
-        except OSError as error:
-            report.notes.append(f"{path}: {error.strerror}: it stays, out of date")
+        remove_file(path)
     return report

@@ -96,7 +96,7 @@ def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = Non
             work.pod_limit(original, until_s)
         work.moves(journal)
     else:
-        report.gone.append("everything: the machine was started anew")
+        report.gone.append("everything: the machine has rebooted")
     report.took_s = time.perf_counter() - start
     return report
 

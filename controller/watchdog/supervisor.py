@@ -5,8 +5,8 @@ is no new beat in the tick ring for as long as this process itself has been runn
 wakes up later must not write, and everything is restored. It says that it has restored everything itself, which an
 empty journal proves: nothing is left to do.
 
-The journal is the one in memory that both share (`journal_memory`): disks fail, and files are removed and changed. The
-one on disk is for the next start after both have died.
+It restores from the journal in memory that both share (`journal_memory`), since files may be removed or changed. The
+file is for the next start after both have died.
 
 It ignores SIGINT, SIGTERM, SIGHUP and SIGQUIT, which a service manager sends to all processes of a service: as long as
 the controller lives it has to stay, and after that it ends by itself.
@@ -31,10 +31,9 @@ from typing import Any, Literal
 from slicepilot.controller.actuators.cilium.throttle import OpenMaps
 from slicepilot.controller.record.header import Pulse
 from slicepilot.controller.system.confinement import OFF, confine_supervisor
-from slicepilot.data.files import PRIVATE, replace_file
+from slicepilot.data.files import PRIVATE, remove_file, replace_file
 
 from .journal import Journal
-from .journal_file import JournalFile
 from .journal_memory import JournalMemory
 from .readiness import be_ready, leave_groups
 from .restore import RestoreReport, restore
@@ -94,7 +93,8 @@ def main() -> int:
     channel = socket.socket(fileno=arguments.channel)
     try:
         supervisor = Supervisor(
-            JournalFile.inherited(arguments.state, arguments.copy, arguments.journal),
+            arguments.state,
+            arguments.journal,
             JournalMemory(arguments.memory),
             arguments.ring,
             arguments.pid,
@@ -118,7 +118,8 @@ class Supervisor:
     """Watches one controller.
 
     Args:
-        file: the journal on disk; memory: the one that counts.
+        state: folder in which it reports what it has restored.
+        path: of the journal, removed when everything was restored; memory: the journal from which it restores.
         ring: the tick ring with the controller's beats.
         pid: of the controller, which has started this process.
         sentinel: id of a thread of the controller that does nothing and is not its first.
@@ -134,7 +135,8 @@ class Supervisor:
 
     def __init__(
         self,
-        file: JournalFile,
+        state: Path,
+        path: Path,
         memory: JournalMemory,
         ring: Path,
         pid: int,
@@ -142,10 +144,10 @@ class Supervisor:
         hang_s: float,
         channel: socket.socket,
     ) -> None:
-        self._file, self._memory = file, memory
+        self._state, self._path, self._memory = state, path, memory
         self._pid, self._hang_s, self._channel = pid, hang_s, channel
         self._links: list[int] = []
-        self._journal = Journal.parse(memory.read(), file.name)
+        self._journal = Journal.parse(memory.read(), str(path))
         self._pulse = Pulse(ring)
         self._process = os.pidfd_open(pid)
         self._sentinel = _thread(sentinel, self._process)
@@ -197,9 +199,9 @@ class Supervisor:
         if report.failed:
             return 1
         try:
-            self._file.remove()
+            remove_file(self._path)
         except OSError as error:
-            _log(f"{self._file.name}: {error.strerror}: it stays, out of date")
+            _log(f"{self._path}: remove the journal: {error.strerror}")
         return 0
 
     def _disarmed(self, poller: select.poll) -> bool:
@@ -227,19 +229,19 @@ class Supervisor:
         data = self._memory.read()
         if not data:
             return None
-        report = restore(Journal.parse(data, self._file.name), maps=self.maps)
+        report = restore(Journal.parse(data, str(self._path)), maps=self.maps)
         finished_ns = time.monotonic_ns()
         if not self._reported or report.restored:
             try:
                 self._write_report(cause, report, finished_ns)
             except OSError as error:
-                _log(f"{self._file.name}: what was restored cannot be written beside it: {error.strerror}")
+                _log(f"{self._state}: write what was restored: {error.strerror}")
             _log(f"controller {self._pid} {cause}: {report}")
         self._reported = True
         return report
 
     def _write_report(self, cause: Cause, report: RestoreReport, finished_ns: int) -> None:
-        """What was done, beside the journal. Times are CLOCK_MONOTONIC."""
+        """Write what was done to the state folder. Times are CLOCK_MONOTONIC."""
         document = {
             "cause": cause,
             "pid": self._pid,
@@ -248,7 +250,7 @@ class Supervisor:
             "finished_ns": finished_ns,
             **asdict(report),
         }
-        replace_file(self._file.path.with_name(RESTORED_FILE), json.dumps(document, indent=1).encode(), PRIVATE)
+        replace_file(self._state / RESTORED_FILE, json.dumps(document, indent=1).encode(), PRIVATE)
 
 
 def _thread(thread: int, process: int) -> int:
@@ -270,9 +272,8 @@ def _log(line: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="slicepilot.controller.watchdog.supervisor", allow_abbrev=False)
-    parser.add_argument("--state", type=int, required=True, help="descriptor of the folder of the journal")
-    parser.add_argument("--copy", type=Path, required=True, help="its second copy")
-    parser.add_argument("--journal", required=True, help="what it is called in messages")
+    parser.add_argument("--state", type=Path, required=True, help="folder for the report")
+    parser.add_argument("--journal", type=Path, required=True, help="file of the journal")
     parser.add_argument("--memory", type=int, required=True, help="descriptor of the journal in memory")
     parser.add_argument("--ring", type=Path, required=True)
     parser.add_argument("--pid", type=int, required=True)

@@ -13,7 +13,7 @@ from slicepilot.cluster.plan.allowance import Admission, Allowance
 from slicepilot.cluster.plan.plan import MOST_SETS, Planner, SetPlan
 from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.status.report import report
-from slicepilot.controller.watchdog.journal import FILE
+from slicepilot.controller.watchdog.journal import journal_path
 
 from .documents import pod_document, set_document, slice_document
 
@@ -94,7 +94,7 @@ def test_files_of_loops_that_have_gone_go_by_and_by(roots: tuple[Path, Path], tm
         if name != "mine":  # that of a controller which is no SliceSet's
             left.mark(name)
             os.utime(roots[1] / ".sliceset-loops" / name, ns=(number, number))
-    (roots[1] / names[0] / FILE).touch()  # its knobs are still to be put back
+    journal_path(roots[1] / names[0]).touch()  # its knobs are still to be restored
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").touch()
@@ -109,7 +109,7 @@ def test_files_of_loops_that_have_gone_go_by_and_by(roots: tuple[Path, Path], tm
     }
     assert (outside / "precious").exists()
     assert sorted(path.name for path in folder.iterdir()) == [f"{name}.node.yaml" for name in (names[2], "mine")]
-    (roots[1] / names[0] / FILE).unlink()
+    journal_path(roots[1] / names[0]).unlink()
     assert left.tidy(set(), EVERY_S / 2) == []
     assert (roots[0] / names[0]).exists(), "it looks once a minute"
     assert left.tidy(set(), EVERY_S) == []

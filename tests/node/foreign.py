@@ -15,7 +15,7 @@ import yaml
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.processes import start_ticks
-from slicepilot.controller.watchdog.journal import FILE
+from slicepilot.controller.watchdog.journal import states_with_journal
 from slicepilot.controller.watchdog.supervisor import RESTORED_FILE
 from slicepilot.testbed.lifecycle.processes import ProcessId, bin_folder
 
@@ -184,15 +184,15 @@ def restored_ms(pid: int, state: Path) -> float:
 
     Args:
         pid: of a controller that acts.
-        state: folder below which its journal lies.
+        state: folder with its state folder.
     """
-    [journal] = state.rglob(FILE)
+    [folder] = states_with_journal(state)
     killed_ns = time.monotonic_ns()
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10.0
-    while journal.exists():
+    while states_with_journal(state):
         assert time.monotonic() < deadline, "not restored"
         time.sleep(0.001)
-    document: dict[str, Any] = json.loads(journal.with_name(RESTORED_FILE).read_text())
+    document: dict[str, Any] = json.loads((folder / RESTORED_FILE).read_text())
     assert (document["cause"], document["failed"]) == ("died", []), document
     return 1e-6 * (document["finished_ns"] - killed_ns)

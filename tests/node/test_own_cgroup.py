@@ -21,6 +21,7 @@ import yaml
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.cgroup_paths import below
 from slicepilot.controller.system.own_groups import PREFIX, group_of
+from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import CPU_LIMIT, Knobs
 from slicepilot.node.find.discover import discover
@@ -367,7 +368,7 @@ def test_a_group_of_its_name_that_somebody_else_has_made_is_left_alone(
         assert "is there already and not this controller's" in line
         assert theirs.is_dir()
     assert same_threads(before, memberships(foreign))
-    assert not (tmp_path / "state" / foreign.prefix / "journal.json").exists()
+    assert not journal_path(tmp_path / "state" / foreign.prefix).exists()
 
 
 def test_discover_proposes_it(foreign: Foreign) -> None:

@@ -24,6 +24,7 @@ from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.service.control_client import ControlClient, ControlError
 from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.controller.service.serve import serve
+from slicepilot.controller.watchdog.journal import journal_path
 
 from ..loop.scripted import SLICES, Asks, Readings, found, knobs
 
@@ -98,7 +99,7 @@ def test_orders_reach_the_loop_and_what_it_moves_comes_back(controller: Running)
     assert controller.ask(command="status")["status"]["mode"] == "shadow"
     answer = controller.ask(command="mode", mode="live")
     assert (answer["mode"], answer["slices"]) == ("live", list(SLICES.names))
-    journal = controller.folder / "state" / "edge" / "journal.json"
+    journal = journal_path(controller.folder / "state" / "edge")
     assert journal.exists()
     assert controller.ask(command="safe")["ordered_safe"]
     assert controller.ask(command="pause")["paused"]

@@ -93,11 +93,11 @@ def test_what_only_we_set_is_not_foreign(groups: list[Path], node: NodeActuator,
         assert watch.look(0) == []
 
 
-def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(node: NodeActuator, group: Group) -> None:
-    told: list[tuple[str, str, str]] = []
-    watch = ExternalChangeWatch(
-        node, None, lambda *key: told.append(("release", *key)), lambda *key: told.append(("reclaim", *key))
-    )
+def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(
+    node: NodeActuator, groups: list[Path], group: Group, tmp_path: Path
+) -> None:
+    keeper = JournalKeeper(tmp_path, [SliceTargets("a", groups[0])])
+    watch = ExternalChangeWatch(node, keeper=keeper)
     found = -1, 100_000
     node.apply(knobs(500.0, 3))
     group.bandwidth = 30_000, 100_000
@@ -121,11 +121,11 @@ def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(node: N
     assert watch.look(SECOND_NS) == [], "theirs already"
     assert node.receipt.applied.cpu_limit_mcpu.item() == math.inf
     assert [one.knob for one in watch.standing] == ["cpu_limit_mcpu"]
-    assert told == [("release", "a", "cpu_limit_mcpu")]
+    assert keeper.journal.released == (("a", "cpu_limit_mcpu"),)
 
     watch.resume()
     assert (watch.standing, group.bandwidth) == ([], (-1, 10_000))
-    assert told[1:] == [("reclaim", "a", "cpu_limit_mcpu")]
+    assert keeper.journal.released == ()
     assert node.apply(knobs(700.0, 5)).applied.cpu_limit_mcpu.item() == 700.0
     assert watch.look(2 * SECOND_NS) == []
     node.restore()
@@ -148,7 +148,7 @@ def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
     for ended in (False, True):
         keeper = JournalKeeper(tmp_path, targets)
         node = NodeActuator(targets, QuotaConfig(period_us=10_000))
-        watch = ExternalChangeWatch(node, None, keeper.release, keeper.reclaim)
+        watch = ExternalChangeWatch(node, keeper=keeper)
         node.apply(knobs(500.0, -7))
         group.weight = 333
         assert [(one.knob, one.ours) for one in watch.look(0)] == [("nice", -7)]
@@ -260,7 +260,7 @@ def test_a_slice_that_was_made_anew_is_ours_again(groups: list[Path], tmp_path: 
     targets = [SliceTargets("a", groups[0])]
     keeper = JournalKeeper(tmp_path, targets)
     with NodeActuator(targets, remember=keeper.remember, renew=keeper.renew) as node:
-        watch = ExternalChangeWatch(node, None, keeper.release)
+        watch = ExternalChangeWatch(node, keeper=keeper)
         with contextlib.closing(Group(groups[0])) as group:
             group.bandwidth = 30_000, 100_000
         assert len(watch.look(0)) == len(watch.standing) == len(keeper.journal.released) == 1

@@ -32,7 +32,8 @@ from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.controller.system.processes import start_ticks
 from slicepilot.controller.system.realtime import on_time
-from slicepilot.controller.watchdog.journal import FILE, Journal
+from slicepilot.controller.watchdog import lock
+from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
@@ -200,7 +201,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 10.0) -> float:
 
 def restored(state: Path) -> dict[str, Any]:
     """What the supervisor has written about it."""
-    wait_for(lambda: not (state / FILE).exists())
+    wait_for(lambda: not journal_path(state).exists())
     return json.loads((state / "restored.json").read_text())
 
 
@@ -386,7 +387,7 @@ def test_the_command_restores_what_two_killed_processes_have_left(
     assert (report["name"], len(report["restored"]), report["failed"], done.exit_code) == ("one", 20, [], 0)
     assert kernel.read() == found
     assert "nothing to restore" in command("--state", tmp_path, "--name", "one").stdout
-    with pytest.raises(ConfigError, match=r"state = .*none'; accepted: a folder"):
+    with pytest.raises(ConfigError, match=r"state = .*none'; expected a directory"):
         raise command("--state", tmp_path / "none").exception or AssertionError
 
 
@@ -396,7 +397,7 @@ def test_a_good_end_needs_no_supervisor_and_leaves_nothing(node: BenchNode, kern
         (tmp_path / "stop").touch()
         assert one.process.wait(10) == 0
         assert kernel.read() == found
-    assert not (tmp_path / FILE).exists()
+    assert not journal_path(tmp_path).exists()
     assert not (tmp_path / "restored.json").exists()
 
 
@@ -417,34 +418,32 @@ def test_a_second_controller_is_refused_as_long_as_the_first_or_its_supervisor_l
             pass
 
 
-def test_a_journal_of_another_boot_is_put_aside(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
+def test_a_journal_of_another_boot_is_removed(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
     keeper = JournalKeeper(tmp_path, node.targets)
+    with pytest.raises(ConfigError, match=f"its controller, process {os.getpid()}, is running"):
+        recover(tmp_path)
     other = dataclasses.replace(keeper.journal, boot_id="00000000-0000-4000-8000-000000000000")
-    keeper.file.save(other)
+    keeper.path.write_bytes(other.dump())
     before = kernel.read()
-    assert "the machine was started anew" in str(recover(tmp_path))
+    assert "the machine has rebooted" in str(recover(tmp_path))
     assert kernel.read() == before
     assert recover(tmp_path) is None
 
 
-def test_a_journal_of_a_controller_that_lives_is_refused(node: BenchNode, tmp_path: Path) -> None:
-    keeper = JournalKeeper(tmp_path, node.targets)
-    with pytest.raises(ConfigError, match=f"its controller, process {os.getpid()}, is running"):
-        recover(tmp_path)
-    assert Journal.load(keeper.file.path).alive
-
-
-def test_without_room_for_the_journal_nothing_is_written(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
+def test_without_room_for_the_journal_nothing_is_written(
+    node: BenchNode, kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     small = tmp_path / "small"
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", str(small)], check=True)
+    monkeypatch.setattr(lock, "FOR_ROOT", small)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k,mode=700", "none", str(small)], check=True)
     try:
         with contextlib.suppress(OSError), (small / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(4096))
         before = kernel.read()
-        with pytest.raises(ActuatorError, match=r"journal.json: write the journal: No space left .*\(ENOSPC\)"):
-            JournalKeeper(small, node.targets)
+        with pytest.raises(ActuatorError, match=r"write the journal: No space left .*\(ENOSPC\)"):
+            JournalKeeper(tmp_path / "state", node.targets)
         assert [path.name for path in small.iterdir()] == ["filler"]
         assert kernel.read() == before
     finally:

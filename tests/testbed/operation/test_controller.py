@@ -18,6 +18,7 @@ import yaml
 
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.testbed.backend.backend import targets_of
 from slicepilot.testbed.bench.rig import KNOB_FILES, READY_S, Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
@@ -101,7 +102,7 @@ def open_flags(pid: int, rig: Rig) -> dict[str, int]:
 
 
 def journalled(rig: Rig) -> bool:
-    return (rig.state_folder / "journal.json").exists()
+    return journal_path(rig.state_folder).exists()
 
 
 def supervisors(controller: Controller) -> list[int]:

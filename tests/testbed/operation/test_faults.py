@@ -26,6 +26,7 @@ from slicepilot.controller.loop.live_backend import TelemetrySource
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.record.ring_reader import TickReader
+from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.testbed.backend.backend import TestbedBackend
@@ -113,9 +114,9 @@ def test_sigkill_of_the_controller(rig: Rig) -> None:
     live(rig)
     assert rig.restored_after_s(found, lambda: faults.kill_controller(rig)) < RESTORE_S
     deadline = time.monotonic() + 5.0
-    while (rig.state_folder / "journal.json").exists() and time.monotonic() < deadline:
+    while journal_path(rig.state_folder).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not (rig.state_folder / "journal.json").exists(), "it goes when nothing of the process is left"
+    assert not journal_path(rig.state_folder).exists(), "it goes when nothing of the process is left"
 
 
 @pytest.mark.realtime
@@ -136,7 +137,7 @@ def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
     faults.kill_both(rig)
     time.sleep(0.2)
     assert rig.knobs.read() != found, "nobody was left who could"
-    assert (rig.state_folder / "journal.json").exists()
+    assert journal_path(rig.state_folder).exists()
     rig.stop()
     controller = rig.start("live", agent="no-control")
     controller.wait_for(lambda: rig.knobs.files()["slice1/" + WEIGHT] == found["slice1/" + WEIGHT], "found again")

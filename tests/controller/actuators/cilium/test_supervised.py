@@ -16,6 +16,7 @@ import pytest
 
 from slicepilot.controller.actuators.cilium.layout import entry_of
 from slicepilot.controller.system.confinement import without_seccomp
+from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.controller.watchdog.recovery import recover
 
 from .machine import DIRECTION, ENDPOINT, Agent, Pod, map_of, typed_map, untyped_map, value_of
@@ -141,7 +142,7 @@ def until(agent: Agent, value: bytes, seconds: float = 5) -> float:
 
 def restored(state: Path) -> dict[str, Any]:
     deadline = time.monotonic() + 5
-    while not (state / "restored.json").exists() or (state / "journal.json").exists():
+    while not (state / "restored.json").exists() or journal_path(state).exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     return json.loads((state / "restored.json").read_text())
