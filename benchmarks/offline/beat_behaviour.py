@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="name, file or folder of episodes")
     parser.add_argument("--behaviours", default="*", help="whose episodes count, comma-separated; * matches any part")
-    parser.add_argument("--algorithms", default="bc,td3-bc,cql,iql", help="names or files of configurations")
+    parser.add_argument("--algorithms", default="bc,td3-bc,iql", help="names or files of configurations")
     parser.add_argument("--train-seeds", type=int, default=1, help="policies of each algorithm")
     parser.add_argument("--hold-s", type=float, help="longest step, 0 for single periods; else the configuration's")
     parser.add_argument("--updates", type=int, help="of each training, else the configuration's")

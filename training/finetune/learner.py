@@ -62,7 +62,7 @@ def offline_config_of(checkpoint: Checkpoint) -> OfflineConfig:
         return OfflineConfig.of(checkpoint.config["offline"], "checkpoint: config")
     algorithm = checkpoint.config.get("algorithm")
     if not is_offline(checkpoint) or algorithm == "bc":
-        raise ConfigError(f"finetune: a run of {algorithm!r}: expected one of train --offline by td3-bc, cql, iql")
+        raise ConfigError(f"finetune: a run of {algorithm!r}: expected one of train --offline by td3-bc or iql")
     return OfflineConfig.of(checkpoint.config, "checkpoint: config")
 
 

@@ -18,7 +18,6 @@ from typing import Annotated, Literal
 import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
-from torch.nn import functional
 
 from slicepilot.agents.learned.deep_sets import (
     LEAST_ABOVE,
@@ -135,31 +134,14 @@ class SliceEncoder(nn.Module):
         self.attention = Attention(width, config.attention_heads) if config.attention_heads else None
 
     def forward(self, rows: Tensor, mask: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """``mask`` (B, S, 1). Features are not negative, so that zeros of absent slices do not move the maximum.
-
-        ``more`` (M * B, S, columns) may hold M tables for each of the B, such as several actions in one state: what the
-        rows make of the first layer is computed once for them, and the results are (M * B, ...).
-        """
-        if more is None:
-            hidden = self.rows(rows) * mask
-        else:
-            rows, mask, hidden = self._with(rows, mask, more)
+        """``mask`` (B, S, 1), ``more`` (B, S, columns). Features are not negative, so that zeros of absent slices do
+        not move the maximum."""
+        hidden = self.rows(rows if more is None else torch.cat([rows, more], -1)) * mask
         if self.attention is not None:
             hidden = self.attention(hidden, mask)
         mean = hidden.sum(1) / mask.sum(1).clamp(min=1.0)
         sums = rows[..., NUM_FEATURES : NUM_FEATURES + NUM_SHARES].sum(1).clamp(max=MAX_SHARE)
         return hidden, torch.cat([mean, hidden.amax(1), sums], -1)
-
-    def _with(self, rows: Tensor, mask: Tensor, more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        first, *rest = self.rows
-        assert isinstance(first, nn.Linear)
-        own, other = torch.split(first.weight, [NUM_INPUTS, first.in_features - NUM_INPUTS], 1)
-        repeats = len(more) // len(rows)
-        hidden = functional.linear(rows, own, first.bias).repeat(repeats, 1, 1) + functional.linear(more, other)
-        for layer in rest:
-            hidden = layer(hidden)
-        rows, mask = rows.repeat(repeats, 1, 1), mask.repeat(repeats, 1, 1)
-        return rows, mask, hidden * mask
 
 
 class SliceHead(nn.Module):

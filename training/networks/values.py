@@ -39,7 +39,7 @@ class PooledCritics(nn.Module):
         self.heads = nn.ModuleList(value_head(network.width) for _ in range(critics))
 
     def forward(self, rows: Tensor, actions: Tensor) -> Tensor:
-        """Values (critics, M * B) of actions (M * B, S, 3): M of them for each of B rows (B, S, D + 16)."""
+        """Values (critics, B) of actions (B, S, 3) in rows (B, S, D + 16)."""
         return pooled_values(self.encoders, self.heads, rows, actions)
 
 

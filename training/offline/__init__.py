@@ -1,1 +1,1 @@
-"""Offline learning in PyTorch: behaviour cloning, TD3+BC, CQL and IQL."""
+"""Offline learning in PyTorch: behaviour cloning, TD3+BC and IQL."""

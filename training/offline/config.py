@@ -14,11 +14,10 @@ from slicepilot.training.networks.slice_network import NetworkConfig
 from slicepilot.training.online.config import Count, NonNegative, Positive
 
 from .behaviour_cloning import BehaviourCloningConfig
-from .cql import CqlConfig
 from .iql import IqlConfig
 from .td3_bc import Td3BcConfig
 
-OfflineAlgorithm = Literal["bc", "td3-bc", "cql", "iql"]
+OfflineAlgorithm = Literal["bc", "td3-bc", "iql"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class OfflineConfig:
     """One offline training run, ``configs/offline/NAME.yaml``.
 
     Attributes:
-        algorithm: ``bc``, ``td3-bc``, ``cql`` or ``iql``.
+        algorithm: ``bc``, ``td3-bc`` or ``iql``.
         dataset: name of a recorded dataset that is shipped, or a file or folder of episodes.
         behaviours: whose episodes are learned from; ``*`` matches any part of a name.
         reward: name of the reward weights, applied to the terms that were recorded; none = those of the dataset.
@@ -39,7 +38,7 @@ class OfflineConfig:
             (`slicepilot.training.online.advantages.Discount`).
         seed: of network, batches and noise.
         network: size of policy, critics and values.
-        bc, td3_bc, cql, iql: settings of the algorithms.
+        bc, td3_bc, iql: settings of the algorithms.
         checkpoint_minutes: time between checkpoints.
         threads: CPU threads of PyTorch.
         device: ``auto`` takes a GPU that is there.
@@ -60,7 +59,6 @@ class OfflineConfig:
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=48))
     bc: BehaviourCloningConfig = field(default_factory=BehaviourCloningConfig)
     td3_bc: Td3BcConfig = field(default_factory=Td3BcConfig)
-    cql: CqlConfig = field(default_factory=CqlConfig)
     iql: IqlConfig = field(default_factory=IqlConfig)
     checkpoint_minutes: Positive = 0.5
     threads: Annotated[int, Field(ge=1, le=256)] = 1

@@ -17,8 +17,7 @@ from .actors import Actor, SliceActor, Spread
 class Networks(Protocol):
     """Makes the networks of an algorithm, on one device.
 
-    Critics take inputs of B states and actions (M * B, ...), M in each state, and give values (critics, M * B); a value
-    network gives (B,).
+    Critics take inputs of B states and actions (B, ...) and give values (critics, B); a value network gives (B,).
     """
 
     device: torch.device

@@ -1,4 +1,4 @@
-"""Training from logs alone: behaviour cloning, TD3+BC, CQL or IQL on recorded episodes.
+"""Training from logs alone: behaviour cloning, TD3+BC or IQL on recorded episodes.
 
 `train_offline` reads top to bottom: dataset, learner, updates with checkpoints and curves in between; at the end the
 policy is exported, checked and saved as a bundle, as after training in the simulator
@@ -31,7 +31,6 @@ from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 
 from .behaviour_cloning import BehaviourCloning
 from .config import OfflineAlgorithm, OfflineConfig
-from .cql import Cql
 from .data import discounts_of, open_dataset, select, slices_of, with_reward
 from .iql import Iql
 from .learner import Learner
@@ -92,7 +91,7 @@ def make_learner(config: OfflineConfig, networks: Networks) -> Learner:
         return BehaviourCloning(config.bc, networks)
     if config.algorithm == "td3-bc":
         return Td3Bc(config.td3_bc, networks)
-    return Cql(config.cql, networks) if config.algorithm == "cql" else Iql(config.iql, networks)
+    return Iql(config.iql, networks)
 
 
 def memory_of(episodes: EpisodeSet, networks: Networks, config: OfflineConfig, scale: RewardScale) -> Memory:

@@ -24,14 +24,12 @@ class FlatActor(Actor):
         super().__init__()
         self.networks, actions = networks, networks.actions
         self.mean = perceptron(len(networks.mean), networks.hidden, actions)
-        self.std = perceptron(len(networks.mean), networks.hidden, actions) if spread == "by_state" else None
         self.log_std = nn.Parameter(torch.full((actions,), math.log(0.25))) if spread == "learned" else None
 
     def forward(self, inputs: Tensor) -> Choice:
         raw = self.mean(inputs)
-        log_std = bounded(self.log_std if self.std is None else self.std(inputs))
         gain = torch.ones(raw.shape[-1], device=raw.device)
-        return Choice(raw, gain, log_std, torch.ones_like(raw[..., :1]), torch.zeros_like(raw))
+        return Choice(raw, gain, bounded(self.log_std), torch.ones_like(raw[..., :1]), torch.zeros_like(raw))
 
     def deterministic(self) -> nn.Module:
         return FlatPolicy(self)
@@ -61,7 +59,7 @@ class Critics(nn.Module):
         self.each = nn.ModuleList(Value(inputs, hidden) for _ in range(count))
 
     def forward(self, inputs: Tensor, actions: Tensor) -> Tensor:
-        joint = torch.cat([inputs.repeat(len(actions) // len(inputs), 1), actions], -1)
+        joint = torch.cat([inputs, actions], -1)
         return torch.stack([critic(joint) for critic in self.each])
 
 
