@@ -1,4 +1,4 @@
-"""The one thing every agent can do: look at telemetry and say which knobs to set."""
+"""The interface of agents: from telemetry to the knobs to set."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def lanes_of(telemetry: Telemetry) -> tuple[int, int]:
 
 
 def full(telemetry: Telemetry, value: float) -> FloatArray:
-    """A float32 (S, L) array of one value."""
+    """A float32 (S, L) array with the same value everywhere."""
     return np.full(lanes_of(telemetry), value, np.float32)

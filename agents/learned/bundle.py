@@ -104,7 +104,7 @@ class TrainingRecord:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the exported policy and the trained one differ: the largest absolute difference of an action entry."""
+    """How far the exported policy and the trained network differ: the largest difference in an action."""
 
     __pydantic_config__ = _STRICT
     max_abs_error: Annotated[float, Field(ge=0)]
@@ -189,7 +189,7 @@ class PolicyBundle:
 
     @classmethod
     def load(cls, folder: str | Path) -> PolicyBundle:
-        """Read and check a bundle: a folder, or the name of one that is shipped (`shipped.folder_of`).
+        """Read and check a bundle: a folder, or a shipped bundle's name (`shipped.folder_of`).
 
         Raises:
             ConfigError: a missing or changed file, an unknown format version, another encoder or decoder than this
@@ -211,7 +211,7 @@ class PolicyBundle:
         source = f"{files}: {DESCRIPTION_FILE}"
         raw = parse_yaml(files.part(DESCRIPTION_FILE), source)
         if not isinstance(raw, dict):
-            raise ConfigError(f"{source}: {type(raw).__name__}; accepted: a mapping")
+            raise ConfigError(f"{source}: {type(raw).__name__} instead of a mapping")
         coding = _coding_of(raw)
         _check_layout(source, raw, coding)
         description = validate(Description, raw, source)
@@ -238,16 +238,16 @@ class PolicyBundle:
         """
         if transfer:
             if not MIN_SLICES <= len(slices) <= MAX_SLICES:
-                raise ConfigError(f"{self}: slices: {len(slices)} given; accepted: {MIN_SLICES} to {MAX_SLICES}")
+                raise ConfigError(f"{self}: slices: {len(slices)} given; expected {MIN_SLICES} to {MAX_SLICES}")
             return dataclasses.replace(self, slices=slices)
         if len(slices) != len(self.slices):
             raise ConfigError(
-                f"{self}: slices: {len(slices)} given; accepted: the {len(self.slices)} it was trained for "
+                f"{self}: slices: {len(slices)} given; expected the {len(self.slices)} it was trained for "
                 f"({', '.join(self.slices.names)}), or transfer"
             )
         for k, (given, own) in enumerate(zip(slices.slices, self.slices.slices, strict=True)):
             for path, value, accepted in _differences(given, own):
-                raise ConfigError(f"{self}: slices.{k}.{path} = {value!r}: accepted: {accepted!r}, or transfer")
+                raise ConfigError(f"{self}: slices.{k}.{path} = {value!r}: expected {accepted!r}, or transfer")
         return self
 
     def session(self) -> ort.InferenceSession:
@@ -284,21 +284,21 @@ class PolicyBundle:
 
 
 def _swap(staging: Path, target: Path) -> None:
-    """Put the staged folder in the target's place; the old one is kept aside until that has succeeded."""
+    """Replace the target by the staged folder; the old one is kept until that has succeeded."""
     sync_folder(staging)
     if not target.exists():
         staging.rename(target)
         sync_folder(target.parent)
         return
-    aside = staging.with_name(f"{staging.name}.old")
-    target.rename(aside)
+    old = staging.with_name(f"{staging.name}.old")
+    target.rename(old)
     try:
         staging.rename(target)
     except BaseException:
-        aside.rename(target)
+        old.rename(target)
         raise
     sync_folder(target.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sha256(data: bytes) -> str:
@@ -328,14 +328,14 @@ def _check_layout(source: str, raw: dict[str, Any], coding: Coding) -> None:
     """Format version first: only a known format's other fields mean anything."""
     version = raw.get("format_version")
     if version != FORMAT_VERSION:
-        raise ConfigError(f"{source}: format_version = {version!r}: accepted: {FORMAT_VERSION}")
+        raise ConfigError(f"{source}: format_version = {version!r}: expected {FORMAT_VERSION}")
     for part, layout in (
         ("encoder", _CODINGS[coding][2]()),
         ("decoder", decoder_layout(coding)),
     ):
         stored = raw.get(part)
         if not isinstance(stored, dict):
-            raise ConfigError(f"{source}: {part} = {stored!r}: accepted: the {part}'s layout")
+            raise ConfigError(f"{source}: {part} = {stored!r}: expected the {part}'s layout")
         for key in sorted(layout.keys() | stored.keys()):
             if stored.get(key) != layout.get(key):
                 difference = _first_difference(stored.get(key), layout.get(key))
@@ -343,7 +343,7 @@ def _check_layout(source: str, raw: dict[str, Any], coding: Coding) -> None:
 
 
 def _first_difference(stored: Any, accepted: Any) -> str:
-    """Where two plain values first differ, as ``.path = value: accepted: value``."""
+    """Where two plain values first differ, as ``.path = value: expected value``."""
     pairs: list[tuple[Any, Any, Any]] = []
     if isinstance(stored, dict) and isinstance(accepted, dict):
         pairs = [(k, stored.get(k), accepted.get(k)) for k in [*accepted, *stored]]
@@ -352,17 +352,17 @@ def _first_difference(stored: Any, accepted: Any) -> str:
     for key, left, right in pairs:
         if left != right:
             return f".{key}{_first_difference(left, right)}"
-    return f" = {stored!r}: accepted: {accepted!r}"
+    return f" = {stored!r}: expected {accepted!r}"
 
 
 def _differences(given: Any, own: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
     """(path, given, own) of every field in which two values of one dataclass differ."""
-    found: list[tuple[str, Any, Any]] = []
+    differences: list[tuple[str, Any, Any]] = []
     for spec in dataclasses.fields(given):
         left, right = getattr(given, spec.name), getattr(own, spec.name)
         path = f"{prefix}{spec.name}"
         if dataclasses.is_dataclass(left):
-            found += _differences(left, right, f"{path}.")
+            differences += _differences(left, right, f"{path}.")
         elif left != right:
-            found.append((path, left, right))
-    return found
+            differences.append((path, left, right))
+    return differences

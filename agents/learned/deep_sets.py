@@ -1,9 +1,8 @@
 """The trained networks of this project in one compiled function.
 
 They are Deep Sets (Zaheer et al. 2017, arXiv:1703.06114); `slicepilot.training.networks` defines them. onnxruntime
-takes 1 to 2 us for each of their 27 to 43 operators, whatever their size, which is most of a control loop's budget of
-100 us (``slicepilot bench loop``). An exported model names its weights here, so they are read from it; any other model
-runs in onnxruntime.
+takes 1 to 2 us for each of their 27 to 43 operators, which is too much for a control loop in 100 us (``slicepilot bench
+loop``). An exported model names its weights, so they are read from it; any other model runs in onnxruntime.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .shares import GRANTED_LIMIT, NUM_INPUTS, SHARE_FEATURES, WEIGHT_PER_CPU
 from .shares_kernel import MAX_SHARE
 
 GRAPH_NAME = "deep-sets-"
-"""Of the graph of a model that consists of such a network; one of `KINDS` follows."""
+"""Of the graph of a model that consists of such a network; its kind follows."""
 CORRECTIONS = "corrections"
 KINDS = ("knobs", "knobs-needed", "knobs-ranked", "knobs-needed-ranked", CORRECTIONS)
 """What the outputs are: knobs, with limits as needed and nice ranked where named, or corrections of a rule."""
@@ -83,7 +82,7 @@ class DeepSets:
 
     @classmethod
     def of(cls, contents: ModelContents, columns: int, actions: int) -> DeepSets | None:
-        """The network that a model says to be, or None for another one, or where its weights do not fit."""
+        """The network that a model says to be; None for any other model, or where weights are missing or do not fit."""
         kind = contents.name.removeprefix(GRAPH_NAME)
         if contents.name != f"{GRAPH_NAME}{kind}" or kind not in KINDS:
             return None

@@ -33,24 +33,24 @@ class BundleFiles:
 
     Attributes:
         folder: as it was named.
-        place: where that was: without links.
+        path: the same without links.
         parts: contents of those of `LIMITS_BYTES` that were there.
     """
 
     folder: Path
-    place: Path
+    path: Path
     parts: Mapping[str, bytes] = field(repr=False)
 
     @classmethod
     def read(cls, folder: str | Path, roots: Roots | None = None) -> BundleFiles:
         """Read a folder, or a shipped bundle by its name (`shipped.folder_of`).
 
-        The folder is opened once, and the files in it are no links. What somebody puts in its place, or in place of one
-        of its files, in the meantime leads to files that do not fit each other, which the sums tell.
+        The folder is opened once, and symbolic links in it are refused. Files that somebody replaces in the meantime do
+        not fit their sums.
 
         Args:
             folder: path or name.
-            roots: where it has to be; None: anywhere. Shipped ones may be named in any case.
+            roots: where it has to be; None: anywhere. Shipped bundles are always allowed.
 
         Raises:
             ConfigError: no such folder; a part that is no regular file, too long or not to be read.
@@ -59,8 +59,8 @@ class BundleFiles:
         what = f"bundle {str(root)!r}"
         with opened_folder(root, what, None if is_shipped(root) else roots) as opened:
             parts = {name: read_in(opened, name, most, f"{what}: {name}") for name, most in LIMITS_BYTES.items()}
-            place = path_of(opened)
-        return cls(root, place, {name: data for name, data in parts.items() if data is not None})
+            path = path_of(opened)
+        return cls(root, path, {name: data for name, data in parts.items() if data is not None})
 
     @property
     def digest(self) -> str:
@@ -75,30 +75,30 @@ class BundleFiles:
         return self.parts[name]
 
     def write(self, name: str, data: bytes) -> BundleFiles:
-        """Put a file into the folder, in place of an older one; returns the files with it.
+        """Write or replace a file of the folder; returns the files with it.
 
         Raises:
             ConfigError: the folder is not there any more.
             OSError: it cannot be written; what was there is untouched.
         """
-        with opened_folder(self.place, str(self)) as folder:
+        with opened_folder(self.path, str(self)) as folder:
             replace_file(Path(f"/proc/self/fd/{folder}/{name}"), data)
         return dataclasses.replace(self, parts={**self.parts, name: data})
 
     def check_sums(self) -> None:
-        """Raises ConfigError unless model and description are those that the sums list. Says nothing of what they are:
-        until then these may be anybody's files."""
+        """Raises ConfigError unless model and description have the listed sums; its message shows no contents,
+        which may be anybody's."""
         listed: dict[str, str] = {}
         for line in self.part(SUMS_FILE).decode(errors="replace").splitlines():
             digest, _, name = line.partition("  ")
             listed[name] = digest
         for name in (DESCRIPTION_FILE, MODEL_FILE):
             if name not in listed:
-                raise ConfigError(f"{self}: {SUMS_FILE}: no entry for {name}; accepted: one line per file")
+                raise ConfigError(f"{self}: {SUMS_FILE}: has no line for {name}")
             if hashlib.sha256(self.part(name)).hexdigest() != listed[name]:
                 raise ConfigError(
-                    f"{self}: {name}: SHA-256 is another than in {SUMS_FILE} (truncated or changed); "
-                    "accepted: the file that training has written"
+                    f"{self}: {name}: its SHA-256 differs from the one in {SUMS_FILE}: "
+                    "the file was truncated or changed"
                 )
 
     def __str__(self) -> str:

@@ -2,7 +2,7 @@
 
 A guided policy does not decide on knobs but on how to correct the decision of a rule, `queue-greedy`: it starts as good
 as the rule and learns where the rule errs (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
-It can move a slice in the order in which promises are granted and scale what the slice is taken to need, so that whole
+It can move a slice in the order in which promises are served and scale what the slice is taken to need, so that whole
 promises are kept or left; then it can depart from the knobs that the rule makes of that. The rule's averages over rates
 and costs are the policy's memory.
 """
@@ -49,9 +49,9 @@ LEAST_REQUEST_MCPU = np.float32(2.0)  # the least `cpu.shares` is 2
 CORRECTIONS = ("bid", "need", "cpu_limit", "nice", "egress")
 """Columns of a guided policy's action, each in [-1, 1], 0 = as the rule does."""
 NUM_CORRECTIONS = len(CORRECTIONS)
-# e to the power of these is what a place in the order, and a need, are at most multiplied by.
+# e to the power of these is the largest factor of a slice's rank in the order, and of its need.
 BID_REACH, NEED_REACH = 3.0, 0.5
-# A slice that the rule leaves free stays free above the first departure; one that it limits is let go above the second.
+# A slice that the rule leaves free stays free above the first departure; a limited slice is set free above the second.
 FREE_ABOVE, LET_GO_ABOVE = -0.3, 0.6
 # Departures to positions on the axes: a CPU limit and an egress rate move by up to a factor of some 1.8, nice by ten
 # levels.
@@ -63,7 +63,7 @@ class Guide:
     """`ObservationEncoder`'s table with `GUIDE_FEATURES` behind it, and knobs from `CORRECTIONS`.
 
     Tables are float32 (L, S, D + G), every entry in [-1, 1]. Keeps averages: it has to see each control period of a run
-    once, in order, and to be asked for knobs after that.
+    once, in order, before `decode` is called.
     """
 
     columns: ClassVar[int] = NUM_GUIDED
@@ -95,7 +95,7 @@ class Guide:
         self._features[at("buffer_time")] = log_ratio(buffer_us, promises.delay_bound_us)
         self._features[at("period_over_cfs")] = log_ratio(context.period_s, traits.cfs_period_s)
         self._features[at("pacer_queue")] = log_ratio(queue_us, promises.delay_bound_us)
-        # What nice 0 stands for: groups of little weight are not helped by their nice alone.
+        # What nice 0 means: groups of little weight are not helped by their nice alone.
         requests = np.maximum(traits.request_mcpu, LEAST_REQUEST_MCPU)
         self._features[at("requested")] = log_ratio(requests, requests.mean(axis=0))
         self._features[at("cores_per_cpu")] = traits.physical_cores / context.logical_cpus
@@ -151,10 +151,10 @@ class Guide:
         table = np.asarray(action, np.float32)
         shape = (*self._valid.shape[::-1], NUM_CORRECTIONS)
         if table.shape != shape:
-            raise ValueError(f"action: shape {table.shape}; accepted: {shape}")
+            raise ValueError(f"action: shape {table.shape}; expected {shape}")
         corrections = table.transpose(2, 1, 0)
         if not math.isfinite(np.add.reduce(corrections, axis=None)):
-            raise ValueError("action: not a number; accepted: finite values, clipped to -1..1")
+            raise ValueError("action: not a number; expected finite values")
         bid, need, cpu, nice, egress = np.clip(corrections, -1.0, 1.0)
         granted = self._rule.grant(np.exp(np.float32(BID_REACH) * bid), np.exp(np.float32(NEED_REACH) * need))
         rule, shares = self._decoder.encode(Knobs.of(*granted)), self._shares()

@@ -38,7 +38,7 @@ UPLINK_LOW, UPLINK_SPAN = UPLINK_RANGE_MBPS[0], math.log(UPLINK_RANGE_MBPS[1] / 
 CPUS_LOW, CPUS_SPAN = CPUS_RANGE[0], math.log(CPUS_RANGE[1] / CPUS_RANGE[0])
 LEAST_LIMIT_MCPU = CPU_AXIS_PER_THREAD_MCPU[0]
 LIMIT_AXIS = math.log(CPU_AXIS_PER_THREAD_MCPU[1] / LEAST_LIMIT_MCPU)
-RANK_POWER = 8  # how sharply ranks are told apart: two that differ by a tenth count 0.32 and 0.68
+RANK_POWER = 8  # how sharply ranks differ: two that differ by a tenth count 0.32 and 0.68
 MAX_SHARE = 2.0
 MAX_PER_CPU = 1e3
 LEAST_NEED = 0.05
@@ -92,7 +92,7 @@ def _available(used: float, utilisation: float, declared: float) -> float:
 
 @kernel(inline="always")
 def _needs(rows: FloatArray, work: np.ndarray, uplink_mbps: float, cpus: float) -> None:
-    """What is asked for and needed, as shares of what the node has, and ranks."""
+    """Demands and needs as shares of what the node has, and ranks."""
     num_slices = len(rows)
     for s in range(num_slices):
         for k in range(4):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 SHIPPED = Path(__file__).resolve().with_name("bundles")
 GENERALIST = "generalist"
-"""Trained on nodes of any kind (`configs/training/guided.yaml`); docs/results.md says what it is worth."""
+"""Trained on nodes of any kind (`configs/training/guided.yaml`); docs/results.md has what it achieves."""
 
 
 def folder_of(name_or_path: str | Path) -> Path:
-    """The folder of a bundle: a name alone is a shipped one's, if there is one, whatever lies in the working folder."""
+    """The folder of a bundle. A shipped bundle's name means that bundle, whatever the working folder holds."""
     given = Path(name_or_path)
     shipped = SHIPPED / given.name
     return shipped if given.name == str(given) == GENERALIST and shipped.is_dir() else given

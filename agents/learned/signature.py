@@ -1,4 +1,4 @@
-"""Who stands behind a policy bundle: an Ed25519 signature (RFC 8032) in ``SHA256SUMS.sig``, base64.
+"""Who vouches for a policy bundle: an Ed25519 signature (RFC 8032) in ``SHA256SUMS.sig``, base64.
 
 Signed are the bytes of ``SHA256SUMS`` and, where the bundle has been promoted, after them the line that ``sha256sum
 promotion.yaml`` prints. So openssl can check it too::
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 SIGNING_KEY = Path("/etc/slicepilot/signing-key.pem")
-"""Promotions are signed with this one, where there is one and no other is named."""
+"""Promotions are signed with this key where it exists and no other is given."""
 MOST_KEY_BYTES = 1 << 16
 
 
 def own_key() -> Path | None:
-    """`SIGNING_KEY`, if there is one.
+    """`SIGNING_KEY`, if it exists.
 
     Raises:
         ConfigError: others than its owner may read or write it: what it signs proves nothing.
@@ -48,7 +48,7 @@ def own_key() -> Path | None:
     if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
         mode = stat.S_IMODE(status.st_mode)
         raise ConfigError(
-            f"key {str(SIGNING_KEY)!r}: mode {mode:04o}, user {status.st_uid}; accepted: root's own, mode 0600"
+            f"key {str(SIGNING_KEY)!r}: mode {mode:04o}, user {status.st_uid}; it must be root's own, of mode 0600"
         )
     return SIGNING_KEY
 
@@ -75,18 +75,18 @@ def verify(files: BundleFiles, public_key: Path) -> None:
     key = load_public_key(public_key)
     where = f"{files}: {SIGNATURE_FILE}"
     if SIGNATURE_FILE not in files.parts:
-        raise ConfigError(f"{where}: missing; accepted: a bundle signed with `slicepilot promote --sign`")
+        raise ConfigError(f"{where}: missing; sign the bundle with `slicepilot promote --sign`")
     try:
         signature = base64.b64decode(files.part(SIGNATURE_FILE).strip(), validate=True)
     except binascii.Error:
-        raise ConfigError(f"{where}: not base64; accepted: what `slicepilot promote --sign` has written") from None
+        raise ConfigError(f"{where}: not base64, as `slicepilot promote --sign` writes it") from None
     message = signed_bytes(files)
     try:
         key.verify(signature, message)
     except InvalidSignature:
         raise ConfigError(
-            f"{where}: not of this {SUMS_FILE} and {PROMOTION_FILE} by {str(public_key)!r}; "
-            "accepted: a bundle signed with that key and unchanged since"
+            f"{where}: does not fit {SUMS_FILE} and {PROMOTION_FILE}: they were not signed "
+            f"with the key {str(public_key)!r}, or were changed since"
         ) from None
 
 
@@ -94,8 +94,8 @@ def signed_bytes(files: BundleFiles) -> bytes:
     """What a signature covers; raises ConfigError."""
     sums = files.part(SUMS_FILE)
     if any(line.endswith(f"  {PROMOTION_FILE}".encode()) for line in sums.splitlines()):
-        # Else the signature of a promoted bundle would also be that of one whose sums end with the promotion's line.
-        raise ConfigError(f"{files}: {SUMS_FILE}: lists {PROMOTION_FILE}; accepted: the policy's files")
+        # Else the signature of a promoted bundle would also fit a bundle whose sums end with the promotion's line.
+        raise ConfigError(f"{files}: {SUMS_FILE}: lists {PROMOTION_FILE}; expected the policy's files alone")
     if PROMOTION_FILE not in files.parts:
         return sums
     digest = hashlib.sha256(files.part(PROMOTION_FILE)).hexdigest()
@@ -107,14 +107,14 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    accepted = "an Ed25519 private key as PEM without a password"
-    text = _key(path, accepted)
+    expected = "an Ed25519 private key as PEM without a password"
+    text = _key(path, expected)
     try:
         key = load_pem_private_key(text, password=None)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"key {str(path)!r}: not readable as one; accepted: {accepted}") from error
+        raise ConfigError(f"key {str(path)!r}: not readable; expected {expected}") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"key {str(path)!r}: {type(key).__name__}; accepted: {accepted}")
+        raise ConfigError(f"key {str(path)!r}: {type(key).__name__}; expected {expected}")
     return key
 
 
@@ -123,19 +123,19 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    accepted = "an Ed25519 public key as PEM"
-    text = _key(path, accepted)
+    expected = "an Ed25519 public key as PEM"
+    text = _key(path, expected)
     try:
         key = load_pem_public_key(text)
     except ValueError as error:
-        raise ConfigError(f"key {str(path)!r}: not readable as one; accepted: {accepted}") from error
+        raise ConfigError(f"key {str(path)!r}: not readable; expected {expected}") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"key {str(path)!r}: {type(key).__name__}; accepted: {accepted}")
+        raise ConfigError(f"key {str(path)!r}: {type(key).__name__}; expected {expected}")
     return key
 
 
-def _key(path: Path, accepted: str) -> bytes:
+def _key(path: Path, expected: str) -> bytes:
     try:
         return read_file(path, MOST_KEY_BYTES, f"key {str(path)!r}")
     except ConfigError as error:
-        raise ConfigError(f"{error}; accepted: {accepted}") from error
+        raise ConfigError(f"{error}; expected {expected}") from error

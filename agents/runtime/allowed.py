@@ -1,4 +1,4 @@
-"""What a policy's model may consist of, told from its serialised form before any runtime sees it.
+"""What a policy's model may consist of, checked in its serialised form before any runtime reads it.
 
 A policy is a straight line of operators of the default domain over tensors of bounded size whose shapes do not depend
 on what is observed. So it takes the same time and memory at every decision, and what was tried out once stays true.
@@ -72,7 +72,7 @@ class ModelContents:
 def check_model(model: bytes) -> ModelContents:
     """Raises OnnxError for a model that is not such a straight line; the message names the first thing that is not."""
     if len(model) > MOST_MODEL_BYTES:
-        raise OnnxError(f"{len(model)} bytes; accepted: {MOST_MODEL_BYTES}")
+        raise OnnxError(f"{len(model)} bytes; the most is {MOST_MODEL_BYTES}")
     try:
         check = _Check()
         check.model(memoryview(model))
@@ -100,9 +100,9 @@ class _Check:
             elif number == 8:
                 for part, domain in self._messages(_bytes(value), {}):
                     if part == 1 and bytes(_bytes(domain)) not in _DOMAINS:
-                        raise OnnxError("operators of another domain; accepted: those of ONNX")
+                        raise OnnxError("operators of another domain than ONNX")
         if self._graphs != 1:
-            raise OnnxError(f"not a model: {self._graphs} graphs; accepted: one")
+            raise OnnxError(f"not a model: {self._graphs} graphs; expected one")
         self._check_shapes()
 
     def _graph(self, data: memoryview) -> None:
@@ -128,13 +128,13 @@ class _Check:
             elif number == 5:
                 self._attribute(_bytes(value))
             elif number == 7 and bytes(_bytes(value)) not in _DOMAINS:
-                raise OnnxError("an operator of another domain; accepted: those of ONNX")
+                raise OnnxError("an operator of another domain than ONNX")
         if len(operators) != 1 or not operators <= OPERATORS:
-            told = ", ".join(sorted(operators)) or "none"
-            raise OnnxError(f"operator {told[:40]!r}; accepted: {', '.join(sorted(OPERATORS))}")
+            names = ", ".join(sorted(operators)) or "none"
+            raise OnnxError(f"operator {names[:40]!r}; expected one of {', '.join(sorted(OPERATORS))}")
         self._nodes.append((operators.pop(), inputs, outputs))
         if len(self._nodes) > MOST_NODES:
-            raise OnnxError(f"more than {MOST_NODES} operators; accepted: {MOST_NODES}")
+            raise OnnxError(f"more than {MOST_NODES} operators")
 
     def _attribute(self, data: memoryview) -> None:
         for number, value in self._messages(data, _OF_ATTRIBUTE):
@@ -161,13 +161,13 @@ class _Check:
             elif number == 8:
                 names.add(bytes(_bytes(value)))
             elif number == 14 and value:
-                raise OnnxError("a tensor with data in another file; accepted: a model that has all of it")
+                raise OnnxError("a tensor with data in another file")
         if len(dims) > 8:
-            raise OnnxError("a tensor of more than 8 dimensions; accepted: 8")
+            raise OnnxError("a tensor of more than 8 dimensions")
         # The product of the sizes that are not 0: an empty tensor is small, whatever its other sizes.
         self._entries += math.prod(size for size in dims if size)
         if self._entries > MOST_ENTRIES:
-            raise OnnxError(f"constants of more than {MOST_ENTRIES} entries; accepted: {MOST_ENTRIES}")
+            raise OnnxError(f"constants of more than {MOST_ENTRIES} entries")
         if kind == FLOAT and entries and len(entries) == FLOAT_BYTES * math.prod(dims):
             values = np.frombuffer(entries, "<f4").reshape(dims)
             self.constants |= {_text(memoryview(name)): values for name in names}
@@ -179,7 +179,7 @@ class _Check:
         for operator, inputs, outputs in self._nodes:
             for position in _SHAPED_BY.get(operator, ()):
                 if position < len(inputs) and inputs[position] in computed:
-                    raise OnnxError(f"{operator}: a shape that depends on what is observed; accepted: a fixed one")
+                    raise OnnxError(f"{operator}: a shape that depends on what is observed")
             if operator != "Shape" and not computed.isdisjoint(inputs):
                 computed.update(outputs)
 
@@ -189,13 +189,13 @@ class _Check:
         while at < len(data):
             self._fields += 1
             if self._fields > MOST_FIELDS:
-                raise OnnxError(f"more than {MOST_FIELDS} fields; accepted: {MOST_FIELDS}")
+                raise OnnxError(f"more than {MOST_FIELDS} fields")
             key, at = _varint(data, at)
             number, kind = key >> 3, key & 7
             if key >> 32 or not number:
                 raise OnnxError("not a model: a field without a number")
             if number in refused:
-                raise OnnxError(f"{refused[number]}; accepted: a straight line of operators, with all their data")
+                raise OnnxError(f"{refused[number]}; expected a straight line of operators with all their data")
             if kind == VARINT:
                 value, at = _varint(data, at)
                 yield number, value
@@ -214,7 +214,7 @@ class _Check:
 
 def _bytes(value: int | memoryview) -> memoryview:
     if isinstance(value, int):
-        raise OnnxError("not a model: a number in place of a message")
+        raise OnnxError("not a model: a number instead of a message")
     return value
 
 

@@ -17,7 +17,7 @@ INPUT_NAME, OUTPUT_NAME = "observation", "action"
 
 
 def open_session(model: bytes, columns: int, actions: int) -> ort.InferenceSession:
-    """A fresh session on one thread, of a model that `allowed` has passed.
+    """A fresh session on one thread, of a model that `allowed` accepts.
 
     Args:
         model: serialised.
@@ -49,12 +49,12 @@ def open_session(model: bytes, columns: int, actions: int) -> ort.InferenceSessi
         shape = shapes.get(name)
         dynamic = shape is not None and len(shape) == 3 and not any(isinstance(n, int) for n in shape[:2])
         if len(shapes) != 1 or not dynamic or shape is None or shape[2] != width:
-            raise OnnxError(f"{side} = {shapes}: accepted: {name} of shape (lanes, slices, {width})")
+            raise OnnxError(f"{side} = {shapes}: expected {name} of shape (lanes, slices, {width})")
     return session
 
 
 class OnnxNetwork:
-    """A model that onnxruntime runs, on arrays in place: a run neither allocates nor copies what goes in and out."""
+    """A model that onnxruntime runs on given arrays: a run neither allocates nor copies input and output."""
 
     def __init__(self, session: ort.InferenceSession) -> None:
         self._session = session

@@ -100,7 +100,7 @@ def load_bundle(
         promotion.check(files)
     except ConfigError as error:
         refusal = str(error)
-    facts = {"path": str(files.place), "digest": files.digest, "promoted": not refusal}
+    facts = {"path": str(files.path), "digest": files.digest, "promoted": not refusal}
     return LoadedPolicy(LearnedAgent(bundle, transfer=True), facts, refusal, bundle.nice_scope, trust, roots)
 
 

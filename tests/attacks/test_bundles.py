@@ -119,7 +119,7 @@ def test_a_link_of_somebody_else_is_not_followed(
 def test_a_link_of_root_is_followed_and_named_by_where_it_leads(place: Path, signed: tuple[Path, Path]) -> None:
     (place / "current").symlink_to("signed")
     files = BundleFiles.read(place / "current")
-    assert files.place == signed[0]
+    assert files.path == signed[0]
     verify(files, signed[1])
 
 
@@ -199,7 +199,7 @@ def test_no_path_leads_out_of_the_declared_folders(place: Path, theirs: Path, tm
     inside.mkdir()
     roots = Roots((inside,))
     shutil.copytree(outside, inside / "bundle")
-    assert BundleFiles.read(inside / "bundle", roots).place == inside / "bundle"
+    assert BundleFiles.read(inside / "bundle", roots).path == inside / "bundle"
     (inside / "absolute").symlink_to(outside)
     (inside / "upwards").symlink_to(f"../../../../../../..{outside}")
     (inside / "beside").symlink_to("bundle")
@@ -207,8 +207,8 @@ def test_no_path_leads_out_of_the_declared_folders(place: Path, theirs: Path, tm
     (inside / "deeper" / "back").symlink_to("../bundle")
     (inside / "magic").symlink_to("/proc/self/root")
     (inside / "itself").symlink_to("itself")
-    assert BundleFiles.read(inside / "deeper" / "back", roots).place == inside / "bundle"
-    assert BundleFiles.read(inside / "beside", roots).place == inside / "bundle"
+    assert BundleFiles.read(inside / "deeper" / "back", roots).path == inside / "bundle"
+    assert BundleFiles.read(inside / "beside", roots).path == inside / "bundle"
     for path in (
         outside,
         Path("bundle"),

@@ -165,7 +165,7 @@ REFUSED = {
     "cut": (lambda: model_of(acting(), CUT)[:-3], "it ends inside a field"),
     "endless number": (lambda: b"\xff" * 100, "a number of more than ten bytes"),
     "group": (lambda: b"\x3b" + model_of(acting(), CUT), "wire type 3"),
-    "number": (lambda: b"\x38\x01", "a number in place of a message"),
+    "number": (lambda: b"\x38\x01", "a number instead of a message"),
     "nothing": (lambda: b"", "0 graphs"),
 }
 

@@ -117,7 +117,7 @@ def test_rules_that_cannot_be_had_any_more_stay_as_they_were(script: Script, ser
         ({"binaryData": {"policy.onnx": "!"}}, "policy.onnx: not valid base64"),
         (coded({"SHA256SUMS": b"x" * 5000}), "SHA256SUMS: more than 4096 bytes"),
         (coded(parts("other")), "; expected " + D),
-        (coded(parts() | {"policy.onnx": b"x"}), "policy.onnx: SHA-256 is another"),
+        (coded(parts() | {"policy.onnx": b"x"}), "policy.onnx: its SHA-256 differs"),
     ],
 )
 def test_what_is_no_such_bundle_is_told_and_tried_again(

@@ -49,7 +49,7 @@ def test_what_does_not_fit_the_digest_is_not_kept(tmp_path: Path) -> None:
     changed = parts() | {"policy.onnx": b"x"}
     for given, why in (
         (parts("other"), "; expected "),
-        (changed, "policy.onnx: SHA-256 is another"),
+        (changed, "policy.onnx: its SHA-256 differs"),
         ({}, "No such file"),
     ):
         with pytest.raises(FetchError, match=why):

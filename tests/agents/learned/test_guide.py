@@ -258,5 +258,5 @@ def test_who_is_taken_to_need_less_is_kept_beside_more_others() -> None:
 
 @pytest.mark.parametrize("bad", [np.zeros((2, 3, NUM_CORRECTIONS)), np.full((64, 12, NUM_CORRECTIONS), np.nan)])
 def test_corrections_of_another_shape_or_no_numbers_are_refused(bad: np.ndarray) -> None:
-    with pytest.raises(ValueError, match="accepted"):
+    with pytest.raises(ValueError, match="expected"):
         OneStep().guide.decode(bad)
