@@ -1,4 +1,4 @@
-"""Who was in charge of a tick: the policy, the guard or the safe setting. For reports, metrics and promotion."""
+"""What was in charge of a tick: the policy, the guard or the safe setting. For reports, metrics and promotion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InCharge(enum.IntEnum):
     """What decided the knobs of a tick.
 
     ``POLICY``: the guard let its decision through as it was, or only later (dwell, slew) or not where the change was
-    too small (hysteresis). ``GUARD``: all knobs were held, or a rule put something else in place of what the policy
+    too small (hysteresis). ``GUARD``: all knobs were held, or a rule replaced what the policy
     wanted for at least one slice (such as a slice that has its safe setting), or the decision came too late. ``SAFE``:
     the declared safe setting is in force on the whole node, whatever led to it, or on each slice for a reason of its
     own.
@@ -35,7 +35,7 @@ class InCharge(enum.IntEnum):
 MOST_SAFE = 0.1
 """Share of the time from which on the results of a run do not count for its policy."""
 
-# What shapes a decision on its way, and what is not an act of the guard.
+# Reasons that only shape a decision, or are not the guard's.
 _LEFT_TO_THE_POLICY = (
     *(Reason.HYSTERESIS, Reason.DWELL, Reason.SLEW),
     *(Reason.NOT_ACTING, Reason.FOREIGN_CHANGE, Reason.FLOOR_INFEASIBLE),

@@ -25,7 +25,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "reload": ("bundle", "guard", "force"),
 }
 MAX_ORDER_BYTES, ID_BYTES = 1 << 16, 8
-"""Of a line, and of the number in front of it and of its answer, between publisher and controller."""
+"""Limit of a line; length of the number before a line and before its answer, between publisher and controller."""
 MAX_PATH, MAX_ERROR = 4096, 500
 MAX_DEPTH = 4
 _MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]')
@@ -54,7 +54,7 @@ class Order:
 
 
 def refusal(error: str, reason: str) -> Answer:
-    """An answer that says no, in one line."""
+    """A refusal, in one line."""
     line = " ".join(error.split())
     return {"ok": False, "error": line if len(line) <= MAX_ERROR else f"{line[: MAX_ERROR - 3]}...", "reason": reason}
 
@@ -63,7 +63,7 @@ def parse(line: bytes, slice_names: Sequence[str]) -> Order:
     """The order on a line, for a node with these slices.
 
     Raises:
-        ConfigError: names the field, the value and what is accepted, with the nearest valid name.
+        ConfigError: names the field, the value and what is expected, with the nearest valid name.
     """
     request = _object_on(line)
     command = request.get("command")
@@ -74,7 +74,7 @@ def parse(line: bytes, slice_names: Sequence[str]) -> Order:
             raise ConfigError(f"{command}: unknown field {_shown(name)}; {did_you_mean(name, FIELDS[command])}")
     force = request.get("force", False)
     if not isinstance(force, bool):
-        raise ConfigError(f"force = {_shown(force)}; accepted: true or false")
+        raise ConfigError(f"force = {_shown(force)}; expected true or false")
     if command == "mode":
         return _mode(request, slice_names, force)
     if command == "reload":
@@ -84,9 +84,9 @@ def parse(line: bytes, slice_names: Sequence[str]) -> Order:
 
 def _object_on(line: bytes) -> dict[str, Any]:
     """The JSON object on a line, of bounded length and depth; raises ConfigError."""
-    not_json = ConfigError("order: not valid JSON; accepted: one object on a line")
+    not_json = ConfigError("order: not valid JSON; expected one object on a line")
     if len(line) > MAX_ORDER_BYTES:
-        raise ConfigError(f"order: {len(line)} bytes; accepted: at most {MAX_ORDER_BYTES}")
+        raise ConfigError(f"order: {len(line)} bytes; expected at most {MAX_ORDER_BYTES}")
     try:
         text = line.decode()  # of bytes, json would guess UTF-16, in which other characters have brackets' bytes
     except UnicodeDecodeError:
@@ -95,7 +95,7 @@ def _object_on(line: bytes) -> dict[str, Any]:
     for mark in _MARKS.finditer(line):
         depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(mark[0], 0)
         if depth > MAX_DEPTH:
-            raise ConfigError("order: too deeply nested; accepted: one object on a line")
+            raise ConfigError("order: too deeply nested; expected one object on a line")
     try:
         order = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except ConfigError:
@@ -103,7 +103,7 @@ def _object_on(line: bytes) -> dict[str, Any]:
     except ValueError:
         raise not_json from None
     if not isinstance(order, dict):
-        raise ConfigError(f"order: {type(order).__name__}; accepted: one object on a line")
+        raise ConfigError(f"order: {type(order).__name__}; expected one object on a line")
     return order
 
 
@@ -113,13 +113,13 @@ def _mode(request: dict[str, Any], slice_names: Sequence[str], force: bool) -> O
         raise ConfigError(f"mode = {_shown(wanted)}; {did_you_mean(wanted, MODES)}")
     mode = MODES[wanted]
     if not isinstance(slices, list) or len(slices) > len(slice_names):
-        raise ConfigError(f"slices = {_shown(slices)}; accepted: a list of names of this node's slices")
+        raise ConfigError(f"slices = {_shown(slices)}; expected a list of names of this node's slices")
     for name in slices:
         if name not in slice_names:
             raise ConfigError(f"slices: unknown name {_shown(name)}; {did_you_mean(name, slice_names)}")
     if (mode is Mode.CANARY) != bool(slices):
-        accepted = "at least one slice for canary" if mode is Mode.CANARY else "none but for canary"
-        raise ConfigError(f"slices = {_shown(slices)}; accepted: {accepted}")
+        expected = "at least one slice for canary" if mode is Mode.CANARY else "slices for canary only"
+        raise ConfigError(f"slices = {_shown(slices)}; expected {expected}")
     return Order("mode", mode, tuple(dict.fromkeys(slices)), force=force)
 
 
@@ -128,24 +128,24 @@ def _reload(request: dict[str, Any], force: bool) -> Order:
     for name in ("bundle", "guard"):
         value = paths[name] = request.get(name)
         if value is not None and not (isinstance(value, str) and 0 < len(value) <= MAX_PATH and "\0" not in value):
-            raise ConfigError(f"{name} = {_shown(value)}; accepted: a path")
+            raise ConfigError(f"{name} = {_shown(value)}; expected a path")
     if not any(paths.values()):
-        raise ConfigError("reload: neither bundle nor guard; accepted: one of them or both")
+        raise ConfigError("reload: neither bundle nor guard; expected at least one of them")
     return Order("reload", bundle=paths["bundle"], guard=paths["guard"], force=force)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise ConfigError("order: a field is given twice; accepted: each field once")
+        raise ConfigError("order: a field is given twice")
     return values
 
 
 def _no_number(name: str) -> None:
-    raise ConfigError(f"order: {name}; accepted: numbers of JSON")
+    raise ConfigError(f"order: {name}; expected a number of JSON")
 
 
 def _shown(value: Any) -> str:
-    """A value from outside, short enough for one line."""
+    """An untrusted value, shortened to fit on a line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""Why the guard let something other than the policy's decision through, by name: for records, metrics and logs."""
+"""Why the guard changed the policy's decision: for records, metrics and logs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Reason(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a reason stands for."""
+    """Severity and explanation of a reason."""
 
     severity: Severity
     text: str
@@ -76,7 +76,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.OUT_OF_RANGE: Meaning(Severity.WARNING, "outside the declared bounds: the knob holds"),
     Reason.OSCILLATION: Meaning(Severity.WARNING, "the knob flipped too often: frozen at its safe value"),
     Reason.SLICE_MISSING: Meaning(Severity.WARNING, "the slice is not measured: its knobs hold, then go to safe"),
-    Reason.FOREIGN_CHANGE: Meaning(Severity.WARNING, "somebody else has set the knob: that value holds"),
+    Reason.FOREIGN_CHANGE: Meaning(Severity.WARNING, "another program has set the knob: that value holds"),
     Reason.NOT_A_NUMBER: Meaning(Severity.SEVERE, "a decision without a number: the knobs hold"),
     Reason.TELEMETRY_MISSING: Meaning(Severity.WARNING, "no slice is measured: hold, then safe"),
     Reason.TELEMETRY_STALE: Meaning(Severity.WARNING, "measurements too old: hold, then safe"),
@@ -87,7 +87,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.POLICY_ERROR: Meaning(Severity.SEVERE, "the policy failed: hold, then safe"),
     Reason.SAFE_SETTING: Meaning(Severity.INFO, "the declared safe setting is in force"),
     Reason.PAUSED: Meaning(Severity.INFO, "paused: the knobs hold"),
-    Reason.ORDERED_SAFE: Meaning(Severity.INFO, "an operator asked for the safe setting"),
+    Reason.ORDERED_SAFE: Meaning(Severity.INFO, "an operator has ordered the safe setting"),
     Reason.FLOOR_INFEASIBLE: Meaning(Severity.INFO, "below a service floor that the safe setting does not keep either"),
     Reason.FLOOR_TRIAL: Meaning(Severity.INFO, "the safe setting is on trial: does it keep the floor?"),
     Reason.LATCHED: Meaning(Severity.SEVERE, "tripped too often: safe until an operator resumes"),

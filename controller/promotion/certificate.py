@@ -1,4 +1,4 @@
-"""May a bundle act? What its controller has counted is held against criteria; a yes is written into the bundle.
+"""Decides whether a bundle may act: compares what its controller has counted with criteria, and writes a certificate.
 
 ``promotion.yaml`` names the contents it was given for (`slicepilot.agents.learned.files.BundleFiles.digest`): a bundle
 that was changed or trained anew since is not promoted any more.
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 2
 _STRICT = ConfigDict(extra="forbid")
-_HINT = "accepted: run it in shadow, then `slicepilot promote`, or --force"
+_HINT = "run it in shadow, then `slicepilot promote` it; or use --force"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One criterion: ``sign`` says on which side of ``required`` the measured figure has to be.
+    """A criterion: ``sign`` is the required relation of the measured figure to ``required``.
 
-    ``measured`` is null where there was nothing to measure, which meets nothing; ``why`` names the culprits.
+    ``measured`` is null where there was nothing to measure, which meets no criterion; ``why`` has details.
     """
 
     __pydantic_config__ = _STRICT
@@ -54,12 +54,12 @@ class Finding:
 
     @classmethod
     def least(cls, criterion: str, required: float, measured: float, why: str = "") -> Finding:
-        """Met by that much or more."""
+        """Met by at least the required figure."""
         return cls(criterion, ">=", required, _known(measured), measured >= required, why)
 
     @classmethod
     def most(cls, criterion: str, required: float, measured: float, why: str = "") -> Finding:
-        """Met by that much or less."""
+        """Met by at most the required figure."""
         return cls(criterion, "<=", required, _known(measured), measured <= required, why)
 
     def __str__(self) -> str:
@@ -71,9 +71,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class ShadowRecording:
-    """What a verdict rests on: ticks by run, times of the first and the last one, and what was in charge.
+    """The basis of a decision: ticks by run, times of the first and the last, and what was in charge.
 
-    Of ``windows`` for the simulator, ``missing_windows`` have ticks that are gone from the records or were changed.
+    Of the ``windows`` for the simulator, ``missing_windows`` are not in the records, or were changed there.
     ``in_charge`` has shares of the ticks in shadow, as if the policy had acted, ``in_charge_acting`` of those in canary
     and live; null without any.
     """
@@ -95,7 +95,7 @@ class PromotionDecision:
 
     Attributes:
         digest: of the bundle.
-        left_out: files that were left out, in part or altogether, with the reason.
+        left_out: files that do not count, with the reason.
     """
 
     digest: str
@@ -136,14 +136,14 @@ def judge(
     criteria: Criteria,
     estimates: Iterable[dict[str, Any]] | None = None,
 ) -> PromotionDecision:
-    """Hold all that a controller has counted of a bundle in shadow against the criteria.
+    """Compare what a controller has counted of a bundle in shadow with the criteria.
 
     Args:
         bundle: its files.
         folder: of the controller's evidence.
-        records: of the same controller, which have the ticks that the simulator replays.
-        criteria: all of which have to be met.
-        estimates: in place of those by the simulator.
+        records: of the same controller, with the ticks that the simulator replays.
+        criteria: all have to be met.
+        estimates: replace the simulator's.
 
     Raises:
         ConfigError: not a bundle.
@@ -170,13 +170,13 @@ def promote(bundle: BundleFiles, verdict: PromotionDecision) -> BundleFiles:
     """Write ``promotion.yaml``, replacing an older one; returns the files with it.
 
     Raises:
-        ValueError: the verdict is no, or on other contents.
-        ConfigError, OSError: it cannot be written; what was there is untouched.
+        ValueError: the decision is no, or about other contents.
+        ConfigError, OSError: it cannot be written; the old file is unchanged.
     """
     from slicepilot.controller.record.moments import rfc3339
 
     if not verdict.promoted or verdict.digest != bundle.digest:
-        raise ValueError("not promoted: the verdict is no, or the bundle has changed")
+        raise ValueError("not promoted: a criterion is not met, or the bundle has changed")
     versions = {"python": platform.python_version(), "slicepilot": importlib.metadata.version("slicepilot")}
     promotion = Promotion(
         FORMAT_VERSION,
@@ -192,7 +192,7 @@ def promote(bundle: BundleFiles, verdict: PromotionDecision) -> BundleFiles:
 
 
 def check(bundle: BundleFiles) -> Promotion:
-    """The promotion of a bundle. Errors quote nothing of it: no sums say that it is ours.
+    """The promotion of a bundle. Errors do not quote it, because no checksum covers it.
 
     Raises:
         ConfigError: it was never promoted, not with the contents it has now, or not by its findings.
@@ -202,7 +202,7 @@ def check(bundle: BundleFiles) -> Promotion:
     where = f"{bundle}: {PROMOTION_FILE}"
     promotion = validate(Promotion, parse_yaml(bundle.part(PROMOTION_FILE), where), where, quote=False)
     if promotion.format_version != FORMAT_VERSION:
-        raise ConfigError(f"{where}: format_version: accepted: {FORMAT_VERSION}")
+        raise ConfigError(f"{where}: format_version: expected {FORMAT_VERSION}")
     if promotion.bundle != bundle.digest:
         raise ConfigError(f"{bundle}: promoted with other contents than it has now ({bundle.digest[:12]}); {_HINT}")
     if not promotion.findings or not all(finding.ok for finding in promotion.findings):

@@ -1,4 +1,4 @@
-"""What a shadow recording has to show before its bundle may act: ``configs/promotion/NAME.yaml``."""
+"""What a bundle has to achieve in shadow before it may act: ``configs/promotion/NAME.yaml``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class ShadowCriteria:
-    """How much must have been recorded: ticks of the bundle in shadow, that nobody had paused."""
+    """How much must have been recorded: ticks of the bundle in shadow that were not paused."""
 
     __pydantic_config__ = _STRICT
     min_duration_s: NonNegative = 3600.0
@@ -27,8 +27,8 @@ class ShadowCriteria:
 
 @dataclass(frozen=True)
 class RecordsCriteria:
-    """Share of the controller's windows for the simulator that may be missing, after the first that is in the records:
-    their ticks are gone, were changed, or never found room on the disk."""
+    """Share of the controller's windows for the simulator that may be missing from the records, or changed there, after
+    the first complete window."""
 
     __pydantic_config__ = _STRICT
     max_missing_ratio: Ratio = 0.01
@@ -57,7 +57,7 @@ class GuardCriteria:
 
 @dataclass(frozen=True)
 class BudgetCriteria:
-    """How fast decisions must have been: share of late ticks, and observe to apply without the wait for the tick."""
+    """How fast decisions must have been: share of late ticks, and time from observe to apply."""
 
     __pydantic_config__ = _STRICT
     max_late_ratio: Ratio = 0.001
@@ -66,7 +66,7 @@ class BudgetCriteria:
 
 @dataclass(frozen=True)
 class TelemetryCriteria:
-    """How much of what the policy saw may have been missing: share of ticks and slices that were not measured."""
+    """Share of ticks and slices that may be without measurements."""
 
     __pydantic_config__ = _STRICT
     max_invalid_ratio: Ratio = 0.01
@@ -74,11 +74,11 @@ class TelemetryCriteria:
 
 @dataclass(frozen=True)
 class EstimateCriteria:
-    """What the policy would have changed, by the identified simulator. What its error covers counts as no change.
+    """What the policy would have changed, by the identified simulator. Changes within its error count as none.
 
     Attributes:
         min_windows: how many times it must have been estimated.
-        min_promise_gain_s_per_hour: time with a broken promise that it would have saved, over all slices.
+        min_promise_gain_s_per_hour: time with a broken promise that it would have avoided, over all slices.
         min_carried_gain_pct: change of what all slices carried; negative allows a loss.
         max_worse_ratio: share of the windows in which a slice's promise would have been broken for longer.
     """
@@ -92,7 +92,7 @@ class EstimateCriteria:
 
 @dataclass(frozen=True)
 class Criteria:
-    """All of them; a bundle is promoted when every one is met."""
+    """All criteria; a bundle is promoted when it meets every one."""
 
     __pydantic_config__ = _STRICT
     shadow: ShadowCriteria = ShadowCriteria()
@@ -107,6 +107,6 @@ class Criteria:
         """Load ``configs/promotion/NAME.yaml`` or a user's file.
 
         Raises:
-            ConfigError: bad value; an unknown field, with the nearest one.
+            ConfigError: a bad value or an unknown field.
         """
         return load("promotion", name_or_path, cls)

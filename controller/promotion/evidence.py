@@ -1,8 +1,8 @@
 """Evidence for a promotion: what a controller has counted of a bundle's decisions, one `Evidence` per run and bundle.
 
 The controller counts from its own memory (`slicepilot.controller.service.evidence_thread`) and signs what it has
-counted (`signed`): nothing that another process writes is added up. The one thing that counts cannot hold, the ticks
-that the simulator replays, is named by its SHA-256 (`Window`).
+counted (`signed`): nothing that another process writes is counted. Ticks that the simulator replays are identified by
+their SHA-256 (`Window`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from slicepilot.controller.contracts import charge
 from slicepilot.controller.contracts.modes import Level, Mode
@@ -23,7 +24,7 @@ from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
 from slicepilot.controller.record.ring import LATE, Records
 
 MAX_WINDOWS = 2880
-"""A day's, at one in 30 s; the oldest go first."""
+"""A day's, at one in 30 s; the oldest are dropped first."""
 _LONGEST_US = 10_000
 _OPERATOR = Reason.PAUSED.bit | Reason.ORDERED_SAFE.bit
 _TIMED = ("observe_ns", "infer_ns", "guard_ns", "apply_ns")
@@ -55,12 +56,12 @@ class Window:
 
 @dataclass
 class Evidence:
-    """Sums over ticks in shadow. Ticks that an operator had paused, or ordered to be safe, do not count.
+    """Sums over ticks in shadow, except those that an operator had paused or ordered to be safe.
 
     Attributes:
         decisions: for slices that were measured; ``unchanged`` and ``agreed`` of them as `GuardCriteria` has it.
-        charges: ticks in shadow by what was in charge; charges_acting: ticks in canary and live, which count for
-            nothing else.
+        charges: ticks in shadow by what was in charge; charges_acting: ticks in canary and live, which are counted
+            only here.
         trips: how often each reason of severity WARNING or SEVERE came up, by label.
         total_us: ticks by their time from observe to apply, in whole microseconds.
         runs: ticks by run.
@@ -90,12 +91,8 @@ class Evidence:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Evidence:
-        """The inverse of `to_json`; raises TypeError, KeyError or ValueError for another form."""
-        counters = ("charges", "charges_acting", "trips", "runs")
-        values = document | {name: Counter(document[name]) for name in counters}
-        values["total_us"] = Counter({int(us): count for us, count in document["total_us"].items()})
-        values["windows"] = [Window(**window) for window in document["windows"]]
-        return cls(**values)
+        """The inverse of `to_json`; raises ValueError for another form."""
+        return TypeAdapter(cls).validate_python(document)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, of which JSON makes a document."""
@@ -144,7 +141,7 @@ class Evidence:
         self._count_agreement(counted, valid)
 
     def add_window(self, description: dict[str, Any], records: Records, sha256: str) -> None:
-        """Name ticks that the simulator may replay, all in shadow and under one description."""
+        """Add ticks that the simulator may replay, all in shadow and under the same description."""
         if description not in self.descriptions:
             self.descriptions.append(description)
         (first, last), (start_ns, end_ns) = (records[field][[0, -1]].tolist() for field in ("sequence", "time_ns"))
@@ -180,7 +177,7 @@ class Evidence:
         self.agreed += int(((unchanged | shaped) & valid).sum())
 
     def _count_trips(self, records: Records, kept: npt.NDArray[np.bool_]) -> None:
-        """A reason comes up at a tick that has it, after one that had not, or that is not known."""
+        """Count a reason at a tick that has it, if the tick before had not or is unknown."""
         masks = np.column_stack([records["node_reasons"], records["reasons"]])
         before = np.zeros_like(masks)
         before[1:] = masks[:-1] * (np.diff(records["sequence"]) == 1)[:, None]

@@ -1,7 +1,7 @@
 """A controller's evidence on disk: one file per run in ``evidence`` below its state folder, each with an HMAC-SHA256
-(RFC 2104) by a key that only root, or the user who runs the controller, reads (``evidence.key``).
+(RFC 2104) by a key that only root, or the controller's user, can read (``evidence.key``).
 
-Records are written by the publisher, which talks to everybody and is trusted with nothing; these files are not.
+Records are written by the publisher, which is not trusted; these files are written by the controller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .evidence import Evidence
 FOLDER, KEY_FILE = "evidence", "evidence.key"
 VERSION, KEY_BYTES = 1, 32
 MAX_FILES, MAX_BYTES = 256, 1 << 26
-EXPECTED_FOLDER = "expected a state folder that only root, or the user who runs this, can write to"
+EXPECTED_FOLDER = "expected a state folder that only root or this user can write to"
 
 
 class EvidenceFolder:
@@ -54,7 +54,7 @@ class EvidenceFolder:
             raise ConfigError(f"{error.filename}: {error.strerror}: run this as the controller's user") from error
 
     def save(self, run_id: str, evidence: dict[str, Evidence]) -> None:
-        """Replace the file of a run, by bundle; the oldest files make room for new ones. Raises OSError."""
+        """Replace the file of a run; the oldest files are removed. Raises OSError."""
         document = {bundle: counted.to_json() for bundle, counted in evidence.items()}
         body = json.dumps({"version": VERSION, "run_id": run_id, "bundles": document}, separators=(",", ":"))
         path = self._folder / f"{run_id}.json"
@@ -80,7 +80,7 @@ class EvidenceFolder:
             mac, _, body = file.read(MAX_BYTES).decode("ascii", "replace").partition("\n")
         body = body.removesuffix("\n")
         if not hmac.compare_digest(mac.encode(), self._mac(body).encode()):
-            raise ConfigError("this controller has not signed it, or it was changed since")
+            raise ConfigError("not signed by this controller, or changed since")
         document: dict[str, Any] = json.loads(body)
         if (document["version"], f"{document['run_id']}.json") != (VERSION, path.name):
             raise ConfigError(f"expected version {VERSION}, and the name of its run")
@@ -101,7 +101,7 @@ def _key(path: Path, create: bool) -> bytes:
 
 
 def _open_private(path: Path, flags: int) -> int:
-    """A descriptor of a regular file that nobody but root or this user can have written or read; raises ConfigError."""
+    """Open a regular file that only root or this user can write or read; raises ConfigError."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     status = os.fstat(descriptor)
     mode = stat.S_IMODE(status.st_mode)
@@ -112,7 +112,7 @@ def _open_private(path: Path, flags: int) -> int:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise ConfigError where others than root or this user could put files in place."""
+    """Raise ConfigError if users other than root and this user could add files."""
     status = folder.stat()
     if status.st_uid not in {0, os.geteuid()} or status.st_mode & 0o022:
         mode = stat.S_IMODE(status.st_mode)

@@ -1,4 +1,4 @@
-"""What a bundle would have changed, by the simulator, over the windows that its controller has named."""
+"""What a bundle would have changed, by the simulator, over the windows in its controller's evidence."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .evidence import Evidence, Window
 
 @dataclass
 class ReplayedWindows:
-    """Estimates (`slicepilot.controller.record.estimate`) of windows whose ticks are in the records as they were.
+    """Estimates (`slicepilot.controller.record.estimate`) of windows with unchanged ticks in the records.
 
     Attributes:
         estimates: one per window that could be replayed.
-        missing: windows whose ticks are gone or were changed, after the first that is there: older segments may have
-            made room for newer ones.
-        windows: all from that first one on.
+        missing: windows with missing or changed ticks, after the first complete window: older segments may have been
+            removed.
+        windows: all from the first complete window on.
     """
 
     estimates: list[dict[str, Any]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class ReplayedWindows:
 
 
 def _ticks(window: Window, reader: SegmentReader) -> Records | None:
-    """The ticks of a window, bit for bit as the loop wrote them; None where the records do not have them so."""
+    """The ticks of a window, bit for bit as the loop wrote them; None if the records do not have them."""
     parts: list[Records] = []
     for stretch in reader.stretches(window.start_ns, window.end_ns):
         records = stretch.records
@@ -60,7 +60,7 @@ def _ticks(window: Window, reader: SegmentReader) -> Records | None:
     if not parts:
         return None
     records = np.concatenate(parts)
-    whole = np.zeros(len(records), records.dtype)  # what lies between fields is 0 in the ring
+    whole = np.zeros(len(records), records.dtype)  # padding is 0 in the ring
     for name in records.dtype.names or ():
         whole[name] = records[name]
     return whole if hmac.compare_digest(hashlib.sha256(whole.tobytes()).hexdigest(), window.sha256) else None
@@ -69,5 +69,5 @@ def _ticks(window: Window, reader: SegmentReader) -> Records | None:
 def _estimator(description: dict[str, Any]) -> Estimator | None:
     try:
         return Estimator(description)
-    except ConfigError:  # hardware that was never identified: nothing can be said
+    except ConfigError:  # hardware that was never identified
         return None

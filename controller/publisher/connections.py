@@ -12,25 +12,24 @@ import threading
 from typing import Any
 
 QUEUE, LOCAL_QUEUE = 4096, 128
-"""Connections that wait in the kernel, which has a limit of its own (net.core.somaxconn). A client of a Unix socket
-waits its turn for the queue, so a short one has others wait where it costs nothing here; TCP would have it try again a
-second later."""
+"""Connections that wait in the kernel, within net.core.somaxconn. A client of a Unix socket waits if the queue is full,
+so a short queue is enough; a TCP client tries again a second later."""
 
 
 class ConnectionLimit(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """A server that has at most so many connections open.
 
-    Connections cost clients nothing, and a thread each here. Where there are too many, the newest comes in and another
-    is closed: the one that has sent nothing for longest, since a client that sends is served within milliseconds.
+    Each connection has a thread. When there are too many, a new connection replaces the oldest that has not sent a
+    request, since a client that sends is served within milliseconds.
 
     Args:
         listener: bound and listening, of TCP or a Unix socket; taken over.
         handler: serves a connection; calls `serving` when it has read a request and when it has answered.
         limit: of connections.
-        drop_served: whether one that is being answered may be closed for any other, and not for privileged ones alone.
+        drop_served: whether a connection that is being answered may be closed for any other, not only for privileged.
 
     Attributes:
-        requests, refused: requests answered, and those of them or connections that got nothing.
+        requests, refused: counts of requests, and of refused requests and connections.
     """
 
     daemon_threads = True
@@ -77,7 +76,7 @@ class ConnectionLimit(socketserver.ThreadingMixIn, socketserver.TCPServer):
             raise
 
     def refuse(self, connection: socket.socket) -> None:
-        """Tell a client that there is no room."""
+        """Inform a client that there are too many connections."""
 
     def shutdown_request(self, request: Any) -> None:
         """See `socketserver`: a connection has been served."""
@@ -94,13 +93,13 @@ class ConnectionLimit(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """See `socketserver`: what has ended one connection; of clients that go away there is nothing to say."""
+        """See `socketserver`: log the error that ended a connection, unless the client disconnected."""
         error = sys.exception()
         if not isinstance(error, OSError):
             logging.getLogger("slicepilot").error("connection", exc_info=error)
 
     def _make_room(self, privileged: bool) -> bool:
-        """Close the connection that is missed least, if one may be closed."""
+        """Close the least important connection, if one may be closed."""
         poll, by_descriptor = select.poll(), {connection.fileno(): connection for connection in self._open}
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLIN)

@@ -1,11 +1,11 @@
-"""The control socket: one order as a JSON object on a line over a Unix socket, one answer on a line.
+"""The control socket: an order is a line with a JSON object, and so is its answer.
 
 ``{"command": "pause"}`` is answered with ``{"ok": true, ...}`` or ``{"ok": false, "error": TEXT, "reason": WHY}``. The
-reason is ``input`` (not a valid order), ``refused`` (the controller says no), ``no answer`` (it says nothing in time),
+reason is ``input`` (not a valid order), ``refused`` (by the controller), ``no answer`` (of the controller in time),
 ``denied`` (not this user) or ``busy`` (too many clients or orders). ``{"command": "status"}`` is answered here; every
-other line goes to the controller as it is, which parses it (`slicepilot.controller.contracts.orders`).
+other line is passed to the controller, which parses it (`slicepilot.controller.contracts.orders`).
 
-Nothing that a client does holds up any other: lines, clients, rates and times are bounded.
+Lines, clients, rates and times are bounded, so that no client delays another.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ IDLE_S, ANSWER_S = 10.0, 10.0
 CONTROLLER_S = 30.0
 MAX_ANSWER_BYTES = 1 << 18
 RATE_PER_S, BURST, FLOOD = 10.0, 20, 40
-"""Lines of one client, and orders in all: of the group's members, and of root and the controller's user, each. A client
-that goes on after so many refusals in a row is hung up on."""
+"""Limits of a client's lines, of all orders of the group's members, and of all of root and the controller's user. A
+client is disconnected after ``FLOOD`` refusals in a row."""
 _STATUS = re.compile(rb'\s*\{\s*"command"\s*:\s*"status"\s*\}\s*')
 Report = Callable[[Peer, bytes, Answer], None]
 
 
 class ControllerLink:
-    """The connection to the controller: one packet an order, its number and the line; one answer with that number.
+    """The connection to the controller: a packet is an order's number and line, or its answer with that number.
 
     Args:
         connection: SOCK_SEQPACKET, connected.
@@ -50,7 +50,7 @@ class ControllerLink:
     def __init__(self, connection: socket.socket, ended: threading.Event, answer_s: float = CONTROLLER_S) -> None:
         self._connection, self._ended, self._answer_s = connection, ended, answer_s
         self._waiting: dict[bytes, Future[bytes]] = {}
-        # Not from 1: an answer to a publisher that ended must not be taken for one of ours.
+        # Not from 1, because answers to a former publisher may still come.
         self._numbers = itertools.count(time.monotonic_ns())
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class ControlSocket(ConnectionLimit):
         self._orders = {owner: Allowance() for owner in (True, False)}
 
     def privileged(self, connection: socket.socket) -> bool:
-        """Root and the controller's own user: members of the group do not keep them out."""
+        """Root and the controller's user, before members of the group."""
         return self.access.owns(Peer.of(connection))
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
@@ -112,15 +112,15 @@ class ControlSocket(ConnectionLimit):
         peer = Peer.of(request)
         if self.access.permits(peer):
             return True
-        self._say(request, refusal(f"uid {peer.uid} may not control this; accepted: {self.access.text}", "denied"))
+        self._say(request, refusal(f"uid {peer.uid} may not control this; expected {self.access.text}", "denied"))
         return False
 
     def refuse(self, connection: socket.socket) -> None:
-        """Say that there are too many clients."""
+        """Inform a client that there are too many."""
         self._say(connection, refusal(f"more than {MAX_CLIENTS} clients at once", "busy"))
 
     def answer(self, line: bytes, peer: Peer) -> bytes:
-        """The answer to one line, as JSON."""
+        """The answer to a line, as JSON."""
         if _STATUS.fullmatch(line):
             return self._status()
         if not self._orders[self.access.owns(peer)].take():
@@ -133,23 +133,24 @@ class ControlSocket(ConnectionLimit):
         return answer
 
     def _say(self, connection: socket.socket, answer: Answer) -> None:
-        """To a client that gets no thread; never waits."""
+        """Answer a client without a thread, and without waiting."""
         self.refused += 1
         with contextlib.suppress(OSError):
             connection.send(_dumped(answer) + b"\n", socket.MSG_DONTWAIT)
 
 
 class _Client(socketserver.StreamRequestHandler):
-    server: ControlSocket
-
     def handle(self) -> None:
+        server = self.server
+        assert isinstance(server, ControlSocket)
         peer, allowance, refused = Peer.of(self.connection), Allowance(), 0
-        with contextlib.suppress(OSError):  # it went, or took too long
+        with contextlib.suppress(OSError):  # the client disconnected or timed out
             while refused < FLOOD:
-                self.server.serving(self.request, False)
+                server.serving(self.request, False)
                 self.connection.settimeout(IDLE_S)
                 line = self.rfile.readline(MAX_ORDER_BYTES + 1)
-                self.server.serving(self.request, True)
+                server.serving(self.request, True)
+                server.requests += 1
                 if len(line) > MAX_ORDER_BYTES:  # where the next line begins cannot be known
                     self._write(_dumped(refusal(f"a line of more than {MAX_ORDER_BYTES} bytes", "input")))
                     return
@@ -157,27 +158,26 @@ class _Client(socketserver.StreamRequestHandler):
                     return
                 if allowance.take():
                     refused = 0
-                    self._write(self.server.answer(line, peer))
+                    self._write(server.answer(line, peer))
                 else:
                     refused += 1
-                    self.server.refused += 1
+                    server.refused += 1
                     self._write(_dumped(refusal(f"more than {RATE_PER_S:g} requests a second", "busy")))
 
     def _write(self, answer: bytes) -> None:
-        self.server.requests += 1
         self.connection.settimeout(ANSWER_S)
         self.wfile.write(answer + b"\n")
 
 
 class Allowance:
-    """A bucket of requests that fills again with time."""
+    """A token bucket of requests."""
 
     def __init__(self) -> None:
         self._left, self._at_s = float(BURST), time.monotonic()
         self._lock = threading.Lock()
 
     def take(self) -> bool:
-        """Whether there is one more."""
+        """Take a request; false if none is left."""
         with self._lock:
             now_s = time.monotonic()
             self._left = min(BURST, self._left + RATE_PER_S * (now_s - self._at_s))

@@ -40,7 +40,7 @@ def reason_counts(masks: npt.NDArray[np.uint32]) -> Counts:
 
 
 def charge_counts(records: Records) -> Counts:
-    """Ticks by who was in charge, (3,) in the order of `InCharge`."""
+    """Ticks by what was in charge, (3,) in the order of `InCharge`."""
     charges = charges_of(records["level"], records["flags"] & LATE != 0, masks_of(records))
     return np.bincount(charges, minlength=len(InCharge))
 
@@ -78,12 +78,12 @@ def quantiles_us(counts: Counts, levels: Sequence[float]) -> npt.NDArray[np.floa
 
 
 class DelayCounter:
-    """Packets by delay that only ever grow, whatever happens to the probe's own counts.
+    """Packets by delay that never decrease.
 
-    The probe counts in 32 bits, which wrap, and from zero again when it is attached anew.
+    The probe's counts have 32 bits, which wrap, and begin at zero when it is attached again.
 
     Attributes:
-        total: packets so far, int64 (S, BUCKETS), with those that the probe had counted at the first look.
+        total: packets so far, int64 (S, BUCKETS), including those before the first update.
     """
 
     def __init__(self, num_slices: int) -> None:
@@ -91,15 +91,15 @@ class DelayCounter:
         self._seen: Counts | None = None
 
     def update(self, counts: npt.NDArray[np.uint64]) -> Counts:
-        """Packets since the last call, (S, BUCKETS). The first call adds what it is given to `total`, but nobody knows
-        since when that was counted: it returns zeros."""
+        """Packets since the last call, (S, BUCKETS). The first call adds its counts to `total` and returns zeros, since
+        it is unknown when they began."""
         now = counts.astype(np.int64)
         if self._seen is None:
             self._seen = now
             self.total += now
             return np.zeros_like(now)
         new = (now - self._seen) & 0xFFFFFFFF
-        # Half the range in less than a second is no traffic: the probe has begun anew.
+        # Half the range in less than a second is impossible: the probe was attached again.
         afresh = (new >= 1 << 31).any(axis=1)
         new[afresh] = now[afresh]
         self._seen = now
@@ -120,7 +120,7 @@ class Totals:
     Attributes:
         decisions: ticks by mode and outcome, (modes, outcomes): applied or recorded in time, late, without a usable
             decision, not applied in full.
-        charges: ticks by who was in charge, in the order of `InCharge`, (3,).
+        charges: ticks by what was in charge, in the order of `InCharge`, (3,).
         reasons: ticks with each reason, (S + 1, reasons), the node's last.
         stages: times of each stage, (6, BUCKETS); stage_s: their sums, (6,).
         offered_bytes, carried_bytes, cpu_s: rates integrated over the ticks' windows, (S,).
@@ -189,7 +189,7 @@ class Totals:
     def _short(
         self, rates: npt.NDArray[np.float64], committed_mbps: npt.NDArray[np.float64], period_s: float
     ) -> npt.NDArray[np.bool_]:
-        """Ticks (N, S) at whose end less was carried than owed, as a mean over the averaging window."""
+        """Ticks (N, S) that carried less than promised, as a mean over the averaging window."""
         periods = max(1, round(AVERAGING_WINDOW_S / period_s))
         known = np.concatenate([self._rates, rates])
         summed = np.concatenate([np.zeros_like(known[:1]), np.cumsum(known, axis=0)])

@@ -30,7 +30,7 @@ _COUNTED = {"missed_ticks": "ticks_missed", "late_ticks": "ticks_late", "failed_
 
 @dataclass
 class _Given:
-    """A reason that begins again and again: lines are at least `AGAIN_S` apart, each with what it stands for."""
+    """A reason that begins repeatedly: lines are at least `AGAIN_S` apart, with the number of times."""
 
     logged_s: float = float("-inf")
     times: int = 0
@@ -39,14 +39,14 @@ class _Given:
 class EventLog:
     """Follows a `Status`; `update` after each of its updates.
 
-    A reason of the guard is logged when it begins (a tick has it, the one before had not), not while it lasts. Mode and
-    level are logged when they change; what cannot be measured, foreign changes and failures when they come and go.
+    A reason of the guard is logged when it begins (a tick has it, the tick before had not). Mode and level are logged
+    when they change; what cannot be measured, foreign changes and failures when they begin and end.
 
     Args:
-        log: where to.
-        status: what is followed.
-        listen: where pages are served; None where they are not.
-        summary_s: from one summary to the next; its ticks and times are always those of the last minute.
+        log: destination.
+        status: of the controller.
+        listen: address of the pages, if they are served over a network.
+        summary_s: seconds between summaries; ticks and times are always those of the last minute.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EventLog:
         self._minute: Counts = np.zeros((status.num_slices + 1, len(REASONS)), np.int64)
 
     def update(self, records: Records) -> None:
-        """Log what the new records, oldest first, and the present notes have brought."""
+        """Log what is new in these records, oldest first, and in the notes."""
         now_s = time.monotonic()
         if len(records):
             if not self._started:  # a start that was refused has no tick
@@ -81,10 +81,10 @@ class EventLog:
             self._summary()
 
     def command(self, peer: Peer, line: bytes, answer: dict[str, Any]) -> None:
-        """Log an order and what has become of it; see `slicepilot.controller.publisher.control_socket`."""
+        """Log an order and its answer; see `slicepilot.controller.publisher.control_socket`."""
         try:
             order = json.loads(line)
-        except (ValueError, RecursionError):  # the controller has not said that it is one
+        except (ValueError, RecursionError):  # not confirmed by the controller
             order = line.decode(errors="backslashreplace")[:MAX_ORDER_CHARS]
         client = {"uid": peer.uid, "pid": peer.pid}
         if answer["ok"]:
@@ -99,7 +99,7 @@ class EventLog:
             "start", **about, publisher_pid=os.getpid(), publisher_uid=os.getuid(), listen=str(self._listen or "off")
         )
         if self._listen is not None and not self._listen.loopback:
-            self._log.warning("listen", address=str(self._listen), text="others than this machine can reach the pages")
+            self._log.warning("listen", address=str(self._listen), text="the pages can be reached from other machines")
 
     def _changes(self, records: Records) -> None:
         """Mode and level, tick by tick where they change at all."""
@@ -154,7 +154,7 @@ class EventLog:
         self._compare_processes(before, notes)
 
     def _compare_trips(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
-        """Trips that begin, latch and end; what was seen of each is in its line."""
+        """Log trips that begin, latch and end."""
         now, known = _by_slice(notes), _by_slice(before)
         for name, trip in now.items():
             before_trip = known.get(name, {})
@@ -173,7 +173,7 @@ class EventLog:
             (self._log.info if reload["ok"] else self._log.warning)("reload", ok=reload["ok"], detail=reload["detail"])
         counted, counted_before = notes.get("totals") or {}, before.get("totals")
         for key, event in _COUNTED.items():
-            # Those of before the first look another publisher has reported.
+            # An earlier publisher has logged those before the first update.
             more = 0 if counted_before is None else counted.get(key, 0) - counted_before.get(key, 0)
             if more > 0:
                 self._log.warning(event, more=more, total=counted[key])
@@ -189,7 +189,7 @@ class EventLog:
             (self._log.warning if again else self._log.info)("supervisor", **supervisor)
 
     def _summary(self) -> None:
-        """A line a minute, that there is one at all."""
+        """Log a line a minute."""
         status = self._status
         ticks, late = status.history.ticks(status.history.rows(round(SUMMARY_S)))
         stages = status.history.stages_us(status.history.rows(round(SUMMARY_S)), (0.5, 0.99))
@@ -206,7 +206,7 @@ class EventLog:
 
 
 def _where_changed(values: Records) -> Records:
-    """Indices of the first value and of those unlike the one before."""
+    """Indices of the first value and of those unlike their predecessor."""
     return np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
 
 

@@ -1,20 +1,23 @@
-"""How the controller starts its publisher, looks after it and ends it."""
+"""Starts the publisher, restarts it and ends it."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import pwd
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slicepilot.configs import ConfigError, FailureError
 from slicepilot.controller.system.own_programs import environment, python
 from slicepilot.controller.system.realtime import let_others_go_first
 
+from .config import PublishConfig
 from .listeners import (
     INHERITED,
     LOCAL,
@@ -31,36 +34,26 @@ FIRST_WAIT_S, LONGEST_WAIT_S, WELL_S = 1.0, 60.0, 120.0
 END_S = 15.0
 
 
-@dataclass(frozen=True)
-class PublisherOptions:
+@dataclass(frozen=True, kw_only=True)
+class PublisherOptions(PublishConfig):
     """What the publisher does, and where.
 
     Attributes:
         run: folder of the ring ``ticks``; ``control.sock`` is made there.
         state: folder in which ``records`` is made.
-        listen: address and port of metrics and status page; ``inherited`` from a service manager; ``local`` for a Unix
-            socket in ``run``, which root and ``user`` can open; or ``off``.
-        hosts: names by which they are asked for, beside localhost, this machine's own and any address.
-        group: members may use the control socket, beside root.
-        user: to run as; of no effect unless the controller is root's.
-        log: ``json``, ``pretty`` or ``off``.
-        records_mb: disk space for decision records; 0 keeps none.
-        estimate_s: time from one estimate of a shadow run to the next; 0 makes none.
-        off_cpu: the loop's own, which the process keeps off; none: it has all.
+        off_cpu: the loop's CPU, which the process does not use; None: it may use all.
         harden: confine it to the system calls and files that it needs.
     """
 
     run: Path
     state: Path
-    listen: str = "off"
-    hosts: tuple[str, ...] = ()
-    group: str | None = None
-    user: str = "nobody"
-    log: str = "json"
-    records_mb: float = 256.0
-    estimate_s: float = 30.0
     off_cpu: int | None = None
     harden: bool = True
+
+    @property
+    def records(self) -> Path:
+        """Folder of the decision records."""
+        return self.state / "records"
 
 
 class Publisher:
@@ -82,7 +75,7 @@ class Publisher:
             control: the publisher's end of a SOCK_SEQPACKET pair; owned. The process ends when the other end closes.
 
         Raises:
-            ConfigError: an address or socket that is not to be had, no such user or group.
+            ConfigError: the address or socket is in use, or there is no such user or group.
             FailureError: the folder cannot be made.
             OSError: the process cannot be started.
         """
@@ -112,22 +105,22 @@ class Publisher:
 
     @property
     def http_port(self) -> int | None:
-        """Where metrics and status page are served, if they are, and over a network."""
+        """Port of metrics and status page, if they are served over a network."""
         address = HttpAddress.of(self._http)
         return None if address is None else address.port
 
     def alive(self) -> bool:
-        """Whether the process runs; one system call."""
+        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def restart(self, control: socket.socket | None = None) -> bool:
         """End what runs and start another process, with the same sockets.
 
-        One that keeps ending is started less and less often: after a second, then two, up to a minute. False when it is
-        too soon; then nothing is done, and ``control`` is not taken over.
+        A process that keeps ending is started ever less often: after a second, then two, up to a minute. False when it
+        is too soon; then nothing is done, and ``control`` is not taken over.
 
         Args:
-            control: replaces the connection; None goes on with the one there is.
+            control: replaces the connection; None keeps it.
 
         Raises:
             OSError: the process cannot be started.
@@ -145,7 +138,7 @@ class Publisher:
         return True
 
     def stop(self) -> None:
-        """Let it write what it has, then end it, and remove its sockets. More than once does nothing.
+        """Let it write the remaining records, end it, and remove its sockets. Calling it again does nothing.
 
         Call it after the ring's last tick. It blocks until the process has ended.
         """
@@ -154,39 +147,28 @@ class Publisher:
 
     def _spawn(self) -> None:
         assert self._api is not None
-        options, fds = self._options, [self._control.fileno(), self._api.fileno()]
-        command = python(f"{__package__}.process")
-        command += ["--ring", str((options.run / "ticks").absolute())]
-        command += ["--records", str((options.state / "records").absolute())]
-        command += ["--control-fd", str(fds[0]), "--api-fd", str(fds[1])]
-        command += ["--records-mb", str(options.records_mb), "--estimate-s", str(options.estimate_s)]
-        command += ["--log", options.log]
-        if self._http is not None:
-            fds.append(self._http.fileno())
-            command += ["--http-fd", str(fds[2])]
-            for host in (socket.gethostname(), *options.hosts):
-                command += ["--host", host]
-        if options.off_cpu is not None:
-            command += ["--off-cpu", str(options.off_cpu)]
-        if not options.harden:
-            command.append("--no-harden")
-        if options.group is not None:
-            command += ["--group", options.group]
-        if os.geteuid() == 0:
-            command += ["--user", options.user]
+        sockets = {"api": self._api, "link": self._control, "http": self._http}
+        fds = {name: owned.fileno() for name, owned in sockets.items() if owned is not None}
+        options = dataclasses.replace(self._options, hosts=(socket.gethostname(), *self._options.hosts))
+        command = [*python(f"{__package__}.process"), json.dumps({"fds": fds, **asdict(options)}, default=_path)]
         # A session of its own: Ctrl-C is for the controller, which ends it after the last tick.
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=fds, start_new_session=True, cwd="/", env=environment()
+            command,
+            stdin=subprocess.DEVNULL,
+            pass_fds=list(fds.values()),
+            start_new_session=True,
+            cwd="/",
+            env=environment(),
         )
         let_others_go_first(self._process.pid)
         self._started_s = time.monotonic()
 
     def _make_folder(self, user: pwd.struct_passwd | None) -> None:
-        """The records', for the user who will write them; whatever the umask, root looks into it as the group, since it
-        may have no CAP_DAC_OVERRIDE."""
+        """Make the folder of records for the publisher's user; the group is root's, because root may lack
+        CAP_DAC_OVERRIDE."""
         if not self._options.records_mb:
             return
-        folder = self._options.state / "records"
+        folder = self._options.records
         try:
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(parents=True)
@@ -221,12 +203,18 @@ class Publisher:
         self._api = self._http = None
 
 
+def _path(path: object) -> str:
+    """A path as JSON; the process has another working folder."""
+    assert isinstance(path, Path)
+    return str(path.absolute())
+
+
 def _user(name: str) -> pwd.struct_passwd:
-    """Who the process is to run as; raises ConfigError."""
+    """The user of the process; raises ConfigError."""
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise ConfigError(f"user = {name!r}: unknown; accepted: a user of this machine") from None
+        raise ConfigError(f"user = {name!r}: unknown; expected a user of this machine") from None
     if user.pw_uid == 0:
-        raise ConfigError(f"user = {name!r}: is root; accepted: a user without privileges")
+        raise ConfigError(f"user = {name!r}: is root; expected a user without privileges")
     return user

@@ -68,7 +68,7 @@ class StatusHistory:
         self._delay_us[self.newest % SECONDS] = quantiles_us(self._packets, (0.5, 0.99)).T
 
     def rows(self, seconds: int, whole: bool = False) -> npt.NDArray[np.int64]:
-        """Rows of the newest seconds, oldest first, -1 for those without a tick; ``whole`` leaves out the one that is
+        """Rows of the newest seconds, oldest first, -1 for those without a tick; ``whole`` omits the second that is
         being filled."""
         end = self.newest + (0 if whole else 1)
         wanted = np.arange(end - seconds, end)
@@ -96,8 +96,8 @@ class StatusHistory:
     def delays_us(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """p50 and p99 of the packets of each row, (rows, 2, S); NaN where none left.
 
-        The probe's counts come about once a second: a second without new ones shows those of the one before. Where
-        nothing counts packets, it is the mean of the ticks' medians and the worst p99 of a tick.
+        The probe's counts come about once a second; a second without new counts has those of the second before. Where
+        packets are not counted, it is the mean of the ticks' medians and the worst p99 of a tick.
         """
         delays = self._delay_us[rows] if self._counted else self._from_ticks(rows)
         for index in range(1, len(rows)):
@@ -107,7 +107,7 @@ class StatusHistory:
         return delays
 
     def worst_us(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Greatest p99 of a single tick in each row, (rows, S): what a delay bound is held against."""
+        """Greatest p99 of a single tick in each row, (rows, S), to compare with a delay bound."""
         return np.where((rows >= 0)[:, None], self._worst_us[rows], np.nan)
 
     def node(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -132,7 +132,7 @@ class StatusHistory:
         return int(self._ticks[rows].sum()), int(self._late[rows].sum())
 
     def charges(self, rows: npt.NDArray[np.int64]) -> dict[str, int]:
-        """Ticks in some rows by who was in charge."""
+        """Ticks in some rows by what was in charge."""
         counts = self._charges[rows[rows >= 0]].sum(axis=0).tolist()
         return {charge.label: counts[charge] for charge in InCharge}
 

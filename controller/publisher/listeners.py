@@ -1,7 +1,7 @@
 """The sockets that clients connect to, and which users may use the control socket.
 
-Sockets are made before the controller gives up its privileges, and a publisher that is started anew is handed the same
-ones: meanwhile connections wait instead of failing.
+Sockets are made before the controller gives up its privileges. A publisher that is started again gets the same sockets,
+so that connections wait meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INHERITED = "inherited"
 LOCAL, LOCAL_SOCKET = "local", "pages.sock"
 FIRST_INHERITED = 3  # SD_LISTEN_FDS_START
 DEFAULT_PORT = 9464
-# The publisher of a controller that was killed lets go of them as soon as it notices.
+# The publisher of a killed controller closes them as soon as it notices.
 PATIENCE_S, RETRY_S = 3.0, 0.02
 _CREDENTIALS = struct.Struct("=iII")  # struct ucred, unix(7)
 
@@ -69,10 +69,10 @@ class Access:
         try:
             return grp.getgrnam(self.group).gr_gid
         except KeyError:
-            raise ConfigError(f"group = {self.group!r}: accepted: the name of a group in /etc/group") from None
+            raise ConfigError(f"group = {self.group!r}: expected the name of a group in /etc/group") from None
 
     def owns(self, peer: Peer) -> bool:
-        """Whether a peer is root, or runs as the controller does: members of the group do not keep it out."""
+        """Whether a peer is root or the controller's user."""
         return peer.uid in {0, self.uid}
 
     def permits(self, peer: Peer) -> bool:
@@ -81,7 +81,7 @@ class Access:
 
     @property
     def text(self) -> str:
-        """Which users are accepted, for a refusal."""
+        """The permitted users, for a refusal."""
         return "root" + (f" and members of group {self.group}" if self.group else "")
 
 
@@ -94,7 +94,7 @@ def _groups_of(uid: int) -> list[int]:
 
 @dataclass(frozen=True)
 class HttpAddress:
-    """Where metrics and status are served: an address, and a port of which 0 is any that is free."""
+    """Address and port of metrics and status page; port 0 is any free port."""
 
     host: str
     port: int
@@ -113,12 +113,12 @@ class HttpAddress:
             pass
         example = f"127.0.0.1:{DEFAULT_PORT}"
         raise ConfigError(
-            f"listen = {text!r}: accepted: off, {INHERITED}, {LOCAL}, or an address and port, as {example}"
+            f"listen = {text!r}: expected off, {INHERITED}, {LOCAL}, or an address and port, such as {example}"
         )
 
     @classmethod
     def of(cls, listener: socket.socket | None) -> HttpAddress | None:
-        """Where a socket is bound; None of one that has a path, which nobody reaches over a network."""
+        """The address of a bound socket; None for a Unix socket."""
         if listener is None or listener.family == socket.AF_UNIX:
             return None
         host, port = listener.getsockname()[:2]
@@ -143,18 +143,18 @@ def http_listener(address: HttpAddress, patience_s: float = PATIENCE_S) -> socke
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"listen = {address}: {error.strerror}; accepted: a free port, or off") from error
+        raise ConfigError(f"listen = {address}: {error.strerror}; expected a free port, or off") from error
     return listener
 
 
 def inherited_listener() -> socket.socket:
-    """The listening TCP socket that a service manager has made and hands over (sd_listen_fds(3)); raises ConfigError.
+    """The listening TCP socket that a service manager passes (sd_listen_fds(3)); raises ConfigError.
 
-    The process needs no right to make Internet sockets then. What says where it is leaves the environment: it is this
-    process's alone.
+    Then the process needs no right to make Internet sockets. The variables are removed from the environment, because
+    the socket is for this process alone.
     """
     variables = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")}
-    problem = "no service manager has handed over just one"
+    problem = "the service manager has not passed exactly one socket"
     if variables["LISTEN_PID"] == str(os.getpid()) and variables["LISTEN_FDS"] == "1":
         try:
             listener = socket.socket(fileno=FIRST_INHERITED)
@@ -182,25 +182,19 @@ def _bind(listener: socket.socket, address: HttpAddress, deadline_s: float) -> N
 
 
 def control_listener(path: Path, access: Access, patience_s: float = PATIENCE_S) -> socket.socket:
-    """A listening Unix socket that only those who may can open: mode 0600, or 0660 with the group.
+    """A listening Unix socket that only permitted users can open: mode 0600, or 0660 with the group.
 
-    A socket that nobody listens on any more is replaced.
+    A socket without a listener is replaced.
 
     Raises:
-        ConfigError: somebody listens there, it cannot be made, or the group does not exist.
+        ConfigError: another process listens there, it cannot be made, or the group does not exist.
     """
     gid = access.gid()
     return _unix_listener("control socket", path, patience_s, gid=gid)
 
 
 def local_listener(path: Path, uid: int | None, patience_s: float = PATIENCE_S) -> socket.socket:
-    """The same for pages: root can open it, and one user; raises ConfigError.
-
-    Args:
-        path: of it.
-        uid: the user; None: whoever this is.
-        patience_s: for one that still listens there.
-    """
+    """The same for pages, which root and the user ``uid`` can open (None: this process's); raises ConfigError."""
     return _unix_listener("socket of the pages", path, patience_s, uid=uid)
 
 
@@ -234,10 +228,10 @@ def _remove_stale(what: str, path: Path, deadline_s: float) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"{what} {path}: another file is there; accepted: a path of our own")
+        raise ConfigError(f"{what} {path}: another file is there; remove it")
     while _listens(path):
         if time.monotonic() > deadline_s:
-            raise ConfigError(f"{what} {path}: in use; accepted: one controller of a name")
+            raise ConfigError(f"{what} {path}: in use by another controller of this name")
         time.sleep(RETRY_S)
     path.unlink(missing_ok=True)
 

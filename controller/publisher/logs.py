@@ -1,4 +1,4 @@
-"""Structured logs: one event a line, as JSON or for people.
+"""Structured logs: a line per event, as JSON or for people.
 
 A JSON line has ``time`` (RFC 3339, UTC), ``level``, ``event`` and the event's own fields. Fields hold numbers, names
 and text from outside; neither form lets them break a line or forge a field.
@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
 Form = Literal["json", "pretty", "off"]
-FORMS: tuple[Form, ...] = ("json", "pretty", "off")
 _COLOURS = {logging.WARNING: "\33[33m", logging.ERROR: "\33[31m"}
 _FIELDS = "slicepilot_fields"
 _OF_THE_LINE = {"time", "level", "event"}
@@ -27,14 +26,14 @@ LAST_S = 1.0
 class NonBlockingLogHandler(logging.Handler):
     """Hands lines to a thread that writes them to a file descriptor, a pipe whose reader may have stopped.
 
-    Lines that find no room are lost, and counted. Until it is started, lines are kept. Threads keep the capabilities
-    they were started with: start it without.
+    Lines beyond the queue are dropped and counted. Lines are kept until it is started, which should be after
+    capabilities were given up, because threads keep those of their start.
 
     Args:
         descriptor: to write to; not closed.
 
     Attributes:
-        lost: lines for which there was no room.
+        lost: lines that were dropped.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -85,7 +84,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class PrettyFormatter(logging.Formatter):
-    """Local time, level, event and fields in columns; colour for what deserves attention."""
+    """Local time, level, event and fields in columns; colour for warnings and errors."""
 
     def __init__(self, colour: bool) -> None:
         super().__init__()
@@ -105,7 +104,7 @@ def configure(
 ) -> EventLogger:
     """Send this process's logs, those of libraries included, to a stream; ``off`` sends none.
 
-    A non-blocking handler takes the place of the stream, which then only says whether it is a terminal.
+    A non-blocking handler replaces the stream, which then only determines whether it is a terminal.
     """
     root = logging.getLogger()
     handler: logging.Handler = logging.NullHandler() if form == "off" else non_blocking or logging.StreamHandler(stream)
@@ -122,20 +121,20 @@ class EventLogger:
         self._logger = logger
 
     def info(self, event: str, **fields: Any) -> None:
-        """What goes as it should."""
+        """Log normal operation."""
         self._logger.info(event, extra={_FIELDS: fields})
 
     def warning(self, event: str, **fields: Any) -> None:
-        """What somebody should look at."""
+        """Log what needs attention."""
         self._logger.warning(event, extra={_FIELDS: fields})
 
     def error(self, event: str, **fields: Any) -> None:
-        """What somebody has to look at."""
+        """Log what needs attention at once."""
         self._logger.error(event, extra={_FIELDS: fields})
 
 
 def _fields(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, Any]:
-    """The event's own; one that is named as a part of every line gets a name of its own."""
+    """The event's own fields; a field named like a part of every line gets an underscore."""
     given: dict[str, Any] = getattr(record, _FIELDS, {})
     fields = {f"{key}_" if key in _OF_THE_LINE else key: value for key, value in given.items()}
     return fields | {"trace": formatter.formatException(record.exc_info)} if record.exc_info else fields
@@ -146,7 +145,7 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 def _plain(value: Any) -> str:
-    """As it is where that cannot be mistaken, as JSON where it can."""
+    """Unchanged if that is unambiguous, else as JSON."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     plain = text.isascii() and text.isprintable() and " " not in text and "=" not in text and '"' not in text
     return text if plain or not isinstance(value, str) else json.dumps(text)

@@ -23,11 +23,12 @@ from prometheus_client.registry import Collector
 from slicepilot.controller.contracts.charge import InCharge
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS
-from slicepilot.controller.publisher.counts import BYTES_PER_MBIT, OUTCOMES, PROMISES, REASONS, STAGES, Counts, Totals
-from slicepilot.controller.publisher.status import NOW_S, Status
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import SLICE_FIELDS
+
+from .counts import BYTES_PER_MBIT, OUTCOMES, PROMISES, REASONS, STAGES, Counts, Totals
+from .status import NOW_S, Status
 
 
 class Metrics(Collector):
@@ -107,7 +108,7 @@ class Metrics(Collector):
         for name, key, text in (
             ("loop_ticks_total", "ticks", "Ticks since the controller's start."),
             ("loop_late_ticks_total", "late_ticks", "Ticks over budget since the start; their decisions were dropped."),
-            ("loop_missed_ticks_total", "missed_ticks", "Ticks that had gone by before the last one was done."),
+            ("loop_missed_ticks_total", "missed_ticks", "Ticks that were skipped because the previous was not done."),
             ("loop_unusable_decisions_total", "unusable", "Decisions that the policy failed to make."),
             ("loop_failed_applies_total", "failed_applies", "Ticks whose knobs could not all be set."),
             ("foreign_changes_total", "foreign_changes", "Times that another program had set a knob."),
@@ -129,7 +130,7 @@ class Metrics(Collector):
         )
         yield family(
             "in_charge_ticks_total",
-            "Ticks by who was in charge: the policy, the guard or the safe setting; in shadow as if it had acted.",
+            "Ticks by what was in charge: the policy, the guard or the safe setting; in shadow as if it had acted.",
             ("who",),
             [((each.label,), self._totals.charges[each]) for each in InCharge],
         )
@@ -137,7 +138,7 @@ class Metrics(Collector):
         knobs = [(name, knob) for name in names[:-1] for knob in KNOB_FIELDS]
         text = "1 where another program has set the knob."
         yield family("slice_foreign_knob", text, ("slice", "knob"), [(pair, pair in foreign) for pair in knobs])
-        text = "Things that cannot be measured or moved, and UPFs that others bind more than at the start."
+        text = "Things that cannot be measured or moved, and UPFs with new limits by other programs."
         yield single("unmeasured", text, len(self._status.notes.get("unmeasured", ())))
 
     def _slices(self) -> Iterator[Metric]:
@@ -225,7 +226,7 @@ _KNOBS = (
 )
 
 
-# Edges that are edges of the fine buckets too, so that folding those moves no packet: 2^k and 1.5 * 2^k ns.
+# All are also edges of the fine buckets: 2^k and 1.5 * 2^k ns.
 DELAY_EDGES_NS = tuple(sorted([*(1 << k for k in range(15, 31)), *(3 << k for k in range(14, 25))]))
 STAGE_EDGES_NS = tuple(sorted([*(1 << k for k in range(13, 25)), *(3 << k for k in range(12, 21))]))
 UNITS = ("bytes_per_second", "seconds", "bytes", "cores", "ratio")
@@ -244,7 +245,7 @@ def family(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> 
 
 
 def single(name: str, text: str, value: float) -> Metric:
-    """A family of one value without labels."""
+    """A family with a single value and no labels."""
     return family(name, text, (), [((), value)])
 
 

@@ -50,7 +50,7 @@ class PageServer(ConnectionLimit):
         listener: bound and listening; taken over.
         pages: by path, without query; called by several threads at once.
         hosts: names under which the node is reached, beside localhost and any address. Requests for other names are
-            refused: a page from elsewhere whose name was pointed at this address (DNS rebinding) sends its own name.
+            refused, as after DNS rebinding the browser sends the foreign name.
     """
 
     def __init__(self, listener: socket.socket, pages: Mapping[str, Page], hosts: tuple[str, ...] = ()) -> None:
@@ -75,16 +75,20 @@ class PageServer(ConnectionLimit):
 
 
 class _Request(http.server.BaseHTTPRequestHandler):
-    server: PageServer
     protocol_version = default_request_version = "HTTP/1.1"
     error_content_type, error_message_format = "text/plain; charset=utf-8", "%(code)d %(message)s\n"
 
+    @property
+    def _server(self) -> PageServer:
+        assert isinstance(self.server, PageServer)
+        return self.server
+
     def handle(self) -> None:
         head, self.close_connection = self._head(), True
-        if not head:  # it went, or took too long
-            self.server.refused += 1
+        if not head:  # the client disconnected or timed out
+            self._server.refused += 1
             return
-        self.server.serving(self.request, True)
+        self._server.serving(self.request, True)
         self.connection.settimeout(ANSWER_S)
         self.rfile = io.BytesIO(head)  # all that the base class will read
         with contextlib.suppress(OSError):
@@ -97,15 +101,15 @@ class _Request(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hosts = self.headers.get_all("host", [])
-        page = self.server.pages.get(self.path.partition("?")[0])
+        page = self._server.pages.get(self.path.partition("?")[0])
         if len(hosts) > 1:
             self.send_error(HTTPStatus.BAD_REQUEST)
-        elif not self.server.names_this_machine("".join(hosts).strip()):
+        elif not self._server.names_this_machine("".join(hosts).strip()):
             self.send_error(HTTPStatus.MISDIRECTED_REQUEST)
         elif page is None:
             self.send_error(HTTPStatus.NOT_FOUND)
         else:
-            self.server.requests += 1
+            self._server.requests += 1
             body, headers = page(self.headers.get("accept", ""))
             self.send_response(HTTPStatus.OK)
             for name, value in (headers | HEADERS | {"Content-Length": str(len(body))}).items():
@@ -117,17 +121,17 @@ class _Request(http.server.BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        self.server.refused += 1
+        self._server.refused += 1
         super().send_error(code, None, explain)  # without what the client has sent
 
     def version_string(self) -> str:
         return "slicepilot"
 
-    def log_message(self, *_: object) -> None:
-        """Nothing: strangers cannot fill the log."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (the base's name)
+        """Write nothing, so that clients cannot fill the log."""
 
     def _head(self) -> bytes:
-        """What comes up to the empty line, or up to more than may come; nothing where that does not come in time."""
+        """The request up to the empty line, or slightly more than the limit; empty if it is not complete in time."""
         head, until_s = b"", time.monotonic() + REQUEST_S
         with contextlib.suppress(OSError):
             while b"\r\n\r\n" not in head and len(head) <= MAX_HEAD_BYTES:
@@ -141,7 +145,7 @@ class _Request(http.server.BaseHTTPRequestHandler):
 
 
 class Rendered:
-    """Bytes that many clients share: made again when they are older than `FRESH_S`, or as long as is given."""
+    """Bytes that clients share: rendered again when they are older than ``fresh_s``."""
 
     def __init__(self, make: Callable[[], bytes], fresh_s: float = FRESH_S) -> None:
         self._make, self._fresh_s = make, fresh_s
@@ -170,8 +174,8 @@ def pages_of(status: Status, collector: Collector) -> dict[str, Page]:
 def metrics_page(collector: Collector) -> Page:
     """Metrics in the text format that a scraper accepts: OpenMetrics 1.0.0 or Prometheus' own 0.0.4.
 
-    There are these two renderings and no more, whatever versions and escapings a header names: a scraper cannot make
-    the cache useless. All our names are valid without escaping.
+    Whatever versions and escapings a header names, there are two renderings, so that requests cannot exhaust the
+    cache. All names are valid without escaping.
     """
     renderings = {}
     for openmetrics, accept in ((False, ""), (True, OPENMETRICS)):
@@ -180,7 +184,7 @@ def metrics_page(collector: Collector) -> Page:
 
     def page(accept: str) -> tuple[bytes, dict[str, str]]:
         chosen = ""
-        with contextlib.suppress(ValueError, TypeError, IndexError):  # it parses versions that are none
+        with contextlib.suppress(ValueError, TypeError, IndexError):  # an invalid version
             chosen = choose_encoder(accept)[1]
         rendered, headers = renderings[chosen.startswith(OPENMETRICS)]
         return rendered.body(), headers
@@ -189,7 +193,7 @@ def metrics_page(collector: Collector) -> Page:
 
 
 def status_page() -> tuple[bytes, dict[str, str]]:
-    """The page as it is packaged, under a policy that lets run and fetch nothing but what is in it."""
+    """The packaged page, with a policy that allows only its own scripts and styles."""
     package = __name__.rpartition(".")[0]
     text = resources.files(package).joinpath("status.html").read_text(encoding="utf-8")
     policy = "; ".join(

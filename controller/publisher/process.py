@@ -1,14 +1,12 @@
 """The publisher: ``python -m slicepilot.controller.publisher.process``, started by `handle`.
 
-It follows the ring of ticks and does everything that the loop must not: metrics and status page, control socket, logs,
-decision records, estimates. It opens what it needs, then gives up all privileges. It ends when the control connection
-closes, after it has taken in the last ticks and written them; signals that ask processes to end are for the controller,
-which may have ticks to tell for as long as it lives.
+It follows the ring of ticks and does everything that would hold up the loop: metrics and status page, control socket,
+logs, decision records, estimates. It opens what it needs, then gives up all privileges. It ends when the connection to
+the controller closes, after it has written the last ticks; it ignores signals to end, which are for the controller.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import select
@@ -17,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -32,8 +30,9 @@ from slicepilot.controller.system.signals import STOPPING, SWITCHING
 from .control_socket import ControllerLink, ControlSocket
 from .counts import Totals
 from .events import EventLog
+from .handle import PublisherOptions
 from .listeners import Access, HttpAddress, Peer
-from .logs import FORMS, EventLogger, NonBlockingLogHandler, configure
+from .logs import EventLogger, NonBlockingLogHandler, configure
 from .metrics import Metrics
 from .pages import FRESH_S, Page, PageServer, Rendered, pages_of
 from .recorder import Recorder
@@ -42,8 +41,8 @@ from .status import Status
 P = ParamSpec("P")
 T = TypeVar("T")
 POLL_S = 1.0
-"""A look at the ring costs about as much for many ticks as for few, and the ring holds at least eight seconds. A client
-that comes meanwhile makes this process look, too."""
+"""Reading many ticks costs about as much as reading few, and the ring holds at least eight seconds. A client's request
+makes this process read the ring, too."""
 WAIT_S, STATUS_FRESH_S = 0.05, 0.05
 
 
@@ -52,7 +51,8 @@ class PublisherProcess:
 
     Args:
         reader: of the controller's ring.
-        control: listening control socket; link: connection to the controller; http: listening, if there is one.
+        sockets: ``api``, the listening control socket; ``link``, the connection to the controller; and ``http``, a
+            listening socket, if there are pages.
         access: which users may give orders.
         recorder: for decision records and estimates.
         log, handler: for events.
@@ -62,9 +62,7 @@ class PublisherProcess:
     def __init__(
         self,
         reader: TickReader,
-        control: socket.socket,
-        link: socket.socket,
-        http: socket.socket | None,
+        sockets: dict[str, socket.socket],
         access: Access,
         recorder: Recorder,
         log: EventLogger,
@@ -75,19 +73,21 @@ class PublisherProcess:
         self._ended, self._updating = threading.Event(), threading.Lock()
         self.status = status = Status(reader.num_slices)
         self._totals = Totals(reader.num_slices)
+        http = sockets.get("http")
         self._events = EventLog(log, status, HttpAddress.of(http))
-        self._link = ControllerLink(link, self._ended)
+        self._link = ControllerLink(sockets["link"], self._ended)
         self._updated_s = float("-inf")
         # Many clients at once get the same: one document takes milliseconds to make.
         status_answer = Rendered(
             lambda: json.dumps({"ok": True, "status": status.document(0)}).encode(), STATUS_FRESH_S
         )
-        self._control = ControlSocket(control, access, self._fresh(status_answer.body), self._link.ask, self._report)
+        answer = self._fresh(status_answer.body)
+        self._control = ControlSocket(sockets["api"], access, answer, self._link.ask, self._report)
         fresh = {path: self._fresh(page) for path, page in self._pages().items()}
         self._http = None if http is None else PageServer(http, fresh, hosts)
 
     def warm_up(self) -> None:
-        """Make every page once, so that nothing has to be imported any more afterwards."""
+        """Make every page once, so that everything is imported."""
         for page in self._pages().values():
             page("")
 
@@ -112,7 +112,7 @@ class PublisherProcess:
         return pages_of(self.status, Metrics(self.status, self._totals, self._figures))
 
     def _fresh(self, make: Callable[P, T]) -> Callable[P, T]:
-        """The same, by one thread at a time, of what is so when it is called."""
+        """The same function for one thread at a time, called with an up-to-date status."""
 
         def fresh(*args: P.args, **kwargs: P.kwargs) -> T:
             with self._updating:
@@ -136,24 +136,30 @@ class PublisherProcess:
 
     def _figures(self) -> dict[str, tuple[float, str]]:
         figures, control, http = self._recorder.figures(), self._control, self._http
-        figures["log_lines_lost_total"] = float(self._handler.lost), "Log lines that found no room."
+        figures["log_lines_lost_total"] = float(self._handler.lost), "Log lines that were dropped."
         figures["api_requests_total"] = float(control.requests), "Lines from clients of the control socket."
-        figures["api_refused_total"] = float(control.refused), "Lines and clients of it that were refused."
+        figures["api_refused_total"] = (
+            float(control.refused),
+            "Refused lines and clients of the control socket.",
+        )
         if http is not None:
             figures["http_requests_total"] = float(http.requests), "Pages served."
             figures["http_refused_total"] = float(http.refused), "HTTP connections that got no page."
         return figures
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Entry point of the process; 2 for bad input, as everywhere."""
-    options = _parser().parse_args(arguments)
+    given = json.loads(sys.argv[1])
+    sockets = {name: socket.socket(fileno=fd) for name, fd in given.pop("fds").items()}
+    run, state = (Path(given.pop(name)) for name in ("run", "state"))
+    options = PublisherOptions(run=run, state=state, **given)
     handler = NonBlockingLogHandler(sys.stderr.fileno())
     log = configure(options.log, non_blocking=handler)
     for number in (*STOPPING, *SWITCHING):  # a service manager sends them to all processes at once
         signal.signal(number, signal.SIG_IGN)
     try:
-        publisher = _prepare(options, log, handler)
+        publisher = _prepare(options, sockets, log, handler)
         return 0 if publisher is None else publisher.run()
     except ConfigError as error:
         log.error("publisher", error=str(error))
@@ -162,22 +168,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         handler.stop()
 
 
-def _prepare(options: argparse.Namespace, log: EventLogger, handler: NonBlockingLogHandler) -> PublisherProcess | None:
-    """Everything that needs privileges; then there are none. None if the controller has gone meanwhile."""
+def _prepare(
+    options: PublisherOptions, sockets: dict[str, socket.socket], log: EventLogger, handler: NonBlockingLogHandler
+) -> PublisherProcess | None:
+    """Everything that needs privileges, which are given up then; None if the controller has gone meanwhile."""
     # Otherwise Arrow's allocator starts a thread when it is loaded, which would keep the privileges of that time.
     os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     stay_in_the_background(options.off_cpu)
-    http = None if options.http_fd is None else socket.socket(fileno=options.http_fd)
-    control, link = socket.socket(fileno=options.api_fd), socket.socket(fileno=options.control_fd)
     access = Access(os.getuid(), options.group)
-    reader = TickReader(options.ring)
+    reader = TickReader(options.run / "ticks")
     recorder = Recorder(options.records, options.records_mb, options.estimate_s, log)
-    description = _described(reader, link)
+    description = _described(reader, sockets["link"])
     if description is None:
         return None
     if options.records_mb or options.estimate_s:
         recorder.warm_up(description, reader.num_slices)
-    publisher = PublisherProcess(reader, control, link, http, access, recorder, log, handler, tuple(options.host))
+    publisher = PublisherProcess(reader, sockets, access, recorder, log, handler, options.hosts)
     publisher.warm_up()
     privileges.drop_all(options.user)
     writable = [options.records] if options.records_mb else []
@@ -186,29 +192,11 @@ def _prepare(options: argparse.Namespace, log: EventLogger, handler: NonBlocking
 
 
 def _described(reader: TickReader, link: socket.socket) -> dict[str, Any] | None:
-    """The run's description as soon as there is one: the controller starts us before it loads its policy."""
+    """The run's description once it exists: the controller starts this process before it loads its policy."""
     while not (description := reader.description()[1]):
         if select.select([link], [], [], WAIT_S)[0] and not link.recv(1, socket.MSG_PEEK):
             return None
     return description
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slicepilot-publisher", allow_abbrev=False)
-    parser.add_argument("--ring", type=Path, required=True, help="ticks of the controller")
-    parser.add_argument("--control-fd", type=int, required=True, help="connection to the controller")
-    parser.add_argument("--api-fd", type=int, required=True, help="listening control socket")
-    parser.add_argument("--http-fd", type=int, help="listening HTTP socket")
-    parser.add_argument("--host", action="append", default=[], help="name the node is reached by over HTTP")
-    parser.add_argument("--off-cpu", type=int, help="CPU to keep off")
-    parser.add_argument("--no-harden", dest="harden", action="store_false", help="without filter and file rules")
-    parser.add_argument("--group", help="whose members may use the control socket")
-    parser.add_argument("--user", help="to run as")
-    parser.add_argument("--records", type=Path, required=True, help="folder of decision records")
-    parser.add_argument("--records-mb", type=float, default=0.0, help="disk space for them")
-    parser.add_argument("--estimate-s", type=float, default=0.0, help="seconds from estimate to estimate in shadow")
-    parser.add_argument("--log", choices=FORMS, default="json", help="form of the log")
-    return parser
 
 
 if __name__ == "__main__":

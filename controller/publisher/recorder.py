@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from slicepilot.controller.record.segments import SegmentWriter
 
 BACKLOG = 40
-"""Batches that may wait: at one a second, forty seconds' worth, and ten while somebody looks all the time."""
+"""Batches that may wait: forty seconds at one a second, ten while clients read all the time."""
 MIB = 1 << 20
 Batch = tuple[Records, dict[str, Any], int]
 
 
 class Recorder:
-    """Writes ticks to disk as segments, and works out what a shadow run's policy would have changed.
+    """Writes ticks to disk as segments, and estimates what a shadow run's policy would have changed.
 
     Args:
         folder: of the segments.
         max_mb: disk space they may take; 0 writes none.
-        estimate_s: time from one estimate to the next; 0 makes none.
-        log: for what goes wrong.
+        estimate_s: seconds between estimates; 0 makes none.
+        log: for errors.
 
     Attributes:
         estimate: the newest, None before the first.
-        dropped: ticks that the thread had no time for.
-        failure: what ended the thread; None while it runs.
+        dropped: ticks that were dropped because the thread was busy.
+        failure: the error that ended the thread; None while it runs.
     """
 
     def __init__(self, folder: Path, max_mb: float, estimate_s: float, log: EventLogger) -> None:
@@ -54,13 +54,13 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def warm_up(self, description: dict[str, Any], num_slices: int) -> None:
-        """Do once what the thread will do. Libraries, compiled code and hardware files are read now, while this process
-        may still read all that the controller may."""
+        """Do once what the thread will do: libraries, compiled code and hardware files are read now, while this process
+        may still read them."""
         if self._estimate_s:
             from slicepilot.controller.record.estimate import window_ticks
 
             records = _made_up(2 * window_ticks(description["period_s"]), description["period_s"], num_slices)
-            # One is used up; the other finds everything loaded.
+            # The second is for later.
             warmed_up, self._estimator = self._make_estimator(description), self._make_estimator(description)
             if warmed_up is not None:
                 warmed_up.add(records[:1])
@@ -92,7 +92,7 @@ class Recorder:
 
     def figures(self) -> dict[str, tuple[float, str]]:
         """Metrics, by name: value and help text."""
-        dropped = {"records_lost_ticks_total": (float(self.dropped), "Ticks that the recorder had no time for.")}
+        dropped = {"records_lost_ticks_total": (float(self.dropped), "Ticks dropped because the recorder was busy.")}
         if self._writer is None:
             return dropped
         writer = self._writer
@@ -121,7 +121,7 @@ class Recorder:
                     self._log.warning("records", error=writer.last_error, errors=errors)
             if estimator is None:
                 continue
-            estimator.description = description  # what changes in a run is who decides, not the node
+            estimator.description = description  # the policy may change in a run, the node does not
             estimate = estimator.add(records)
             if estimate is not None:
                 self.estimate = estimate
@@ -145,7 +145,7 @@ def _writer(folder: Path, max_bytes: int) -> SegmentWriter:
 
 
 def _made_up(count: int, period_s: float, num_slices: int) -> Records:
-    """Quiet ticks of a shadow run."""
+    """Uneventful ticks of a shadow run."""
     records = np.zeros(count, record_dtype(num_slices))
     records["sequence"] = np.arange(1, count + 1)
     records["monotonic_ns"] = records["time_ns"] = np.arange(count) * round(1e9 * period_s)

@@ -30,7 +30,7 @@ _RUN = (
 
 
 class Status:
-    """Follows one ring; `update` a few times a second, `document` whenever somebody looks.
+    """Follows a ring; call `update` a few times a second, and `document` at any time.
 
     Attributes:
         description: of the run, as in the ring; generation: which one it is.
@@ -38,8 +38,8 @@ class Status:
         last: the newest record, an array of one; empty before the first.
         delays: packets by delay since the probe's start, as far as this process has seen.
         history: figures by second.
-        estimate: what a shadow run's policy would have changed, when somebody works it out.
-        confined: how the publisher is.
+        estimate: what a shadow run's policy would have changed, set by the user of this class.
+        confined: how the publisher is confined.
     """
 
     def __init__(self, num_slices: int) -> None:
@@ -58,7 +58,7 @@ class Status:
         """Take in what is new; returns the new records, oldest first."""
         records = reader.new()
         if len(records):
-            # What was overwritten before the first look was never ours to see.
+            # Ticks overwritten before the first update do not count as lost.
             if not len(self.last):
                 reader.lost = 0
             self.last = records[-1:]
@@ -194,7 +194,7 @@ def _numbers(values: npt.NDArray[Any]) -> list[float | None]:
 
 
 def _reasons(counts: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
-    """What was given, the gravest first, then the most frequent."""
+    """The reasons that were given, the most severe first, then the most frequent."""
     given = [reason for reason in REASONS if counts[reason]]
     given.sort(key=lambda reason: (-MEANINGS[reason].severity, -counts[reason]))
     return [

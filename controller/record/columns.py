@@ -2,12 +2,12 @@
 
 Columns of the node carry plain names (``time``, ``mode``, ``infer_ns``, ``cpu_idle_ratio``), those of a slice its name
 in front: ``slice1.offered_mbps``, ``slice1.wanted_cpu_limit_mcpu``. ``reasons`` and ``flags`` are bit masks. The
-header, JSON under the key `KEY` of the file's metadata, names their bits and holds the description of the run.
+header, JSON under the key `KEY` of the file's metadata, has their bits and the description of the run.
 
-What a policy drew is there of policies that draw (``slice1.drawn_cpu_limit``).
+Stochastic policies have columns of their draws (``slice1.drawn_cpu_limit``).
 
-A column whose values hardly repeat is stored as byte streams, one of which holds all exponents: zstd makes half of it.
-All others get a dictionary, in which a knob that holds costs next to nothing.
+A column with few repeated values is stored as byte streams, which compress to half the size. All others have a
+dictionary, since most knobs seldom change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "held":
 _SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *STAGES_NS, "age_s", "log_density")
 _WORDS = {"mode": tuple(mode.label for mode in Mode), "level": tuple(level.label for level in Level)}
 _DRAWN = "drawn_"
-_STEADY = ("sequence", "time", "monotonic_ns")  # grow by about the same from row to row
+_STEADY = ("sequence", "time", "monotonic_ns")  # grow by similar amounts from row to row
 
 
 def slice_names(description: dict[str, Any]) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def slice_names(description: dict[str, Any]) -> tuple[str, ...]:
 
 
 def header_of(records: Records, description: dict[str, Any], generation: int) -> dict[str, Any]:
-    """What a segment says about itself."""
+    """The header of a segment."""
     return {
         "format": FORMAT,
         "generation": generation,
@@ -73,17 +73,17 @@ def read_header(metadata: dict[bytes, bytes] | None) -> dict[str, Any]:
     try:
         header: dict[str, Any] = json.loads(text)
         if header.get("format") != FORMAT:
-            raise ConfigError(f"format = {header.get('format')!r}: accepted: {FORMAT}")
+            raise ConfigError(f"format = {header.get('format')!r}: expected {FORMAT}")
         _check_header(header)
     except ConfigError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        raise ConfigError("a header of another form; accepted: one that a publisher has written") from None
+        raise ConfigError("not a header that a publisher has written") from None
     return header
 
 
 def _check_header(header: dict[str, Any]) -> None:
-    """What every reader of a segment takes for granted; raises whatever comes up where it is not so."""
+    """Check what every reader of a segment relies on; raises errors of several types."""
     for at in (*header["sequence"], *header["time_ns"]):
         if not 0 <= operator.index(at) < 1 << 63:
             raise ValueError
@@ -115,7 +115,7 @@ def to_records(table: Any, names: Sequence[str]) -> Records:
     records = np.zeros(table.num_rows, record_dtype(len(names)))
     for column, values in _views(records, names):
         if column not in table.column_names and (_is_draw(column) or column == "log_density"):
-            values[:] = np.nan  # of a policy that does not draw, or from before it was kept
+            values[:] = np.nan  # of a deterministic policy, or of an older version
         elif len(records):
             values[:] = values_of(table, column)
     return records

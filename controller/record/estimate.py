@@ -1,12 +1,11 @@
-"""What a shadow run's decisions would have changed, by the identified simulator, with its error. Not a promise.
+"""Estimates what a shadow run's decisions would have changed, by the identified simulator, with the possible error.
 
-Every now and then the last two seconds are played twice: with the knobs as they held, and with those that the guard
-let through. Both runs get the arrivals that were measured. What the first one gets wrong is known, because that was
-measured too: it is one part of the error stated with the difference. The other is the median error that identification
-found on schedules it had not been fitted to (`slicepilot testbed identify`, ``fit`` in the hardware file). A difference
-that is not larger than their sum says nothing.
+The last two seconds are simulated twice: with the actual knobs, and with those that the guard allowed. Both runs have
+the measured arrivals. The error of the difference is the sum of two parts: the first run's deviation from the
+measurements, and the median error of the identification on schedules that it was not fitted to (`slicepilot testbed
+identify`, ``fit`` in the hardware file). A smaller difference means nothing.
 
-What the model cannot know: the loads might have reacted, and the policy would have seen what its knobs do.
+The model does not include how loads react, nor that the policy would have seen the effect of its knobs.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ INTERVAL_S, WINDOW_S, SETTLE_S = 10.0, 2.0, 0.4
 MIN_TICKS = 20
 MAX_LOST_RATIO = 0.05
 MIN_CARRIED_MBPS = 0.5
-"""Where the p99 delay of a slice that carries next to nothing says nothing."""
+"""Below this rate the p99 delay of a slice is meaningless."""
 Array = npt.NDArray[np.float64]
 
 
@@ -45,11 +44,11 @@ class Estimator:
 
     Args:
         description: of the run; hardware, slices and period are taken from it.
-        interval_s: from one estimate to the next, at least a window.
-        window_s: how much is played each time, at least `MIN_TICKS` periods.
+        interval_s: time between estimates, at least a window.
+        window_s: length of a window, at least `MIN_TICKS` periods.
 
     Raises:
-        ConfigError: the hardware is unknown, or it was not identified and so has no known errors.
+        ConfigError: the hardware is unknown, or was not identified, so that its errors are unknown.
     """
 
     def __init__(self, description: dict[str, Any], interval_s: float = INTERVAL_S, window_s: float = WINDOW_S) -> None:
@@ -65,7 +64,7 @@ class Estimator:
         file = load("hardware", name, HardwareFile)
         missing = [key for key in ("throughput_median_pct", "delay_p99_median_factor") if key not in file.fit]
         if missing:
-            raise ConfigError(f"hardware {name!r}: fit.{missing[0]} is missing; accepted: one that was identified")
+            raise ConfigError(f"hardware {name!r}: fit.{missing[0]} is missing; identify it first")
         self.model: dict[str, Any] = {"hardware": name, **file.fit}
         self._fit, self._hardware = file.fit, file.hardware
         self._recent: deque[Records] = deque()
@@ -73,14 +72,13 @@ class Estimator:
         self._replay: Replay | None = None
 
     def add(self, records: Records) -> dict[str, Any] | None:
-        """Take more ticks, oldest first; an estimate, as JSON would have it, when one was due and could be made.
+        """Add ticks, oldest first; returns an estimate as JSON values if it is due and possible.
 
-        None comes of ticks that acted on all slices (their decisions are what held), and of a window with gaps.
+        None for ticks that acted on all slices, whose decisions were applied, and for a window with gaps.
 
         ``slices`` has, for each slice that was measured throughout, ``carried_mbps``, ``delay_p99_us`` and ``broken_s``
         (time in which its promise was broken, of ``window_s``): each ``held``, ``policy``, ``difference``, ``error``,
-        ``measured`` and whether the difference is ``distinguishable``; a delay is null where next to nothing was
-        carried.
+        ``measured`` and whether the difference is ``distinguishable``; a delay is null where little was carried.
         """
         if not len(records):
             return None
@@ -137,7 +135,7 @@ class Estimator:
         }
 
     def _slice(self, name: str, offered_mbps: float, carried: Array, delay: Array, broken: Array) -> dict[str, Any]:
-        """Figures of one slice: held, policy, measured; ``broken`` also for a model that is too kind, and too hard."""
+        """Figures of a slice: held, policy, measured; ``broken`` also for an optimistic and a pessimistic model."""
         throughput_ratio = self._fit["throughput_median_pct"] / 100
         carried_error = abs(carried[0] - carried[2]) + throughput_ratio * offered_mbps
         measurable = bool((carried > MIN_CARRIED_MBPS).all() and (delay > 0).all())
@@ -153,7 +151,7 @@ class Estimator:
         }
 
     def _delay_error(self, delay: Array) -> float:
-        """The model's delays are off by a factor: a difference has to be of more than that, beside what is off here."""
+        """Error of a delay: the model's error factor, and its deviation here."""
         return abs(delay[0] - delay[2]) + (self._fit["delay_p99_median_factor"] - 1) * min(delay[0], delay[1])
 
 
@@ -170,9 +168,9 @@ def _difference(figures: Array, error: float) -> dict[str, Any]:
 
 
 def _in_time(window: Records) -> FloatArray:
-    """Knobs that would have held (N, 3, S): decisions that came too late would not have been applied."""
+    """Knobs that would have been applied (N, 3, S), without late decisions."""
     in_time = np.equal(window["flags"] & LATE, 0)
     last = np.maximum.accumulate(np.where(in_time, np.arange(len(window)), -1))
     allowed: FloatArray = window["allowed"][last]
     held: FloatArray = window["applied"]
-    return np.where(last[:, None, None] < 0, held, allowed)  # before the first decision in time, what held
+    return np.where(last[:, None, None] < 0, held, allowed)  # before the first decision in time

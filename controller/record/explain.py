@@ -29,8 +29,8 @@ def explain_tick(moment: Moment) -> dict[str, Any]:
     """What was seen, wanted, let through and applied at a tick, why, and how long it took.
 
     ``stages_us`` has the stages, their ``total`` (without the wait for the tick, ``wakeup``) and what was ``ready``
-    within the budget: observe, infer and guard. ``changes`` are the knobs that were let through or held at this tick
-    and not at the one before, null where that is not recorded.
+    within the budget: observe, infer and guard. ``changes`` are the allowed or applied knobs that differ from the tick
+    before, null where that is not recorded.
     """
     record, before, description = moment.record, moment.before, moment.description
     names = slice_names(description)
@@ -58,7 +58,7 @@ def explain_tick(moment: Moment) -> dict[str, Any]:
 def explain_window(stretches: Sequence[Stretch]) -> list[dict[str, Any]]:
     """Each run's ticks in a window: what they were, why the guard stepped in and how often, what changed, what it took.
 
-    ``lost_ticks`` are missing between the first and the last one, ``missed_ticks`` had gone by before they could run.
+    ``lost_ticks`` are missing from the records, ``missed_ticks`` were skipped by the loop.
     """
     runs: dict[tuple[Any, ...], list[Stretch]] = {}
     for stretch in stretches:
@@ -185,7 +185,7 @@ def _counts(labels: Iterable[str]) -> dict[str, int]:
 
 
 def _moves(values: npt.NDArray[Any]) -> int:
-    """How often a knob changed; a wanted value that stays no number does not."""
+    """How often a knob changed; a wanted value that stays NaN does not."""
     both = np.isnan(values[1:]) & np.isnan(values[:-1])
     return int(((values[1:] != values[:-1]) & ~both).sum())
 

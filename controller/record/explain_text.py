@@ -124,10 +124,10 @@ def _guard_lines(explanation: dict[str, Any]) -> list[str]:
     whys = [("node", reason) for reason in explanation["node"]["reasons"]]
     whys += [(row["slice"], reason) for row in explanation["slices"] for reason in row["reasons"]]
     if not whys:
-        return ["guard: nothing to object to"]
+        return ["guard: no intervention"]
     lines = ["guard"]
-    for who, reason in whys:
-        lines += _wrap(f"  {_short(who)}: {reason['reason']} ({reason['severity']}): {reason['meaning']}")
+    for name, reason in whys:
+        lines += _wrap(f"  {_short(name)}: {reason['reason']} ({reason['severity']}): {reason['meaning']}")
     return lines
 
 
@@ -146,12 +146,12 @@ def _change_lines(changes: Sequence[dict[str, Any]] | None) -> list[str]:
 
 def _window_guard_lines(reasons: Sequence[dict[str, Any]]) -> list[str]:
     if not reasons:
-        return ["guard: nothing to object to"]
+        return ["guard: no intervention"]
     lines = ["guard, in how many ticks"]
     for reason in reasons:
         where = {"node": reason["node"]} if reason["node"] else {}
-        who = ", ".join(f"{_short(name)} {count}" for name, count in (where | reason["slices"]).items())
-        lines += _wrap(f"  {reason['reason']} ({reason['severity']}): {who}: {reason['meaning']}")
+        ticks = ", ".join(f"{_short(name)} {count}" for name, count in (where | reason["slices"]).items())
+        lines += _wrap(f"  {reason['reason']} ({reason['severity']}): {ticks}: {reason['meaning']}")
     return lines
 
 

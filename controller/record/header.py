@@ -1,4 +1,4 @@
-"""How a tick ring's file begins; without NumPy, for a reader that only wants to know whether its writer lives."""
+"""The header of a tick ring's file, without NumPy, for a reader that only needs the heartbeat."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITTEN_AT, BEAT_AT, DESCRIPTION_AT, NOTES_AT, DELAYS_AT = 32, 40, 48, 56, 64
 
 
 class Pulse:
-    """The writer's signs of life.
+    """The writer's heartbeat.
 
     Args:
         path: of a tick ring.
@@ -36,7 +36,7 @@ class Pulse:
             raise ValueError(f"{path}: not a tick ring of version {VERSION}")
 
     def beat_ns(self) -> int:
-        """CLOCK_MONOTONIC of the last one."""
+        """CLOCK_MONOTONIC of the last heartbeat."""
         return int(struct.unpack_from("=Q", self._memory, BEAT_AT)[0])
 
     def close(self) -> None:

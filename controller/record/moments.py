@@ -1,4 +1,4 @@
-"""Times as people write them."""
+"""Parsing and formatting of times."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ NS = 1_000_000_000
 _UNITS_S = {"ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|min|h)")
 _EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-ACCEPTED = "2026-01-31T10:20:30.5Z, 10:20:30, -5s, -2min or last"
+EXPECTED = "2026-01-31T10:20:30.5Z, 10:20:30, -5s, -2min or last"
 
 
 def parse_time(text: str, now_ns: int, last_ns: int) -> int:
-    """CLOCK_REALTIME in ns of what was written.
+    """CLOCK_REALTIME in ns of a time as text.
 
     Args:
         text: RFC 3339 (local time without an offset), a time of today's day (of yesterday's if that is to come yet), a
@@ -37,9 +37,9 @@ def parse_time(text: str, now_ns: int, last_ns: int) -> int:
             return _ns(today if today <= now else today - timedelta(days=1), text)
         parsed = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"at = {text!r}: accepted: {ACCEPTED}") from None
+        raise ConfigError(f"at = {text!r}: expected {EXPECTED}") from None
     if "T" not in text.upper() and " " not in text:
-        raise ConfigError(f"at = {text!r}: accepted: {ACCEPTED}")
+        raise ConfigError(f"at = {text!r}: expected {EXPECTED}")
     return _ns(parsed.astimezone(), text)
 
 
@@ -47,7 +47,7 @@ def parse_duration(text: str, field: str) -> float:
     """Seconds of ``500ms``, ``1s``, ``2min`` or ``1h``; raises ConfigError."""
     match = _DURATION.fullmatch(text)
     if match is None or not float(match[1]) > 0:
-        raise ConfigError(f"{field} = {text!r}: accepted: a number with {', '.join(_UNITS_S)}, for instance 500ms")
+        raise ConfigError(f"{field} = {text!r}: expected a number with {', '.join(_UNITS_S)}, such as 500ms")
     return float(match[1]) * _UNITS_S[match[2]]
 
 

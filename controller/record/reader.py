@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from slicepilot.configs import ConfigError
-from slicepilot.data.arrow import numbers
 
-from .columns import read_header, slice_names, to_records, values_of
+from .columns import read_header, slice_names, to_records
 from .ring import Records
 from .ring_reader import TickReader
 from .segments import SegmentName, list_segments, open_segment, plain_line
@@ -21,7 +19,7 @@ from .segments import SegmentName, list_segments, open_segment, plain_line
 
 @dataclass(frozen=True)
 class Segment:
-    """A whole segment; its rows are read when they are asked for.
+    """A complete segment; its rows are read on demand.
 
     Attributes:
         header: see `slicepilot.controller.record.columns.header_of`.
@@ -40,13 +38,8 @@ class Segment:
         """The slices."""
         return slice_names(self.description)
 
-    def table(self, columns: Sequence[str] | None = None) -> Any:
-        """Rows as an Arrow table; raises OSError or ValueError for a damaged file, FileNotFoundError for a gone one."""
-        with open_segment(self.path) as file:
-            return file.read(list(columns) if columns is not None else None, use_threads=False)
-
     def records(self) -> Records:
-        """Rows as `slicepilot.controller.record.ring.record_dtype`; raises as `table` does."""
+        """Rows as `slicepilot.controller.record.ring.record_dtype`; raises OSError or ValueError for a damaged file."""
         with open_segment(self.path) as file:
             return to_records(file.read(use_threads=False), self.names)
 
@@ -66,7 +59,7 @@ class Stretch:
 
 @dataclass(frozen=True)
 class Moment:
-    """A tick and, where it was recorded, the one before."""
+    """A tick and, if it was recorded, the tick before."""
 
     description: dict[str, Any]
     record: Any
@@ -77,11 +70,11 @@ class Moment:
 class SegmentReader:
     """The segments of a folder, by time.
 
-    A file that is damaged, or none of ours, is named in ``broken`` with what is wrong, and the others are read. A file
-    that the writer deletes meanwhile is gone, not broken.
+    A damaged or foreign file is listed in ``broken`` with the reason, and the others are read. A file that the writer
+    deletes meanwhile is ignored.
 
     Raises:
-        ConfigError: no such folder, or one that may not be read.
+        ConfigError: the folder does not exist or may not be read.
     """
 
     folder: Path
@@ -96,7 +89,7 @@ class SegmentReader:
         for index, name in enumerate(names):
             if end_ns is not None and name.time_ns > end_ns:
                 return
-            # A segment has ended when the next one of its run begins.
+            # A segment ends when the next of its run begins.
             following = next((n.time_ns for n in names[index + 1 :] if n.run_id == name.run_id), None)
             if start_ns is not None and following is not None and following <= start_ns:
                 continue
@@ -123,25 +116,6 @@ class SegmentReader:
                 continue
             yield Stretch(segment.description, _within(records, start_ns, end_ns))
 
-    def between(self, start_ns: int, end_ns: int, columns: Sequence[str] | None = None) -> Any:
-        """Ticks in [start, end] as one Arrow table; a slice that some of them do not have is null there."""
-        parts = []
-        for segment in self.segments(start_ns, end_ns):
-            try:
-                wanted = None if columns is None else dict.fromkeys(["time", *columns])
-                table = segment.table(None if wanted is None else list(wanted))
-                time_ns = values_of(table, "time")
-            except (OSError, ValueError) as error:
-                self.note(segment.path, error)
-                continue
-            inside = (time_ns >= start_ns) & (time_ns <= end_ns)
-            parts.append(table if inside.all() else table.filter(numbers(inside)))
-        return pa.concat_tables(parts, promote_options="default") if parts else pa.table({})
-
-    def at(self, time_ns: int) -> Moment | None:
-        """The tick that was the last at a time, see `moment_in`."""
-        return moment_in(list(self.stretches(time_ns - LOOK_BACK_NS, time_ns)), time_ns)
-
     def _names(self) -> list[SegmentName]:
         try:
             for path in self.folder.iterdir():
@@ -150,7 +124,7 @@ class SegmentReader:
             return list_segments(self.folder)
         except OSError as error:
             raise ConfigError(
-                f"records {str(self.folder)!r}: {error.strerror}; accepted: the records folder of a controller"
+                f"records {str(self.folder)!r}: {error.strerror}; expected the records folder of a controller"
             ) from error
 
     def _header(self, path: Path) -> dict[str, Any] | None:
@@ -162,7 +136,7 @@ class SegmentReader:
             return None
 
     def note(self, path: Path, error: Exception | str) -> None:
-        """Name a file that is not as it should be, unless it has gone; the first reason stays."""
+        """List a damaged file with the first reason, unless it was deleted."""
         if not isinstance(error, FileNotFoundError):
             self.broken.setdefault(plain_line(path.name), plain_line(str(error)))
 
@@ -172,7 +146,7 @@ LOOK_BACK_NS = 60_000_000_000
 
 
 def moment_in(stretches: Sequence[Stretch], time_ns: int) -> Moment | None:
-    """The last tick at or before a time, with the one before it; None where it is older than a second or two periods:
+    """The last tick at or before a time, with the tick before; None if it is older than a second or two periods, since
     then nothing was recorded at that time."""
     best: Moment | None = None
     for stretch in stretches:
@@ -235,7 +209,7 @@ class TickHistory:
         if self._recent is not None:
             ends += [int(self._recent.records[at]["time_ns"]) for at in (0, -1)]
         if not ends:
-            raise ConfigError(f"records {str(self.folder)!r}: no ticks; accepted: a folder that a controller wrote to")
+            raise ConfigError(f"records {str(self.folder)!r}: no ticks; expected a folder that a controller wrote to")
         return min(ends), max(ends)
 
     def stretches(self, start_ns: int, end_ns: int) -> Iterator[Stretch]:

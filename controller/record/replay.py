@@ -1,4 +1,4 @@
-"""Measured arrivals played in the identified simulator under two series of knobs, side by side."""
+"""Simulates measured arrivals under two series of knobs, side by side."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ OFFERED, CARRIED, DELAY, CPU_USE = (
     SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "delay_p99_us", "cpu_use_mcpu")
 )
 PACKET_BYTES = 64, 9000
-MIN_TOLD_MBPS = 0.5
+MIN_CARRIED_MBPS = 0.5
 
 
 class MeasuredEpisodes:
-    """Runs whose arrivals are rates that were measured, one per control period.
+    """Runs with measured arrival rates, one per control period.
 
     Args:
         slices: of the node.
@@ -63,7 +63,7 @@ class MeasuredEpisodes:
 
 
 class Replay:
-    """Plays windows of a run and judges them.
+    """Simulates windows of a run and evaluates them.
 
     Args:
         description: of the run: period, scope of nice, size of the node.
@@ -88,8 +88,8 @@ class Replay:
         """Telemetry of both runs, (N, 8, S, 2), period by period as measured.
 
         Args:
-            measured: telemetry of each period, (N, 8, S); what was offered arrives, in packets of a length that
-                explains the CPU time that was used.
+            measured: telemetry of each period, (N, 8, S); the offered rate arrives in packets of a length that
+                explains the used CPU time.
             knobs: set at the end of each period, (N, 3, S, 2).
             seed: of the noise, which both runs share.
         """
@@ -103,10 +103,10 @@ class Replay:
         return np.asarray(series)
 
     def _packet_bytes(self, measured: FloatArray) -> FloatArray:
-        """Telemetry does not say how long packets are, but a packet's cost was identified."""
+        """Packet lengths by the identified cost of a packet, since telemetry does not have them."""
         carried, used = (measured[:, row].mean(axis=0, dtype=np.float64) for row in (CARRIED, CPU_USE))
         packets_per_s = 1e3 * used / self._episodes.hardware.upf_cost_us
-        known = (carried > MIN_TOLD_MBPS) & (packets_per_s > 0)
+        known = (carried > MIN_CARRIED_MBPS) & (packets_per_s > 0)
         length = np.divide(
             125_000 * carried, packets_per_s, out=np.full(len(known), float(DEFAULT_PACKET_BYTES)), where=known
         )
@@ -115,7 +115,7 @@ class Replay:
     def figures(self, series: FloatArray, skip: int, fit: dict[str, float]) -> tuple[Array, Array, Array]:
         """Carried Mbit/s (S, R), p99 us (S, R), and broken promises in s (S, R + 4), of telemetry (N, 8, S, R).
 
-        The four more are those of the two runs, were the model (its errors: ``fit``) too kind to them, and too hard.
+        The other four are those of the two runs by a pessimistic and an optimistic model, with the errors in ``fit``.
 
         Args:
             series: the first two are the runs.
@@ -125,7 +125,7 @@ class Replay:
         carried, delay = (series[skip:, row].astype(np.float64) for row in (CARRIED, DELAY))
         rate, factor = fit["throughput_median_pct"] / 100, fit["delay_p99_median_factor"]
         worse, better = (series[..., :RUNS].copy() for _ in range(2))
-        # A slice that loses nothing would not be said to lose something by a model that divides CPUs a bit wrongly.
+        # A slice without losses would not lose because the model divides CPUs slightly wrongly.
         loses = carried.mean(axis=0) < RATE_TOLERANCE * series[skip:, OFFERED].mean(axis=0, dtype=np.float64)
         for shifted, shift, stretch in ((worse, -rate, factor), (better, rate, 1 / factor)):
             shifted[:, CARRIED] *= np.where(loses[:, :RUNS], np.float32(1 + shift), np.float32(1))
@@ -147,6 +147,6 @@ class Replay:
             )
         )
         template = Telemetry.empty(len(self._slices), lanes)
-        # What a rate has been before counts too: the meter averages over seconds.
+        # The meter averages over seconds, so earlier rates count too.
         broken = [meter.broken(dataclasses.replace(template, slices=slices)) for slices in series][skip:]
         return self._period_s * np.sum(broken, axis=0, dtype=np.float64)

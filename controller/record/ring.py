@@ -1,12 +1,12 @@
 """The last ticks of a running controller in a file that other processes map: one writer, any number of readers.
 
-The loop writes a record of fixed size after each tick, without a system call or a lock, and knows of no reader: a
-reader that is slow, stopped or gone costs it nothing. Everything else that an operator wants (metrics, records on disk,
-status, logs) is done by readers in processes of their own.
+The loop writes a record of fixed size after each tick, without a system call or a lock, and does not depend on readers:
+a slow or stopped reader does not delay it. Metrics, records on disk, status and logs are made by readers in other
+processes.
 
 The file begins with `HEADER`; then come two JSON documents (what is fixed for a run, and notes that change about once a
-second), the delay histograms, and the records. A record is whole when its ``sequence`` is that of the tick it stands
-for, read before and after; a document or histogram when its generation is even and did not change while it was read.
+second), the delay histograms, and the records. A record is complete when its ``sequence`` is that of its tick, before
+and after reading; a document or histogram when its generation is even and did not change while it was read.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
     """One tick.
 
     ``sequence`` is the tick's number + 1; ``time_ns`` CLOCK_REALTIME and ``monotonic_ns`` CLOCK_MONOTONIC at its start;
-    ``wanted``, ``allowed`` and ``applied`` are knobs in the order of `KNOB_FIELDS`: what the policy asked for, what the
-    guard let through, and what the receipt says holds (in shadow: what others have set). ``drawn``, in the order of
-    `KNOB_FEATURES`, ``log_density`` and the flag `HELD` are what a stochastic policy says of what it wanted
-    (`slicepilot.agents.base.StochasticAgent`); NaN of others. Masks are of `slicepilot.controller.contracts.reasons`,
+    ``wanted``, ``allowed`` and ``applied`` are knobs in the order of `KNOB_FIELDS`: what the policy wanted, what the
+    guard allowed, and what holds by the receipt (in shadow: the settings of others). ``drawn``, in the order of
+    `KNOB_FEATURES`, ``log_density`` and the flag `HELD` are a stochastic policy's
+    (`slicepilot.agents.base.StochasticAgent`); NaN for others. Masks are of `slicepilot.controller.contracts.reasons`,
     ``description`` the generation of the run's description it was decided under.
     """
     s = num_slices
@@ -121,12 +121,12 @@ class TickRing:
     """The writing side.
 
     Args:
-        path: made anew; a reader of an older file of that name keeps the older one.
+        path: made anew; a reader of an older file keeps that file.
         num_slices: of every record.
         slots: records kept.
 
     Attributes:
-        descriptions: by generation, of the records that may still be there.
+        descriptions: by generation, of the records in the ring.
 
     Raises:
         OSError: the file cannot be made.
@@ -150,7 +150,7 @@ class TickRing:
         self._delays = np.frombuffer(self._memory, np.uint64, num_slices * BUCKETS, layout.delays).reshape(
             num_slices, BUCKETS
         )
-        # numba is for who writes: readers are started more often, and by people who wait.
+        # Only the writer needs numba; readers should start fast.
         from .ring_kernel import put
 
         self._put: Any = put
@@ -193,7 +193,7 @@ class TickRing:
         """A copy of the ticks [first, end), numbered from 0, without those that the loop has overwritten by now."""
         numbers = np.arange(first, end)
         copied = self._records[numbers % self.slots]
-        # The tick that is being written has the slot of the one that was written a whole ring before.
+        # The tick that is being written uses the slot of the oldest tick.
         return copied[numbers > self._written - self.slots]
 
     def write(
@@ -208,7 +208,7 @@ class TickRing:
     ) -> None:
         """Add one tick; telemetry and knobs of one lane, ``reasons`` (S,), ``drawn`` (S, 3).
 
-        A decision or a draw of another shape has no numbers.
+        A decision or a draw of another shape is written as NaN.
         """
         written, words = self._written, self._words
         slot = written % self.slots
@@ -218,7 +218,7 @@ class TickRing:
         floats = _number(telemetry.age_s[0]), _number(tick.log_density)
         try:
             _HEAD.pack_into(self._memory, at + self._head_at, *head, *floats)
-        except struct.error:  # stopped for more than the four seconds that a time can say
+        except struct.error:  # stopped for more than the four seconds that fit into 32 bits
             short = (min(value, _LONGEST_NS) for value in head[3:])
             _HEAD.pack_into(self._memory, at + self._head_at, *head[:3], *short, *floats)
         measured = telemetry.slices, telemetry.node, telemetry.valid
@@ -238,7 +238,7 @@ class TickRing:
         words[BEAT_AT // _WORD] = tick.monotonic_ns
 
     def beat(self) -> None:
-        """A sign of life without a tick."""
+        """A heartbeat without a tick."""
         self._words[BEAT_AT // _WORD] = time.monotonic_ns()
 
     def close(self) -> None:
@@ -246,12 +246,12 @@ class TickRing:
         self.path.unlink(missing_ok=True)
 
     def _warm_up(self) -> None:
-        """Compile what writes, or take it from the cache; a tick has no time for that."""
+        """Compile the writer, or load it from the cache."""
         telemetry, knobs = Telemetry.empty(self.num_slices), Knobs.none(self.num_slices).values
         measured = telemetry.slices, telemetry.node, telemetry.valid
         nothing = self._no_draw, np.zeros(self.num_slices, np.uint32)
         self._put(0, *self._tables, *measured, *[knobs] * 3, *nothing)
-        self._put.disable_compile()  # a tick has no seconds for that
+        self._put.disable_compile()  # compiling would take seconds
 
     def _begin(self, at: int) -> int:
         generation: int = struct.unpack_from("=Q", self._memory, at)[0] + 1
@@ -261,7 +261,7 @@ class TickRing:
     def _document(self, generation_at: int, at: int, value: dict[str, Any]) -> int:
         text = json.dumps(value, separators=(",", ":")).encode()
         if len(text) + 4 > DOCUMENT_BYTES:
-            raise ValueError(f"document of {len(text)} bytes; accepted: at most {DOCUMENT_BYTES - 4}")
+            raise ValueError(f"document of {len(text)} bytes; expected at most {DOCUMENT_BYTES - 4}")
         generation = self._begin(generation_at) + 1
         struct.pack_into("=I", self._memory, at, len(text))
         self._memory[at + 4 : at + 4 + len(text)] = text
@@ -270,7 +270,7 @@ class TickRing:
 
 
 def _number(value: float) -> float:
-    """The same, with one pattern of bits for NaN: evidence names ticks by their bytes, and files give them back."""
+    """The same with a single bit pattern for NaN, since evidence identifies ticks by their bytes."""
     return value if value == value else math.nan  # noqa: PLR0124 (half as long as a call of math.isnan)
 
 

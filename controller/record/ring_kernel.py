@@ -1,4 +1,4 @@
-"""The arrays of one tick, put where they belong in a ring's file: one compiled call for some thirty of NumPy's."""
+"""Writes the arrays of a tick into a ring's file, in a single compiled call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put(
     """Fill a row of ``floats`` (from ``slices`` to ``drawn``), of ``masks`` and of ``valids``.
 
     Raises:
-        ValueError: arrays that do not belong there; nothing has been read or written out of bounds.
+        ValueError: an array has the wrong shape.
     """
     row, num_slices = floats[slot], masks.shape[1]
     nothing = np.float32(np.nan)
@@ -55,7 +55,7 @@ def put(
         for k in range(NUM_KNOBS):
             row[at] = drawn[s, k]
             at += 1
-    # NaN has one pattern of bits: evidence names ticks by their bytes, which a file has to give back as they were.
+    # A single bit pattern for NaN, because evidence identifies ticks by their bytes.
     for at in range(len(row)):
         if row[at] != row[at]:
             row[at] = nothing

@@ -22,20 +22,20 @@ from .ring import DOCUMENT_BYTES, PAGE, RingLayout
 
 MOST_SLICES, MOST_SLOTS = 4096, 1 << 20
 SETTLE_S = 0.1
-"""A writer changes a document in microseconds; one that was killed meanwhile never ends."""
+"""A writer changes a document in microseconds, unless it was killed meanwhile."""
 
 
 class TickReader:
     """The reading side, read-only.
 
-    Only a ring of root's or of the reader's own user is read: whoever owns a file may shorten it, and a look at what
-    is not there any more ends the process that looks (SIGBUS, mmap(2)).
+    Only a ring of root or of the reader's user is read: the owner of a file may shorten it, and reading beyond its end
+    kills the reader (SIGBUS, mmap(2)).
 
     Args:
         path: of a `TickRing`.
 
     Raises:
-        ConfigError: no such file (no controller runs there), somebody else's, or one of another version.
+        ConfigError: no controller runs there, the file is another user's, or of another version.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,27 +44,27 @@ class TickReader:
             # Not blocking: a FIFO would wait for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
-            raise ConfigError(f"{path}: no controller runs there; accepted: the folder of a running one") from None
+            raise ConfigError(f"{path}: no controller runs there; expected the folder of a running one") from None
         except OSError as error:
-            raise ConfigError(f"{path}: {error.strerror}; accepted: a user who may read it") from error
+            raise ConfigError(f"{path}: {error.strerror}; expected a user who may read it") from error
         try:
             status = os.fstat(descriptor)
             size, self._identity = status.st_size, (status.st_dev, status.st_ino)
             if status.st_uid not in {0, os.geteuid()}:
-                raise ConfigError(f"{path}: belongs to uid {status.st_uid}; accepted: a file of root's or one's own")
+                raise ConfigError(f"{path}: belongs to uid {status.st_uid}; expected a file of root or of this user")
             if not stat.S_ISREG(status.st_mode) or size < PAGE:
-                raise ConfigError(f"{path}: not a tick ring; accepted: a file that a controller has made")
+                raise ConfigError(f"{path}: not a tick ring; expected a file that a controller has made")
             self._memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
         magic, version, self.num_slices, self.slots, item, records, *_ = HEADER.unpack_from(self._memory, 0)
         if magic != MAGIC or version != VERSION:
-            raise ConfigError(f"{path}: tick ring version {version}; accepted: {VERSION}, of this program")
+            raise ConfigError(f"{path}: tick ring version {version}; expected {VERSION}")
         if not (0 < self.num_slices <= MOST_SLICES and 0 < self.slots <= MOST_SLOTS):
-            raise ConfigError(f"{path}: tick ring of {self.num_slices} slices; accepted: 1 to {MOST_SLICES}")
+            raise ConfigError(f"{path}: tick ring of {self.num_slices} slices; expected 1 to {MOST_SLICES}")
         layout = self._layout = RingLayout(self.num_slices, self.slots)
         if item != layout.dtype.itemsize or records != layout.records or size < layout.size:
-            raise ConfigError(f"{path}: tick ring of another layout; accepted: that of this program")
+            raise ConfigError(f"{path}: tick ring of another layout")
         self._records: npt.NDArray[Any] = np.frombuffer(self._memory, layout.dtype, self.slots, records)
         self._read = 0
         self._settled: dict[int, tuple[int, dict[str, Any]]] = {}
@@ -78,7 +78,7 @@ class TickReader:
 
     @property
     def beat_ns(self) -> int:
-        """CLOCK_MONOTONIC of the writer's last sign of life."""
+        """CLOCK_MONOTONIC of the writer's last heartbeat."""
         return int(struct.unpack_from("=Q", self._memory, BEAT_AT)[0])
 
     @property
@@ -93,16 +93,16 @@ class TickReader:
     def description(self) -> tuple[int, dict[str, Any]]:
         """What is fixed for the run, with its generation; 0 and nothing before there is one.
 
-        Of a writer that was killed while it changed it, the one that was read last.
+        If the writer was killed while it changed it, this is the previous description.
         """
         return self._document(DESCRIPTION_AT, self._layout.description)
 
     def notes(self) -> dict[str, Any]:
-        """What changes about once a second; of a writer that was killed meanwhile, what was read last."""
+        """What changes about once a second; if the writer was killed meanwhile, the previous notes."""
         return self._document(NOTES_AT, self._layout.notes)[1]
 
     def delays(self) -> npt.NDArray[np.uint64]:
-        """Packets since the probe's start by delay, (S, BUCKETS); a copy. Of a writer that was killed, as `notes`."""
+        """Packets since the probe's start by delay, (S, BUCKETS); a copy. See `notes` for a killed writer."""
         shape = self.num_slices, BUCKETS
         until_s = time.monotonic() + SETTLE_S
         while time.monotonic() < until_s:

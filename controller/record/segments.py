@@ -1,7 +1,7 @@
 """Records of a running controller on disk: Parquet segments in one folder of bounded size.
 
 A segment is ``RUN-TIME.parquet``, TIME the CLOCK_REALTIME in ns of its first tick. It is written under another name,
-synced and renamed: a reader sees whole segments only, and a crash loses at most the one that was not written yet.
+synced and renamed: readers see complete segments only, and a crash loses at most the segment in memory.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def open_segment(path: Path) -> Iterator[pq.ParquetFile]:
     except (FileNotFoundError, ConfigError):
         raise
     except Exception as error:
-        # Arrow and NumPy have errors of every kind for bytes that nobody has written.
+        # Arrow and NumPy raise errors of many types for invalid bytes.
         raise ConfigError(f"damaged: {plain_line(str(error)) or type(error).__name__}") from error
 
 
 def plain_line(text: str, longest: int = 200) -> str:
-    """A text from outside on one line, without what a terminal would act on."""
+    """Untrusted text on one line, without control characters."""
     shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in " ".join(text.split()))
     return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
 
@@ -68,34 +68,34 @@ def _descriptor(path: Path) -> int:
         raise
     except OSError as error:
         what = "a link" if error.errno == errno.ELOOP else error.strerror
-        raise ConfigError(f"{what}; accepted: a file of the controller's publisher") from error
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+        raise ConfigError(f"{what}; expected a file of the controller's publisher") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
         os.close(descriptor)
-        raise ConfigError(f"no regular file of at most {MOST_BYTES} bytes; accepted: one of the controller's publisher")
+        raise ConfigError(f"not a regular file of at most {MOST_BYTES} bytes")
     return descriptor
 
 
 def _check(metadata: Any) -> None:
     decoded = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    for what, found, most in (
+    for what, count, most in (
         ("rows", metadata.num_rows, MOST_ROWS),
         ("columns", metadata.num_columns, MOST_COLUMNS),
         ("bytes once decoded", decoded, MOST_DECODED_BYTES),
     ):
-        if not 0 <= found <= most:
-            raise ConfigError(f"{found} {what}; accepted: at most {most}")
+        if not 0 <= count <= most:
+            raise ConfigError(f"{count} {what}; expected at most {most}")
 
 
 SEGMENT_S = 15.0
-"""Less than what the ring holds at 5 ms (20 s): who takes over from a writer that was killed finds all ticks there."""
+"""Less than what the ring holds at 5 ms (20 s), so that the successor of a killed writer can read all ticks there."""
 MAX_ROWS, MAX_BUFFER_BYTES = 1 << 16, 1 << 26
 NAME = re.compile(r"(?P<run>[A-Za-z0-9][A-Za-z0-9_.-]{0,63})-(?P<time>\d{16,20})\.parquet")
 
 
 @dataclass(frozen=True, order=True)
 class SegmentName:
-    """What a file's name says; in order of time."""
+    """The parts of a file's name; in order of time."""
 
     time_ns: int
     run_id: str
@@ -103,7 +103,7 @@ class SegmentName:
 
     @classmethod
     def of(cls, path: Path) -> SegmentName | None:
-        """None for a file that is none of ours."""
+        """None for a foreign file."""
         match = NAME.fullmatch(path.name)
         return match and cls(int(match["time"]), match["run"], path)
 
@@ -114,16 +114,16 @@ def list_segments(folder: Path) -> list[SegmentName]:
 
 
 class SegmentWriter:
-    """Collects records and writes them as segments. Nothing that the disk does raises: it is counted.
+    """Collects records and writes them as segments. Errors of the disk are counted, not raised.
 
     Args:
-        folder: made when it is missing; other files in it are left alone.
-        max_bytes: all segments together never take more; the oldest go first, of whatever run.
-        segment_s: time that one holds.
+        folder: made if it is missing; other files in it are kept.
+        max_bytes: limit of all segments together; the oldest are removed first, whatever their run.
+        segment_s: length of a segment.
 
     Attributes:
         segments: written so far.
-        bytes: that all segments of the folder take.
+        bytes: size of all segments of the folder.
         dropped_rows: ticks that could not be written.
         errors: failures to write or to delete; ``last_error`` is the newest.
 
@@ -134,7 +134,7 @@ class SegmentWriter:
 
     def __init__(self, folder: Path, max_bytes: int, segment_s: float = SEGMENT_S) -> None:
         if max_bytes <= 0 or segment_s <= 0:
-            raise ValueError(f"max_bytes = {max_bytes}, segment_s = {segment_s:g}: accepted: more than 0")
+            raise ValueError(f"max_bytes = {max_bytes}, segment_s = {segment_s:g}: expected more than 0")
         self.folder, self.max_bytes, self.segment_s = folder, max_bytes, segment_s
         self.segments = self.dropped_rows = self.errors = 0
         self.last_error: str | None = None
@@ -151,17 +151,17 @@ class SegmentWriter:
         self._last: dict[str, int] = {}
 
     def add(self, records: Records, description: dict[str, Any], generation: int) -> None:
-        """Take more ticks of one run, oldest first; those on disk already (another writer's) are passed over.
+        """Add ticks of a run, oldest first; those that a former writer has written are ignored.
 
         ``description`` and its ``generation`` are to be read after the records (`TickReader.new`, then
-        `TickReader.description`); a segment ends where records refer to another one.
+        `TickReader.description`); a segment ends where records refer to another.
 
         Raises:
-            ValueError: the description's run has a name that no file can have.
+            ValueError: the run's name is not a valid file name.
         """
         run_id: str = description["run_id"]
         if not NAME.fullmatch(f"{run_id}-{0:016d}.parquet"):
-            raise ValueError(f"run_id = {run_id!r}: accepted: 1 to 64 letters, digits, '_', '.' and '-'")
+            raise ValueError(f"run_id = {run_id!r}: expected 1 to 64 letters, digits, '_', '.' and '-'")
         if run_id != self._run_id:
             self.flush()
             self._run_id, self._descriptions = run_id, {}
@@ -196,7 +196,7 @@ class SegmentWriter:
         self.flush()
 
     def _add_part(self, part: Records) -> None:
-        """Records under one description."""
+        """Records under the same description."""
         generation = int(part["description"][0])
         if self._parts and (generation != self._generation or part.dtype != self._parts[0].dtype):
             self.flush()
@@ -211,7 +211,7 @@ class SegmentWriter:
                 self.flush()
 
     def _write(self, name: str, data: bytes) -> bool:
-        """Write one file; False when it could not be."""
+        """Write a file; returns whether it was written."""
         path = self.folder / name
         try:
             self._make_room(len(data))
@@ -227,7 +227,7 @@ class SegmentWriter:
 
     def _make_room(self, size: int) -> None:
         if size > self.max_bytes:
-            raise OSError(f"{size} bytes; accepted: {self.max_bytes}")
+            raise OSError(f"{size} bytes; expected at most {self.max_bytes}")
         for name in sorted(self._sizes):
             if self.bytes + size <= self.max_bytes:
                 return

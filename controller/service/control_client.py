@@ -48,24 +48,24 @@ class ControlClient:
             self._connection.settimeout(answer_s)
         except (FileNotFoundError, ConnectionRefusedError):
             self._connection.close()
-            raise ConfigError(f"{path}: no controller listens there; accepted: that of a running one") from None
+            raise ConfigError(f"{path}: no controller listens there; is it running?") from None
         except OSError as error:
             self._connection.close()
             detail = error.strerror or error
-            raise ConfigError(f"{path}: {detail}; accepted: root, or a member of the controller's group") from error
+            raise ConfigError(f"{path}: {detail}; expected root, or a member of the controller's group") from error
 
     def request(self, order: dict[str, Any]) -> dict[str, Any]:
         """Send an order (`slicepilot.controller.contracts.orders`), wait for its answer and return that.
 
         Raises:
             ConfigError: the order is not valid, or not from this user.
-            ControlError: the controller refused, or there was no answer that could be one: the publisher, whose it is,
-                has no privileges to be trusted with.
+            ControlError: the controller refused, or there was no valid answer: answers come from the publisher, which
+                is not trusted.
         """
         try:
             self._connection.sendall(json.dumps(order).encode() + b"\n")
         except BrokenPipeError:
-            pass  # it may have said why before it hung up
+            pass  # the reason may have been sent before
         except OSError as error:
             raise ControlError(f"control socket: {error.strerror or error}") from error
         answer: Any = None
@@ -104,21 +104,21 @@ class ControlClient:
 
 
 def _whole(digits: str) -> int:
-    """Of an answer: one that is too large for a float could not be shown."""
+    """A number of an answer, unless it is too large for a float."""
     if len(digits) > MOST_DIGITS:
         raise ValueError("a number of too many digits")
     return int(digits)
 
 
 def find_socket(name: str | None, run_root: Path | None = None) -> Path:
-    """Control socket of a controller by its name; without one, of the only one that runs.
+    """Control socket of a controller by its name; without a name, of the only controller that runs.
 
     Args:
         name: of the controller.
-        run_root: folder under which controllers have theirs; the usual one if not given.
+        run_root: folder of the controllers' run folders; the default if not given.
 
     Raises:
-        ConfigError: there is none of that name, or several and no name.
+        ConfigError: no controller has that name, or several run and no name is given.
     """
     running = {path.parent.name: path for path in sorted(Path(run_root or RunConfig.run_root).glob("*/control.sock"))}
     if name is None and len(running) == 1:
@@ -126,4 +126,6 @@ def find_socket(name: str | None, run_root: Path | None = None) -> Path:
     if name in running:
         return running[name]
     given = "none given" if name is None else f"{name!r}"
-    raise ConfigError(f"name: {given}; accepted: {', '.join(running) or 'none, no controller runs'}")
+    raise ConfigError(
+        f"name: {given}; " + (f"expected one of {', '.join(running)}" if running else "no controller runs")
+    )

@@ -29,12 +29,12 @@ BY_SIGNAL = {signal.SIGUSR1: "shadow", signal.SIGUSR2: "configured"}
 class ControlThread:
     """Runs beside the loop; a ``with`` block starts it, in the main thread, and ends it.
 
-    A packet from the publisher is a number and the line that a client has sent; each gets one answer with that number,
-    ``{"ok": true, ...}`` or ``{"ok": false, "error", "reason"}``. The line is parsed here and nowhere else: the
-    publisher talks to everybody, and is trusted with nothing.
+    A packet from the publisher is a number and the line that a client has sent; it is answered with the same number and
+    ``{"ok": true, ...}`` or ``{"ok": false, "error", "reason"}``. The line is parsed here and nowhere else, because the
+    publisher is not trusted.
 
-    What is slow about orders is done by another thread: whatever a bundle or a disk does, ``safe`` and the signals are
-    served. An order for shadow overtakes those to act that came before it.
+    Slow orders are carried out by another thread, so that ``safe`` and signals are served meanwhile. An order for
+    shadow overtakes earlier orders to act.
 
     Args:
         controller: what orders are for.
@@ -53,7 +53,7 @@ class ControlThread:
         self._last: object = None  # order that was given last, until it is carried out
 
     def connect(self, publisher: socket.socket) -> None:
-        """Take orders from another publisher from now on: the one before has ended."""
+        """Take orders from another publisher; the previous has ended."""
         with self._answering:
             before, self._publisher = self._publisher, publisher
         before.close()
@@ -76,7 +76,7 @@ class ControlThread:
             end.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """In the loop's thread: one byte, and that is all."""
+        """Called in the loop's thread: writes a byte."""
         del frame
         with contextlib.suppress(BlockingIOError):
             self._wake.send(bytes([number]))
@@ -86,7 +86,7 @@ class ControlThread:
             publisher = self._publisher
             with selectors.DefaultSelector() as selector:
                 selector.register(self._woken, selectors.EVENT_READ)
-                with contextlib.suppress(ValueError):  # closed: its successor has not come yet
+                with contextlib.suppress(ValueError):  # closed, and not replaced yet
                     selector.register(publisher, selectors.EVENT_READ)
                 if not self._serve(selector, publisher):
                     return
@@ -112,7 +112,7 @@ class ControlThread:
         canary = config.canary if mode is Mode.CANARY else ()
 
         if self._last is number:
-            return  # a signal that comes again before the first was served is one signal
+            return  # not carried out yet
 
         def reply(answer: Answer) -> None:
             if self._last is number:
@@ -134,7 +134,7 @@ class ControlThread:
 
         def reply(answer: Answer) -> None:
             with self._answering, contextlib.suppress(OSError):
-                # A publisher that does not read gets none.
+                # A publisher that does not read misses it.
                 publisher.send(number + json.dumps(answer).encode(), socket.MSG_DONTWAIT)
 
         try:
@@ -152,13 +152,13 @@ class ControlThread:
         as_at_the_start: bool = False,
         name: object = None,
     ) -> None:
-        """Now, or in its turn where it is slow; then say what has become of it.
+        """Carry out an order, in turn if it is slow, and reply.
 
         Args:
             order: what to do.
             reply: is given the answer.
-            as_at_the_start: forced if the start was, and for the policy that there is by then.
-            name: of the order, which needs not be given again while it is the last one.
+            as_at_the_start: forced if the start was, and with the present policy.
+            name: identifies a signal; the same signal is ignored while it is the last order.
         """
         self._last = name
         self._shadow_orders += order.mode is Mode.SHADOW
@@ -169,7 +169,7 @@ class ControlThread:
                 force = order.force or (as_at_the_start and self._operation.forced)
                 given = dataclasses.replace(order, force=force)
                 answer = {"ok": True} | self._operation.carry_out(given, lambda: self._shadow_orders != before)
-            except Exception as error:  # noqa: BLE001 (likewise)
+            except Exception as error:  # noqa: BLE001 (as above)
                 answer = _refused(error)
             reply(answer)
 
@@ -187,9 +187,9 @@ def _refused(error: Exception, reason: str = "refused") -> Answer:
 
 
 class SlowOrders:
-    """Does what takes long, one order after the other; its thread starts with the first.
+    """Carries out slow orders in turn; its thread starts with the first.
 
-    The process does not wait for it when it ends: what is slow may be a file that cannot be read.
+    The process does not wait for it at its end, because a file may never be read.
     """
 
     def __init__(self) -> None:
@@ -197,12 +197,12 @@ class SlowOrders:
         self._thread: threading.Thread | None = None
 
     def add(self, task: Callable[[], None]) -> None:
-        """Have a task done, which raises nothing, after those before it; raises ConfigError where too many wait."""
+        """Add a task that raises nothing; raises ConfigError if too many wait."""
         try:
             self._tasks.put_nowait(task)
         except queue.Full:
             waiting = f"{MAX_WAITING} orders to reload or to act are waiting"
-            raise ConfigError(f"{waiting}; accepted: safe, pause, resume, mode shadow meanwhile") from None
+            raise ConfigError(f"{waiting}; only safe, pause, resume and mode shadow are possible meanwhile") from None
         if self._thread is None:
             self._thread = ThreadBesideTheLoop(self._run, "slow orders")
             self._thread.start()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
+import math
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +18,18 @@ import numpy as np
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.text import as_many_as_fit, shortened
+from slicepilot.controller.contracts.latches import slice_remedy, trip_text
 from slicepilot.controller.contracts.modes import MODES, Mode
 from slicepilot.controller.contracts.orders import Order
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
-from slicepilot.controller.loop.mailbox import LoopEndedError
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system import sd_notify
-from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.env.arrays import FloatArray
+from slicepilot.env.knobs import KNOB_FIELDS
 
 from .knob_lease import hang_s
 from .mode_switch import ModeSwitch
@@ -35,31 +37,18 @@ from .run_config import RunConfig
 
 if TYPE_CHECKING:
     from .loaded_policy import LoadedPolicy
-import math
-import os
-from collections.abc import Sequence
-from importlib import metadata
-from typing import TYPE_CHECKING
-
-from slicepilot.controller.contracts.latches import slice_remedy, trip_text
-from slicepilot.env.knobs import KNOB_FIELDS
-
-if TYPE_CHECKING:
-    from .loaded_policy import LoadedPolicy
-
 
 PERIODIC_TASK_S = 1.0
 FIRST_TICK_S = 60.0
-FIRST_LOOK_S = 0.02
-# Notes have to go into the ring (`DOCUMENT_BYTES`), whatever others are called and bundles say.
+# Notes have to fit into the ring (`DOCUMENT_BYTES`), whatever names and bundles contain.
 LONGEST_DETAIL, MOST_UNMEASURED_BYTES = 1000, 1 << 16
 
 
 class Controller:
-    """Runs a policy on a node in the mode that is asked for, and changes mode, policy and guard while it runs.
+    """Runs a policy on a node in the configured mode, and changes mode, policy and guard while it runs.
 
-    Orders come from other threads. What is slow about them is done there; the loop only swaps what it works with,
-    between two ticks.
+    Orders come from other threads, which do their slow parts; the loop only exchanges what it works with, between two
+    ticks.
 
     Args:
         node: with a read-only actuator; owned by the caller.
@@ -92,7 +81,7 @@ class Controller:
         self._guard_config = GuardConfig.from_yaml(config.guard)
         self._last_reload: dict[str, Any] | None = None
         self._forced: LoadedPolicy | None = None
-        self._begun = False
+        self.begun = False
         self._started = threading.Event()
         guard = self._guard(self._guard_config, policy)
         active = ActivePolicy(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
@@ -129,54 +118,45 @@ class Controller:
         self.loop.config = dataclasses.replace(self.loop.config, max_ticks=max_ticks)
         self._forced = self.policy if force else None
         self.loop.prepare()
-        announcing = ThreadBesideTheLoop(self._announce_begin, "begun")
         try:
             mode, canary = MODES[self.config.mode], self.config.canary
             if mode is not Mode.SHADOW:
                 self.policy.require_promoted(force)
             self._modes.switch(mode, canary, self.policy, lambda change: change())
             self._started.set()
-            announcing.start()
             return self.loop.run(self._describe)  # again: the scheduling class is known only then
         finally:
             self._started.set()  # waiting orders learn that there is no loop
             sd_notify.stopping("restoring the original settings")
             self._modes.give_back()
 
-    def ticking(self) -> bool:
-        """Whether there has been a tick, and the last one is as recent as it should be."""
-        ticks = self.node.backend.ticks
-        return self._begun and time.monotonic_ns() - ticks.deadline_ns < 1e9 * hang_s(self.config, self.node)
+    def notify(self) -> None:
+        """Notify the service manager that the controller is ready, and that it ticks."""
+        if not self.begun and self.loop.report.ticks:
+            self.begun = True
+            sd_notify.ready(f"{self.loop.active.mode.label}, {self.policy.agent.name}")
+        late_ns = time.monotonic_ns() - self.node.backend.ticks.deadline_ns
+        if self.begun and late_ns < 1e9 * hang_s(self.config, self.node):
+            sd_notify.watchdog()
 
     @property
     def forced(self) -> bool:
         """Whether the start's ``force`` was for the policy that there is now."""
         return self._forced is self.policy
 
-    def _announce_begin(self) -> None:
-        """Once the loop has done its first tick, and answers."""
-        until_s = time.monotonic() + FIRST_TICK_S
-        while not self.loop.report.ticks and time.monotonic() < until_s:  # of a long period orders are taken before
-            time.sleep(FIRST_LOOK_S)
-        with contextlib.suppress(LoopEndedError, TimeoutError):
-            self.loop.mailbox.make(lambda: None, FIRST_TICK_S)
-            self._begun = True
-            sd_notify.ready(f"{self.loop.active.mode.label}, {self.policy.agent.name}")
-
     # -- orders, from other threads ------------------------------------------------------------------------------
 
     def carry_out(self, order: Order, overtaken: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Do what an operator asks for; returns what has become of it. While the controller starts, it waits for that.
+        """Carry out an operator's order, after the controller has started; returns the resulting state.
 
-        Orders that read files or start processes (`is_slow`) come one after the other; all others may come at any time,
-        also while one of those is under way.
+        Slow orders (`is_slow`) must be given in turn; all others may be given at any time, also during a slow order.
 
         Args:
             order: what to do.
             overtaken: whether shadow has been ordered since; then no mode that acts is taken up.
 
         Raises:
-            ConfigError: it cannot be done as asked; nothing has changed.
+            ConfigError: it cannot be carried out; nothing has changed.
             ActuatorError: the knobs cannot be set; nothing has changed.
             LoopEndedError, TimeoutError: there is no loop that could.
         """
@@ -192,13 +172,13 @@ class Controller:
         elif order.command in {"pause", "resume", "safe"}:
             self.loop.mailbox.make({"pause": self._pause, "resume": self._resume, "safe": self._safe}[order.command])
         else:
-            raise ConfigError(f"command = {order.command!r}; accepted: mode, reload, pause, resume, safe")
+            raise ConfigError(f"command = {order.command!r}; expected mode, reload, pause, resume or safe")
         self.loop.mailbox.make(self._publish_notes)
         active, guard = self.loop.active, self.loop.active.guard
         orders = {"paused": guard.paused, "ordered_safe": guard.ordered_safe}
         return {"mode": active.mode.label, "slices": list(self._modes.slices)} | orders
 
-    # In the loop's thread: the guard is the one that there is by then.
+    # In the loop's thread, with the guard of that time.
 
     def _pause(self) -> None:
         self.loop.active.guard.pause()
@@ -211,7 +191,7 @@ class Controller:
         self._modes.resume()
 
     def _reload(self, order: Order) -> None:
-        """A new policy, guard or both: everything is loaded, checked and tried out before the loop takes it."""
+        """Load, check and try out a new policy, guard or both, before the loop takes them."""
         from .loaded_policy import load_bundle, trial_on
 
         try:
@@ -229,7 +209,7 @@ class Controller:
                 if not _same_requests(policy.agent.request_mcpu, self.policy.agent.request_mcpu):
                     self.node.backend.deploy(policy.agent.request_mcpu)
                 self.loop.report.add_interventions(self.loop.active.guard)
-                self._describe(policy, config)  # before: what does not fit into the ring is not exchanged
+                self._describe(policy, config)  # first, because it fails if it does not fit into the ring
                 guard.in_control = bool(self._modes.slices)
                 guard.follow(self.loop.active.guard)
                 self.loop.active = dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard)
@@ -243,10 +223,10 @@ class Controller:
             self._note_reload(False, str(error))
             raise
         self._note_reload(True, ", ".join(filter(None, (order.bundle, order.guard))))
-        gc.collect()  # the loop has switched collections off; what the load left behind would stay for good
+        gc.collect()  # the loop has switched automatic collection off
 
     def _require_promoted(self, policy: LoadedPolicy, order: Order) -> None:
-        """Of a policy that has just been read, where it would act at once."""
+        """Check a policy that has just been read, if it would act at once."""
         if self._modes.slices:
             policy.require_promoted_as_loaded(order.force)
 
@@ -279,7 +259,7 @@ class Controller:
         }
 
     def _describe(self, policy: LoadedPolicy | None = None, config: GuardConfig | None = None) -> None:
-        """Say what decides from the next tick on: what there is now, if nothing else is given."""
+        """Describe what decides from the next tick on: by default what decides now."""
         own = {
             "run_id": self.run_id,
             "started_ns": self.started_ns,
@@ -289,7 +269,7 @@ class Controller:
         self.ring.describe(own | description_of(self.node, policy or self.policy, config or self._guard_config))
 
     def _guard(self, config: GuardConfig, policy: LoadedPolicy) -> Guard:
-        """One that is not in control yet."""
+        """A guard that is not in control yet."""
         context, requests = self.node.backend.context, policy.agent.request_mcpu
         guard = Guard(config, self.slices, context, policy.nice_scope, requests)
         guard.in_control = False
@@ -297,7 +277,7 @@ class Controller:
 
 
 def is_slow(order: Order) -> bool:
-    """Whether an order reads files or starts processes, for as long as that takes."""
+    """Whether an order reads files or starts processes."""
     return order.command == "reload" or (order.command == "mode" and order.mode is not Mode.SHADOW)
 
 
@@ -309,7 +289,7 @@ def _same_requests(first: FloatArray | None, second: FloatArray | None) -> bool:
 
 
 def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict[str, Any]:
-    """Node, policy and guard as JSON; None stands for what has no limit."""
+    """Node, policy and guard as JSON; None is no limit."""
     context = node.backend.context
     return {
         "name": node.name,
@@ -351,7 +331,7 @@ def _fixed(node: Node) -> dict[str, list[str]]:
 
 
 def _finite(value: Any) -> Any:
-    """The same for JSON, which has no infinity."""
+    """The same with None for infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

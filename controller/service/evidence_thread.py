@@ -21,16 +21,15 @@ LOOK_S, SAVE_S, WINDOW_S = 1.0, 30.0, 30.0
 
 
 class EvidenceThread:
-    """Takes new ticks out of the ring about once a second, counts those of bundles, and signs the counts now and then.
+    """Reads new ticks from the ring about once a second, counts those of bundles, and saves the signed counts.
 
-    A ``with`` block starts and ends it, around the loop, which knows nothing of it and waits for none of it. A disk
-    that fails costs evidence, and nothing else.
+    A ``with`` block starts and ends it. The loop does not wait for it. When the disk fails, only evidence is lost.
 
     Args:
-        ring: whose ticks; described before the first of them.
+        ring: with the ticks; described before the first tick.
         state: the controller's state folder.
-        failed: is given what went wrong, in a line.
-        window_s: from one window for the simulator to the next.
+        failed: called with errors, a line each.
+        window_s: seconds between windows for the simulator.
 
     Raises:
         ConfigError: others can write to the state folder.
@@ -83,7 +82,7 @@ class EvidenceThread:
             self._add_window(evidence, description, part)
 
     def _add_window(self, evidence: Evidence, description: dict[str, Any], newest: Records) -> None:
-        """When one is due: the ticks up to the newest as a window, if all are in shadow under one description."""
+        """Add the newest ticks as a window, if it is due and all are in shadow under the same description."""
         now_ns, end = int(newest["monotonic_ns"][-1]), int(newest["sequence"][-1])
         if now_ns - self._window_at_ns < self._window_ns and self._window_at_ns:
             return

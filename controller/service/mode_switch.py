@@ -37,7 +37,7 @@ class ModeSwitch:
     """What a mode acts on, and the actuator for it, exchanged while the loop runs.
 
     Before a mode that acts, slices are taken over (`KnobLease`): a lock on each, a journal on disk, a supervisor
-    that restores it. In shadow there is none of this, and no descriptor that could write.
+    that restores it. In shadow there is no lease, and no writable descriptor.
 
     Modes are switched from several threads, one at a time.
 
@@ -67,7 +67,7 @@ class ModeSwitch:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Keeps the mode as it is meanwhile; for moments."""
+        """Keep the mode as it is, for a moment."""
         with self._switching:
             yield
 
@@ -79,19 +79,19 @@ class ModeSwitch:
         make: Make,
         overtaken: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the actuator of a mode, swap it in between two ticks, then close the one before.
+        """Open the actuator of a mode, exchange it between two ticks, then close the previous.
 
         From a mode that acts to another that acts it passes through shadow: the original settings are restored and read
-        again. Whether the policy may act is for the caller to know.
+        again. The caller checks whether the policy may act.
 
         Args:
             mode, canary: as ordered.
             policy: what decides.
             make: see `Make`.
-            overtaken: whether shadow has been ordered since; then this mode is not for the taking any more.
+            overtaken: whether shadow has been ordered since; then the mode stays.
 
         Raises:
-            ConfigError: slices that another controller has, or it was overtaken.
+            ConfigError: another controller has the slices, or the order was overtaken.
             ActuatorError: knobs that cannot be set, journalled or restored.
         """
         slices = controlled_slices(mode, canary, self._names)
@@ -99,7 +99,7 @@ class ModeSwitch:
             if (mode, slices) == (self._loop.active.mode, self.slices):
                 return
             if slices and overtaken():
-                raise ConfigError(f"mode {mode.label}: shadow was ordered meanwhile; accepted: a new order")
+                raise ConfigError(f"mode {mode.label}: shadow was ordered meanwhile; order it again")
             if self._lease is not None:
                 self._retreat(make)
             if slices:
@@ -124,7 +124,7 @@ class ModeSwitch:
             self._lease.resume()
 
     def look_after(self) -> None:
-        """The supervisor lives, and the knobs are as they were left; those that are respected are marked."""
+        """Look after the lease, and mark slices with a knob that another program has set."""
         if self._lease is not None:
             self.foreign_changes += self._lease.look_after()
         alone = self._left_alone(self.slices)
@@ -142,7 +142,7 @@ class ModeSwitch:
         }
 
     def _retreat(self, make: Make) -> None:
-        """Into shadow: the writing ends, then the original settings come back, and only then they are read anew."""
+        """Switch to shadow: end writing, restore the original settings, then read them anew."""
         before = self._into(Mode.SHADOW, (), self._watcher(), make)
         try:
             self.give_back()
@@ -151,7 +151,7 @@ class ModeSwitch:
         self._into(Mode.SHADOW, (), self._watcher(), make).close()
 
     def _into(self, mode: Mode, slices: tuple[str, ...], actuator: Actuator, make: Make) -> Actuator:
-        """Swap actuator and mode; returns the actuator before, still open. If it fails the new one is closed."""
+        """Exchange actuator and mode; returns the previous actuator, still open. The new is closed on failure."""
         before: list[Actuator] = []
         active = dataclasses.replace(self._loop.active, mode=mode, left_alone_reasons=self._left_alone(slices))
 
@@ -181,7 +181,7 @@ class ModeSwitch:
         return CanaryActuator(actuator, self._watcher(), indices)
 
     def _watcher(self) -> ShadowActuator:
-        """Switching to shadow has to work also while a slice is gone."""
+        """For shadow; works also while a slice is gone."""
         return ShadowActuator(self._node.targets, missing_ok=True)
 
     def _left_alone(self, slices: tuple[str, ...]) -> npt.NDArray[np.uint32]:
@@ -201,7 +201,7 @@ def controlled_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...])
     if mode is not Mode.CANARY:
         return names if mode is Mode.LIVE else ()
     if not canary:
-        raise ConfigError("canary = none; accepted: names of the slices to act on")
+        raise ConfigError("canary = none; expected names of the slices to act on")
     if unknown := [name for name in canary if name not in names]:
         raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
     return tuple(name for name in names if name in canary)

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, Field
 from slicepilot.configs import load, validate
 from slicepilot.configs.backends import check_name
 from slicepilot.configs.reading import Roots
+from slicepilot.controller.publisher.config import PublishConfig
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -21,24 +22,24 @@ DEFAULT_AGENT = "queue-greedy"
 """The best agent on scenarios that were held out (docs/results.md)."""
 DEFAULT_PERIOD_S = 0.01
 RELOAD_ROOTS = ("/etc/slicepilot", "/var/lib/slicepilot/bundles")
-"""Where reloads find files unless the configuration says otherwise, beside where those of the start lie."""
+"""Default folders for reloads, beside the folders of the bundle and the guard of the start."""
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
 def _absolute(path: str) -> str:
     if not path.startswith("/") or Path(path) == Path("/") or ".." in Path(path).parts:
-        raise ValueError("accepted: an absolute path of a folder, not of all files")
+        raise ValueError("expected the absolute path of a folder, not of all files")
     return path
 
 
 @dataclass(frozen=True)
 class WatchdogConfig:
-    """The process that puts the knobs back.
+    """The process that restores the knobs.
 
     Attributes:
-        hang_s: without a sign of life for so long the controller is ended and its knobs are restored.
-        leave_groups: it leaves the cgroups that it is started in for the root groups of their hierarchies: the end
-            of a container ends all that is in its groups.
+        hang_s: time without a heartbeat after which the controller is killed and its knobs are restored.
+        leave_groups: move it to the root groups of the cgroup hierarchies, because the end of a container ends
+            everything in its groups.
     """
 
     __pydantic_config__ = _STRICT
@@ -47,59 +48,32 @@ class WatchdogConfig:
 
 
 @dataclass(frozen=True)
-class PublishConfig:
-    """What others get to see.
-
-    Attributes:
-        listen: address and port of metrics and status page, or ``off``; ``inherited``: the socket that systemd hands
-            over; ``local``: a Unix socket in its run folder, for root and ``user``. An address that is no loopback one
-            is a decision.
-        hosts: names by which the page is asked for, beside localhost, this machine's own and any address.
-        group: members may use the control socket beside root.
-        user: the publishing process runs as this user.
-        log: structured logs on standard error.
-        records_mb: disk space for decision records; 0 keeps none.
-        estimate_s: in shadow, how often the simulator is asked what would have changed; 0: never.
-    """
-
-    __pydantic_config__ = _STRICT
-    listen: str = "off"
-    hosts: tuple[str, ...] = ()
-    group: str | None = None
-    user: str = "nobody"
-    log: Literal["json", "pretty", "off"] = "json"
-    records_mb: Annotated[float, Field(ge=0, le=1_000_000)] = 256.0
-    estimate_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
-
-
-@dataclass(frozen=True)
 class RunConfig:
     """One controller.
 
     Attributes:
         backend: what carries the traffic.
-        node: name or file of the node's configuration; stands for backend ``node``.
+        node: name or file of the node's configuration; implies the backend ``node``.
         name: of the node; for a testbed, the testbed's.
-        instance: of this controller; none is the node's name. A shadow beside a live controller needs its own.
+        instance: name of this controller; default: the node's name. A shadow beside a live controller needs its own.
         mode: at the start.
         canary: slices that mode ``canary`` acts on.
         bundle: folder of the learned policy; or
-        agent: an agent by name. One of the two at most; without either it is `DEFAULT_AGENT`.
-        scenario: loads that the backend plays itself; none: whatever traffic there is.
-        period_ms: of control; none is the scenario's, or else 10.
-        budget_ms: from the start of observing to knobs that are ready; what is later is dropped.
+        agent: an agent by name. At most one of the two is given; the default is `DEFAULT_AGENT`.
+        scenario: loads that the backend generates; None: the node's own traffic.
+        period_ms: control period; default: the scenario's, or 10.
+        budget_ms: time limit from the start of observing to the decision; a later decision is dropped.
         guard: name or file of the guard's configuration.
         foreign: what is done about knobs that another program sets.
-        watchdog, publish: see there.
         trust: public key (PEM) that a bundle must be signed with.
-        reload_roots: folders in which an order to reload finds bundles and guards, by absolute paths without links out
-            of them; none are `RELOAD_ROOTS` and the folders that the bundle and the guard of the start lie in. What is
-            shipped is found by its name in any case.
+        reload_roots: folders of bundles and guards for reloads, given by absolute paths without links out of them;
+            default: `RELOAD_ROOTS` and the folders of the bundle and the guard of the start. What is shipped can
+            always be loaded by name.
         lock_memory: keep all pages in memory.
-        cpu: that the loop's thread has, and the publisher keeps off; none leaves that to the kernel.
-        harden: confine all processes to the system calls that they need, the publisher to its files, too; off is for
-            debuggers and tracers that work from within.
-        run_root, state_root: folders under which NAME/ is made: sockets and shared memory; journal and records.
+        cpu: CPU of the loop's thread, which the publisher does not use; default: the kernel chooses.
+        harden: confine all processes to the system calls that they need, and the publisher to its files; off for
+            debuggers and tracers.
+        run_root, state_root: parents of the folder NAME: sockets and shared memory; records and evidence.
     """
 
     __pydantic_config__ = _STRICT
@@ -117,7 +91,7 @@ class RunConfig:
     guard: str = "default"
     foreign: ExternalChangeConfig = field(default_factory=ExternalChangeConfig)
     watchdog: WatchdogConfig = WatchdogConfig()
-    publish: PublishConfig = PublishConfig()
+    publish: PublishConfig = field(default_factory=PublishConfig)
     trust: str | None = None
     reload_roots: tuple[Annotated[str, AfterValidator(_absolute)], ...] | None = None
     lock_memory: bool = False
@@ -133,7 +107,7 @@ class RunConfig:
 
     @property
     def period_s(self) -> float:
-        """Of control; raises ConfigError for a scenario that cannot be read."""
+        """Control period; raises ConfigError for a scenario that cannot be read."""
         if self.period_ms is not None:
             return 1e-3 * self.period_ms
         if self.scenario is None:
@@ -159,7 +133,7 @@ class RunConfig:
         return load("run", name_or_path, cls)
 
     def override(self, **values: Any) -> RunConfig:
-        """A checked copy with the values that are not None; of a part, those that are given. Raises ConfigError."""
+        """A validated copy with the values that are not None; parts are merged. Raises ConfigError."""
         merged = dataclasses.asdict(self)
         for key, value in values.items():
             if isinstance(value, dict):

@@ -9,7 +9,6 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 from slicepilot.agents.base import Agent
@@ -19,7 +18,7 @@ from slicepilot.controller.loop.loop import LoopReport, Watcher
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 from slicepilot.controller.record.ring import TickRing
-from slicepilot.controller.system import privileges, sd_notify
+from slicepilot.controller.system import privileges
 from slicepilot.controller.system.confinement import OFF, confine_controller
 from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 from slicepilot.controller.system.signals import StopRequest
@@ -31,9 +30,9 @@ from .evidence_thread import EvidenceThread
 from .mode_switch import controlled_slices
 from .run_config import RunConfig
 
-PERIODIC_TASK_S = 1.0
+HOUSEKEEPING_S, FIRST_TICK_S = 1.0, 0.02
 SWITCH_INTERVAL_S = 0.0002
-"""How long another Python thread may keep the loop's waiting; CPython's own 5 ms are more than a budget."""
+"""Longest time that another Python thread delays the loop's; CPython's default of 5 ms exceeds a budget."""
 
 
 def serve(
@@ -45,21 +44,21 @@ def serve(
     watch: Watcher | None = None,
     agent: Agent | None = None,
 ) -> LoopReport:
-    """Run a controller until it is stopped; the caller closes the node's backend. ``agent`` decides in place of
-    the configured one.
+    """Run a controller until it is stopped; the caller closes the node's backend. ``agent`` replaces the configured
+    agent.
 
-    Capabilities belong to threads, and onnxruntime starts one when it is imported: that has to come after they are
-    given up, and so does the policy.
+    Capabilities belong to threads, and onnxruntime starts a thread when it is imported: it is imported, and the policy
+    loaded, after capabilities were given up.
 
     Raises:
         ConfigError: bad settings, a policy that may not act, or another controller of this instance runs.
         ActuatorError: see `Controller.run`.
     """
     if config.bundle is not None and config.agent is not None:
-        raise ConfigError("bundle, agent: accepted: one of them at most")
+        raise ConfigError("bundle, agent: both are given; expected one of them")
     controlled_slices(MODES[config.mode], config.canary, node.backend.slices.names)
     if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
-        raise ConfigError(f"cpu = {config.cpu}; accepted: one of {', '.join(map(str, sorted(cpus)))}")
+        raise ConfigError(f"cpu = {config.cpu}; expected one of {', '.join(map(str, sorted(cpus)))}")
     instance = config.instance or node.name
     folder, state = Path(config.run_root) / instance, Path(config.state_root) / instance
     with contextlib.ExitStack() as undo:
@@ -69,22 +68,21 @@ def serve(
         ring = TickRing(folder / "ticks", len(node.backend.slices))
         undo.callback(ring.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        publisher = Publisher.start(_options(config, folder, state), theirs)
+        given = vars(config.publish)
+        options = PublisherOptions(run=folder, state=state, off_cpu=config.cpu, harden=config.harden, **given)
+        publisher = Publisher.start(options, theirs)
         undo.callback(publisher.stop)
-        # A testbed of one's own goes at the end, groups of our own come and go, and not even its owner may write to the
-        # root of the cgroups.
+        # A scenario's testbed and UPFs' own groups are removed at the end, and root needs this to write to the root of
+        # the cgroups.
         makes_groups = config.scenario is not None or node.housing is not None
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if makes_groups else [])])
         with _kept_for_later(BY_SIGNAL):
             controller = _operation(node, config, ring, state, watch, seed, force, agent)
             control = undo.enter_context(ControlThread(controller, ours))
-        companions = _Companions(publisher, control)
-        controller.notes.append(companions.notes)
         undo.enter_context(_evidence(controller, ring, state))
-        controller.loop.periodic_tasks.add(companions.look_after, PERIODIC_TASK_S)
-        undo.enter_context(_signs_of_life(controller))
+        undo.enter_context(_housekeeping(controller, publisher, control))
         undo.enter_context(_quick_threads())
-        # Last of all: the filter is for what comes now, and all threads that there are follow.
+        # Last, because all running threads are confined, too.
         confined = confine_controller(config.scenario is not None) if config.harden else OFF
         controller.notes.append(lambda: {"confined": confined})
         return controller.run(max_ticks, force)
@@ -119,42 +117,45 @@ def _evidence(controller: Controller, ring: TickRing, state: Path) -> EvidenceTh
         raise FailureError(f"evidence for a promotion in {state}: {error.strerror or error}") from error
 
 
-class _Companions:
-    """The publisher, started again when it has ended."""
+@contextlib.contextmanager
+def _housekeeping(controller: Controller, publisher: Publisher, control: ControlThread) -> Iterator[None]:
+    """About once a second, in a thread: notify the service manager, and start a publisher that has ended again."""
+    ended, restarts = threading.Event(), 0
+    controller.notes.append(lambda: {"publisher_restarts": restarts})
 
-    def __init__(self, publisher: Publisher, control: ControlThread) -> None:
-        self._publisher, self._control = publisher, control
-        self._restarts = 0
-        self._restarting: threading.Thread | None = None
+    def run() -> None:
+        nonlocal restarts
+        while not ended.wait(HOUSEKEEPING_S if controller.begun else FIRST_TICK_S):
+            controller.notify()
+            if not publisher.alive():
+                restarts += _restart(publisher, control)
 
-    def look_after(self) -> None:
-        """Between ticks; starting a process takes longer than there is, so a thread does it."""
-        busy = self._restarting is not None and self._restarting.is_alive()
-        if not busy and not self._publisher.alive():
-            self._restarting = ThreadBesideTheLoop(self._restart, "publisher")
-            self._restarting.start()
+    thread = ThreadBesideTheLoop(run, "housekeeping")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
-    def notes(self) -> dict[str, object]:
-        return {"publisher_restarts": self._restarts}
 
-    def _restart(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            restarted = self._publisher.restart(theirs)
-        except OSError:  # no memory, no processes: tried again
-            restarted = False
-        if restarted:
-            self._control.connect(ours)
-            self._restarts += 1
-        else:
-            ours.close()
-            theirs.close()
+def _restart(publisher: Publisher, control: ControlThread) -> bool:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        restarted = publisher.restart(theirs)
+    except OSError:  # no memory, no processes: tried again
+        restarted = False
+    if restarted:
+        control.connect(ours)
+    else:
+        ours.close()
+        theirs.close()
+    return restarted
 
 
 @contextlib.contextmanager
 def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
-    """Keep signals until this ends, when there is a handler for them. Where it fails they are dropped, and what has
-    been made is undone."""
+    """Keep signals until the end, when there is a handler for them; on failure they are dropped."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -164,38 +165,6 @@ def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextlib.contextmanager
-def _signs_of_life(controller: Controller) -> Iterator[None]:
-    """Notify a service manager about once a second that there are ticks: in the loop, or where those are further apart,
-    from a thread, which a loop with such a period does not notice."""
-
-    def notify() -> None:
-        if controller.ticking():
-            sd_notify.watchdog()
-
-    if controller.node.backend.context.period_s.item() <= PERIODIC_TASK_S:
-        controller.loop.periodic_tasks.add(notify, PERIODIC_TASK_S)
-        yield
-        return
-    ended = threading.Event()
-
-    def run() -> None:
-        while not ended.wait(PERIODIC_TASK_S):
-            notify()
-
-    thread = threading.Thread(target=run, name="signs of life", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _options(config: RunConfig, folder: Path, state: Path) -> PublisherOptions:
-    return PublisherOptions(run=folder, state=state, off_cpu=config.cpu, harden=config.harden, **asdict(config.publish))
 
 
 def _make(root: str, folder: Path) -> None:

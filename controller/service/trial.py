@@ -1,4 +1,4 @@
-"""A policy is tried out in a process of its own before this one runs it; see `trial_process`."""
+"""Tries a policy out in a separate process before the controller runs it; see `trial_process`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slicepilot.controller.system.own_programs import ROOT, python
 from slicepilot.controller.system.realtime import let_others_go_first
 
 MOST_S = 25.0
-"""From start to answer, on a busy machine: less than a client waits for one."""
+"""From start to answer, on a busy machine; less than a client waits."""
 MOST_ANSWER_BYTES = 4096
 SHOWN = 300
 
@@ -29,9 +29,9 @@ class Trial:
     """What a policy has to do.
 
     Attributes:
-        num_slices: of the node; none are those of the bundle.
-        period_s: of control: a decision may not take more CPU time.
-        off_cpu: the loop's own, which the trial keeps off.
+        num_slices: of the node; default: the bundle's.
+        period_s: control period, the limit of a decision's CPU time.
+        off_cpu: the loop's CPU, which the trial does not use.
     """
 
     num_slices: int | None = None
@@ -39,21 +39,18 @@ class Trial:
     off_cpu: int | None = None
 
     def run(self, bundle: PolicyBundle) -> None:
-        """Try a bundle's model out.
-
-        The process is killed at the end, whatever became of it. Signals are served meanwhile.
+        """Try a bundle's model out; the process is killed at the end.
 
         Raises:
-            ConfigError: it is not accepted, fails, or takes more time or memory than a policy may; nothing of it has
-                run here.
-            OSError: there is no memory, or no process, to be had.
+            ConfigError: the model is refused, fails, or takes too much time or memory; it has not run here.
+            OSError: the process cannot be started.
         """
         columns, actions = bundle.widths
         shape = 1, self.num_slices or len(bundle.slices), columns
         head = {"shape": shape, "actions": actions}
         where = f"{bundle}: {MODEL_FILE}"
         with contextlib.ExitStack() as undo:
-            # Read at its own pace: a pipe would be as full as the other side lets it be.
+            # A pipe would block if the process did not read.
             given = os.memfd_create("policy", os.MFD_CLOEXEC)
             undo.callback(os.close, given)
             with open(given, "wb", closefd=False) as file:
@@ -82,19 +79,19 @@ class Trial:
         if not isinstance(decision_s, float) or not decision_s <= self.period_s:
             raise ConfigError(
                 f"{where}: takes {_shown(decision_s)} s of CPU time to decide; "
-                f"accepted: a control period ({self.period_s:g} s) at most"
+                f"expected at most a control period ({self.period_s:g} s)"
             )
 
 
 def _answer(process: subprocess.Popen[bytes], where: str) -> dict[str, Any]:
-    """The line that it writes; raises ConfigError where there is none in time, or it is no answer."""
+    """The line that it writes; raises ConfigError if it is not valid, or not in time."""
     assert process.stdout is not None
     until_s, line = time.monotonic() + MOST_S, b""
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
     while not line.endswith(b"\n") and len(line) <= MOST_ANSWER_BYTES:
         if not poll.poll(max(1e3 * (until_s - time.monotonic()), 0)):
-            raise ConfigError(f"{where}: not tried out within {MOST_S:g} s; accepted: a policy that is")
+            raise ConfigError(f"{where}: not tried out within {MOST_S:g} s")
         part = os.read(process.stdout.fileno(), MOST_ANSWER_BYTES)
         if not part:
             break
@@ -103,7 +100,7 @@ def _answer(process: subprocess.Popen[bytes], where: str) -> dict[str, Any]:
         answer = json.loads(line)
         if isinstance(answer, dict):
             return answer
-    raise ConfigError(f"{where}: {_ending(process)}; accepted: a policy that can be tried out")
+    raise ConfigError(f"{where}: {_ending(process)}")
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
@@ -125,6 +122,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _shown(answer: Any) -> str:
-    """What the trial says, as one line of text that is short enough: it is trusted with nothing."""
+    """Text from the trial, which is not trusted, as a short line."""
     text = " ".join("".join(c if c.isprintable() else " " for c in str(answer)).split())
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

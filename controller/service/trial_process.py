@@ -1,8 +1,8 @@
 """Tries a policy's model out: ``python -m slicepilot.controller.service.trial_process``, started by `trial`.
 
-Nobody knows yet what the model does, so this process has nothing to lose: no user but nobody, no capabilities, no
-file, socket or process that it could open, so much CPU time and memory and no more. It reads what to try from standard
-input, does what the controller would do with it, and says in one line of JSON what has become of it.
+It is unknown what the model does, so this process runs as ``nobody``, without capabilities, can open no file, socket or
+process, and has limits on CPU time and memory. It reads the model from standard input, runs it as the controller would,
+and prints the result as a line of JSON.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def main() -> int:
     """Returns the exit status."""
     parent = os.getppid()
     _prctl(PR_SET_NO_NEW_PRIVS, 1)  # for the threads that onnxruntime starts when it is imported, too
-    # All of it while there is somebody who may open files.
+    # Everything is imported while files may be opened.
     import numpy.random  # noqa: F401 (which NumPy imports at its first use)
-    import onnxruntime  # noqa: F401 (likewise, for `_try_out`)
+    import onnxruntime  # noqa: F401 (for `_try_out`)
 
     from slicepilot.agents.runtime import session  # noqa: F401
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _give_up_the_rest() -> None:
-    """What an ordinary process without privileges can do still."""
+    """Give up what a process without privileges can still do."""
     # Sent when the thread that started this ends; a change of user would have undone it.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     cpu_s = int(time.process_time()) + 1 + MOST_CPU_S
@@ -75,13 +75,13 @@ def _pages() -> int:
 
 
 def _try_out(model: bytes, shape: list[int], actions: int) -> dict[str, Any]:
-    """All that the controller does with a model.
+    """Do what the controller does with a model.
 
     Returns:
         ``decision_s``, the CPU time of a decision, in seconds.
 
     Raises:
-        OnnxError, ValueError: it is not accepted, or cannot be run.
+        OnnxError, ValueError: it is refused, or cannot be run.
     """
     import numpy as np
 
@@ -101,7 +101,7 @@ def _try_out(model: bytes, shape: list[int], actions: int) -> dict[str, Any]:
             raise OnnxError(f"a decision fails: {str(error).splitlines()[0][:200]}") from error
         took_s.append(time.thread_time() - start_s)
         if action.shape != (lanes, slices, actions):
-            raise OnnxError(f"{OUTPUT_NAME} of shape {action.shape}; accepted: {(lanes, slices, actions)}")
+            raise OnnxError(f"{OUTPUT_NAME} of shape {action.shape}; expected {(lanes, slices, actions)}")
     return {"decision_s": min(took_s)}
 
 

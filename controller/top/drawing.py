@@ -56,7 +56,7 @@ def glyphs_for(environment: Mapping[str, str] = os.environ) -> Glyphs:
 
 
 def resample(values: Values, width: int, join: Callable[[Sequence[float]], float]) -> list[float | None]:
-    """Values in ``width`` places, the newest last; where there are more, neighbours are joined."""
+    """Values in ``width`` cells, the newest last; if there are more, neighbours are joined."""
     if len(values) <= width:
         return [None] * (width - len(values)) + list(values)
     ends = [len(values) * (cell + 1) // width for cell in range(width)]

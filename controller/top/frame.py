@@ -122,7 +122,7 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     charge = document["in_charge"]
     line = Text("in charge  ", style=QUIET)
     if charge is None:
-        yield line.append("nobody yet")
+        yield line.append("nothing yet")
         return
     said = dot.join(f"{entry.label} {percent(charge[entry.label])}" for entry in InCharge)
     would = ", had it acted" if mode == "shadow" else ""
@@ -136,7 +136,7 @@ def _right(left: Text, right: str, width: int) -> Text:
 
 
 def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
-    """What an operator should know, the gravest first, with its colour."""
+    """Warnings for the operator, the most severe first, with their colour."""
     notes, plain = document["notes"], view.glyphs.plain
     if view.absent:
         yield f"the controller has ended: waiting for a controller ({duration(document['beat_age_s'])})", BAD
@@ -154,11 +154,11 @@ def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
         yield f"safe setting in charge for {percent(charge['safe'])} of the last minute: not the policy's doing", NOTE
     supervisor = notes.get("supervisor")
     if supervisor is not None and not supervisor.get("alive"):
-        yield "no supervisor: nobody restores the knobs if the controller dies", BAD
+        yield "no supervisor: the knobs are not restored if the controller dies", BAD
     for reason in document["node"]["reasons"]:
         yield f"{reason['reason']} {reason['ticks']}: {reason['text']}", SEVERITIES[reason["severity"]]
     for entry in notes.get("foreign") or ():
-        yield plain(f"{entry.get('slice')} {entry.get('knob')}: set by somebody else ({entry.get('policy')})"), NOTE
+        yield plain(f"{entry.get('slice')} {entry.get('knob')}: set by another program ({entry.get('policy')})"), NOTE
     for what in notes.get("unmeasured") or ():
         yield plain(str(what)), NOTE
     if document["ticks"]["lost"]:

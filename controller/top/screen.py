@@ -1,4 +1,4 @@
-"""The terminal: taken over, drawn twice a second, and given back as it was, however it ends."""
+"""Draws on the terminal twice a second, and restores it at the end."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ TURNS = {b"n": 1, b" ": 1, b"\x1b[6~": 1, b"\x1b[B": 1, b"p": -1, b"\x1b[5~": -1
 
 
 def lines_of(follower: Follower, view: View) -> list[Text]:
-    """What there is to see now."""
+    """The present lines."""
     if follower.status is None:
         return waiting(str(follower.path), view)
     return frame(follower.status.document(HISTORY_S), view)
 
 
 def show(follower: Follower, console: Console, glyphs: Glyphs, interval_s: float) -> None:
-    """Draw until somebody quits, by key, SIGINT, SIGTERM or SIGHUP, or the terminal has gone."""
+    """Draw until a key, SIGINT, SIGTERM or SIGHUP, or the end of the terminal."""
     terminal = sys.stdin.fileno()
     screen = Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
     page = 0
@@ -56,13 +56,13 @@ def show(follower: Follower, console: Console, glyphs: Glyphs, interval_s: float
                         return
                     page = max(0, page + sum(TURNS.get(key, 0) for key in pressed))
         except (OSError, termios.error):
-            if not stop.asked:  # a hang-up says so by a signal as well
+            if not stop.asked:  # a hang-up also sends a signal
                 raise
 
 
 @contextlib.contextmanager
 def keyboard(terminal: int) -> Iterator[Callable[[float], list[bytes]]]:
-    """Single keys: a function that waits so many seconds for some, and returns them; an empty one is the end.
+    """Single keys: a function that waits some seconds for keys and returns them; an empty key is the end.
 
     Ctrl-C and Ctrl-Z arrive as keys too: the screen must not stay behind a process that was stopped. Where the
     descriptor is no terminal there are no keys.
@@ -108,7 +108,7 @@ class Follower:
         present: whether it has that path still.
 
     Raises:
-        ConfigError: no controller runs there and nobody wants to wait; or what is there is no ring.
+        ConfigError: no controller runs there, unless ``wait``; or the file is not a ring.
     """
 
     def __init__(self, path: Path, wait: bool = False) -> None:
@@ -136,7 +136,7 @@ class Follower:
         return self.status.beat_age_s > max(STALE_S, STALE_PERIODS * period_s)
 
     def look(self) -> None:
-        """Take in what is new; a ring that was replaced is left for the one that has its path now."""
+        """Read new ticks; when the ring was replaced, open the new ring."""
         if self._reader is not None and self._reader.replaced:
             if self.status is not None:
                 self.status.update(self._reader)  # what it wrote last stays on the screen

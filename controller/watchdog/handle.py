@@ -1,4 +1,4 @@
-"""How a controller starts its supervisor, restarts it and ends it."""
+"""Starts a controller's supervisor, restarts it and ends it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ ANSWER_BYTES = 1 << 16
 
 
 class SupervisorHandle:
-    """A running supervisor. The tick ring has to be in place before it starts.
+    """A running supervisor. The tick ring has to exist before it starts.
 
     Args:
         keeper: has written the journal; kept open until this has ended.
         ring: path of the tick ring.
         lock_descriptors: of `Locks`; the supervisor keeps the locks until it has restored.
-        hang_s: without a beat for so long the controller counts as hung; at least some control periods.
+        hang_s: time without a heartbeat after which the controller counts as hung; several control periods.
         harden: confine it to the system calls that it needs.
-        leave_groups: it leaves this process's cgroups, and outlives a container of which everything is ended.
+        leave_groups: it leaves this process's cgroups, so that it outlives a container.
 
     Attributes:
-        facts: what it has said when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb, groups,
+        facts: what it has reported when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb, groups,
             confined.
         restarts: how often it had to be started again.
         error: why the last `revive` failed; None when it did not.
 
     Raises:
-        ActuatorError: it does not start; no knob may be set without it.
+        ActuatorError: it does not start; then no knob may be set.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class SupervisorHandle:
             self.restarts += 1
 
     def follow(self) -> None:
-        """Where the journal speaks of a map of Cilium that the one that runs does not have open, have another take its
-        place; until then both run. Raises ActuatorError."""
+        """Replace the supervisor by another if the journal has a map of Cilium that it has not opened; both run
+        meanwhile. Raises ActuatorError."""
         with self._starting:
             if self._keeper.maps <= self._maps:
                 return
@@ -106,7 +106,7 @@ class SupervisorHandle:
             channel.close()
 
     def revive(self) -> bool:
-        """Whether it runs; if not, start it again from a thread of its own, so that the caller does not wait."""
+        """Whether it runs; if not, start it again from another thread, without waiting."""
         if self.alive():
             return True
         if self._reviving is None or not self._reviving.is_alive():
@@ -120,10 +120,10 @@ class SupervisorHandle:
         return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), **facts}
 
     def disarm_and_wait(self) -> None:
-        """End it: everything was restored, and `JournalKeeper.remove` has said so.
+        """End it, after everything was restored and the journal removed.
 
         Raises:
-            ActuatorError: it does not end, because something is left to put back; it goes on.
+            ActuatorError: it does not end, because something is left to restore.
         """
         if self._reviving is not None:
             self._reviving.join()
@@ -132,13 +132,13 @@ class SupervisorHandle:
         try:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise ActuatorError(f"supervisor {self._process.pid} stays: something is left to put back") from None
+            raise ActuatorError(f"supervisor {self._process.pid} stays: something is left to restore") from None
         new_links.remove(self._pass_on)
         self._reap()
         self._sentinel.close()
 
     def _pass_on(self, link: int) -> None:
-        with contextlib.suppress(OSError):  # it has died: the next one is started with all of them
+        with contextlib.suppress(OSError):  # it has died: the next is started with all links
             socket.send_fds(self._channel, [LINK], [link], socket.MSG_DONTWAIT)
 
     def _start(self) -> None:
@@ -187,7 +187,7 @@ class SupervisorHandle:
 
 
 class Sentinel:
-    """A thread that does nothing but die with its process, ahead of the others: the first sign that it was killed.
+    """An idle thread. It ends before the others when its process is killed, which the supervisor notices early.
 
     Attributes:
         thread: its id.

@@ -227,7 +227,7 @@ def _convert(kind: Any, raw: Any) -> Any:
     if origin is tuple:
         kinds = [arguments[0]] * len(raw) if arguments[-1] is ... else arguments
         return tuple(_convert(item_kind, item) for item_kind, item in zip(kinds, raw, strict=True))
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         return kind(**{name: _convert(hints[name], value) for name, value in raw.items()})
     if type(raw) is not kind:  # not isinstance: True is not a number

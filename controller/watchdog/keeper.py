@@ -175,7 +175,7 @@ def _pod(group: CpuGroup, target: SliceTargets) -> PodOriginals:
         follows = target.moves_pod and quota_us != NO_QUOTA  # without a limit there is nothing to follow
         own_weight = int(weight.read()) if target.weighs_pod else None
         limit = (quota_us, period_us) if follows else (None, None)
-        return PodOriginals(str(group.path), _stat(group.path).st_ino, *limit, own_weight)
+        return PodOriginals(str(group.path), _stat(group.path).st_ino, limit[0], limit[1], own_weight)
 
 
 def _egress(device: str, netns: Path | None) -> EgressOriginals:

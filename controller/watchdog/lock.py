@@ -1,9 +1,8 @@
 """Locks on slices and state folders, and the folder that only root can open, for locks and copies of journals.
 
-A lock is flock(2) on a file in that folder, named after the file system and inode of what is locked: any user who can
-open a cgroup's own folder could hold a lock on it for ever. The lock belongs to the open description, so that a
-supervisor that inherits the descriptor keeps it until it has restored. The files stay: empty, and few. The folder is
-gone after a reboot, as are the settings that it is about.
+A lock is flock(2) on a file in that folder, named by the file system and inode of what is locked, because any user who
+can open a cgroup's folder could lock that for ever. The lock belongs to the open file description, so that a supervisor
+that inherits the descriptor keeps it until it has restored. The empty files stay until the next boot.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ FOR_ROOT = Path("/run/slicepilot-private")
 
 
 def private_folder() -> Path:
-    """The folder, made if need be; of a user that is not root one of its own.
+    """The folder, made if it is missing; users other than root have their own.
 
     Raises:
-        ActuatorError: it cannot be made, or belongs to another user, or others can open it.
+        ActuatorError: it cannot be made, belongs to another user, or other users can open it.
     """
     user = os.geteuid()
     path = FOR_ROOT if user == 0 else Path(tempfile.gettempdir()) / f"slicepilot-private-{user}"
@@ -39,8 +38,8 @@ def private_folder() -> Path:
         raise ActuatorError.of(f"{path}: make a folder for locks", error) from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != user or status.st_mode & 0o077:
         raise ActuatorError(
-            f"{path}: {stat.filemode(status.st_mode)} of user {status.st_uid}; accepted: a folder that only user "
-            f"{user} can open (remove it, and it is made)"
+            f"{path}: {stat.filemode(status.st_mode)} of user {status.st_uid}; expected a folder that only user "
+            f"{user} can open; remove it"
         )
     return path
 
@@ -53,13 +52,13 @@ class Locks:
     """Takes all locks or none. Use as a context manager or `close`.
 
     Args:
-        folders: what is locked, by what it is called in messages: slices' cgroups, a controller's state folder.
-        patience_s: how long to wait for a controller that has ended and whose supervisor is still restoring.
+        folders: what is locked, by its name in messages: slices' cgroups, a controller's state folder.
+        patience_s: how long to wait for the supervisor of a controller that has ended.
 
     Raises:
-        ConfigError: another controller has one of them; names it and, where it can be found, the process.
-        ActuatorError: there is no place for locks (see `private_folder`).
-        OSError: a folder is not there.
+        ConfigError: another controller has one of them; names the process if it is known.
+        ActuatorError: see `private_folder`.
+        OSError: a folder does not exist.
     """
 
     def __init__(self, folders: Mapping[str, Path], patience_s: float = 2.0) -> None:
@@ -73,7 +72,7 @@ class Locks:
             raise
 
     def add(self, name: str, folder: Path) -> None:
-        """One that was made meanwhile; a supervisor that runs does not have it. Raises as the class does."""
+        """Lock another folder; a running supervisor does not hold that lock. Raises as the class does."""
         self._take(name, folder, time.monotonic())
 
     def _take(self, name: str, folder: Path, deadline: float) -> None:
@@ -96,8 +95,8 @@ class Locks:
 
 
 def _open(private: Path, folder: Path) -> int:
-    stands_for = folder.stat()
-    path = private / f"lock-{stands_for.st_dev:x}-{stands_for.st_ino:x}"
+    status = folder.stat()
+    path = private / f"lock-{status.st_dev:x}-{status.st_ino:x}"
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -108,15 +107,15 @@ def _lock(descriptor: int, name: str, folder: Path, deadline: float) -> None:
             return
         except BlockingIOError:
             holder = holder_of(descriptor)
-        # The table names the process that has locked it, also when only its supervisor is left.
+        # The process that has locked it, even if only its supervisor is left.
         if (holder is None or start_ticks(holder) is not None) or time.monotonic() > deadline:
             process = f"process {holder}" if holder is not None else "a process that cannot be seen from here"
-            raise ConfigError(f"{name}: {folder} is controlled by {process}; accepted: one controller at a time")
+            raise ConfigError(f"{name}: {folder} is controlled by {process}; expected one controller at a time")
         time.sleep(RETRY_S)
 
 
 def holder_of(descriptor: int) -> int | None:
-    """The process that has locked what a descriptor stands for, from proc_locks(5); None if that is not known."""
+    """The process that has locked a descriptor's file, from proc_locks(5); None if it is unknown."""
     stat = os.fstat(descriptor)
     wanted = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
     for line in LOCK_TABLE.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""A process that has to be there, and on time, on a machine that is out of CPU time and memory."""
+"""Keeps a process responsive on a machine that is out of CPU time and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEAST_OOM_SCORE = -1000
 
 
 def be_ready() -> dict[str, Any]:
-    """Take what is permitted, once everything needed has been imported and tried; what has become of it."""
+    """Raise priority and lock memory as far as permitted, after everything was loaded; returns the result."""
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -29,7 +29,7 @@ def be_ready() -> dict[str, Any]:
 
 
 def leave_groups() -> str:
-    """Leave all cgroups for the root groups of their hierarchies; what has become of it.
+    """Leave all cgroups for the root groups of their hierarchies; returns the result.
 
     A runtime ends a container that has no PID namespace of its own by SIGKILL to everything in its groups, also when
     its first process alone has ended (runc, ``signalAllProcesses``; containerd's shim, ``shouldKillAllOnExit``), and
@@ -47,7 +47,7 @@ def leave_groups() -> str:
 
 
 def _ahead_of_all() -> str:
-    """Above the loop, which may be what hangs. Threads inherit it: entering a namespace takes one."""
+    """Schedule this process before the loop, which may hang. Threads inherit it."""
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY + 1))
         return "SCHED_FIFO"
@@ -61,7 +61,7 @@ def _ahead_of_all() -> str:
 
 
 def _lock_memory() -> str:
-    """Keep what the dry run has brought into memory, and what comes later."""
+    """Lock present and future pages in memory."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT):
         return f"not locked ({os.strerror(ctypes.get_errno())})"
@@ -69,7 +69,7 @@ def _lock_memory() -> str:
 
 
 def _spare_from_oom() -> str:
-    """Be the last that is ended when memory runs out."""
+    """Be the last process that is killed when memory runs out."""
     path = Path("/proc/self/oom_score_adj")
     try:
         path.write_text(str(LEAST_OOM_SCORE))

@@ -2,8 +2,8 @@
 
 CPU time first, which takes microseconds, then what shapes packets: everything that is held back is let through before
 the first qdisc is removed, since a removal may wait for an RCU grace period. Last, tasks that were moved into groups go
-back, and groups that were made go away. Every knob that differs from its
-original setting is restored, except those that the journal names as released.
+back, and groups that were made are removed. Every knob that differs from its original setting is restored, except those
+that are released in the journal.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from .journal import EgressOriginals, Journal, PodOriginals, SliceOriginals
 
 @dataclass
 class RestoreReport:
-    """What has become of each knob, one line each that begins with the slice.
+    """The result for each knob, a line that begins with the slice.
 
     Attributes:
-        restored: was put back; or would be, in a dry run.
-        gone: group, namespace or device that is not there any more: nothing to put back.
-        released: set by another program, and left so.
-        failed: could not be put back, and why.
-        notes: what else was noticed: a copy of the journal that was missing or changed, a group that has moved.
-        took_s: for all of it.
+        restored: was restored; in a dry run, would be.
+        gone: the group, namespace or device does not exist any more.
+        released: set by another program, and kept.
+        failed: could not be restored, and why.
+        notes: other observations, such as a group that has moved.
+        took_s: total time.
     """
 
     restored: list[str] = field(default_factory=list)
@@ -73,12 +73,12 @@ class RestoreReport:
 
 
 def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = None) -> RestoreReport:
-    """Put everything back; never raises for what cannot be done, but reports it.
+    """Restore everything; failures are reported, not raised.
 
     Args:
         journal: the original settings.
-        dry_run: look at everything and write nothing: brings code and data into memory.
-        maps: of Cilium that stay open from one call to the next; None: opened where they are pinned.
+        dry_run: read everything and write nothing, to load code and data into memory.
+        maps: of Cilium that stay open between calls; None: opened where they are pinned.
     """
     start = time.perf_counter()
     report = RestoreReport()
@@ -134,7 +134,7 @@ class _Restoration:
             self._knob(original.name, "nice", lambda: restore_threads(original, self._dry_run))
 
     def pod_limit(self, original: SliceOriginals, until_s: float) -> None:
-        """The quota of its pod: may have to wait for the kernel where its container has just been removed."""
+        """The quota of its pod; may have to wait for the kernel if its container has just been removed."""
         pod = original.pod
         if pod is None or pod.quota_us is None or pod.period_us is None:
             return
@@ -147,7 +147,7 @@ class _Restoration:
         with self._reported(original.name):
             above = group_of(Path(pod.cgroup), pod.cgroup_inode)
             if original.cgroup is not None and Path(original.cgroup).exists():
-                until_s = 0.0  # nothing that the kernel would have to let go of
+                until_s = 0.0  # no reason to wait
             if above is not None:
                 group = CpuGroup.at(above)
                 self._knob(original.name, "cpu_limit_mcpu", lambda: self._quota(group, wanted, write))
@@ -167,7 +167,7 @@ class _Restoration:
         with contextlib.ExitStack() as undo:
             opened: dict[tuple[int, int], RouteSocket] = {}
             removals: list[tuple[str, EgressOriginals, RootQdisc]] = []
-            for entry in sorted(slices, key=_moved):  # looking for one that has moved, or gone, takes longer
+            for entry in sorted(slices, key=_moved):  # searching for a moved device takes longer
                 assert entry.egress is not None
                 if self._left(entry.name, "egress_mbps"):
                     continue
@@ -181,17 +181,16 @@ class _Restoration:
                         unpace(qdisc)
             for name, original, qdisc in removals:
                 with self._reported(name):
-                    self._told(name, self._shaper(original, qdisc))
+                    self._done(name, self._shaper(original, qdisc))
 
     def moves(self, journal: Journal) -> None:
-        """Threads and processes where they came from, groups of ours away: last, since a move may wait for a grace
-        period, too, and nothing is held back any more."""
+        """Move threads and processes back and remove our groups: last, since a move may wait for a grace period."""
         for thread in journal.threads:
             with self._reported(thread.slice):
-                self._told(thread.slice, thread_back(thread, self._dry_run))
+                self._done(thread.slice, thread_back(thread, self._dry_run))
         for group in journal.groups:
             with self._reported(group.slice):
-                self._told(group.slice, group_back(group, self._dry_run))
+                self._done(group.slice, group_back(group, self._dry_run))
 
     def _container_quota(self, group: CpuGroup, original: SliceOriginals) -> str:
         wanted, pod = (original.quota_us, original.period_us), original.pod
@@ -239,9 +238,9 @@ class _Restoration:
     def _knob(self, name: str, knob: str, action: Callable[[], str]) -> None:
         if not self._left(name, knob):
             with self._reported(name):
-                self._told(name, action())
+                self._done(name, action())
 
-    def _told(self, name: str, done: str) -> None:
+    def _done(self, name: str, done: str) -> None:
         if done:
             self._report.restored.append(f"{name}: {done}")
 
@@ -254,7 +253,7 @@ class _Restoration:
 
     @contextlib.contextmanager
     def _reported(self, name: str) -> Iterator[None]:
-        """One thing that fails keeps nothing else from being tried."""
+        """Report failures, so that everything else is still tried."""
         try:
             yield
         except FileNotFoundError as error:
@@ -263,7 +262,7 @@ class _Restoration:
             (self._report.gone if error.vanished else self._report.failed).append(f"{name}: {error}")
         except OSError as error:
             self._report.failed.append(f"{name}: {error}")
-        except Exception as error:  # noqa: BLE001 (a fault of ours, too, is that of one thing)
+        except Exception as error:  # noqa: BLE001 (also for our own bugs)
             self._report.failed.append(f"{name}: {type(error).__name__}: {error}")
 
 
@@ -322,7 +321,7 @@ def _qdisc(
 
 
 def _namespace(path: str | None, identity: tuple[int, int]) -> Path | None:
-    """Where the namespace is now: at its path, or wherever else; None when it has gone."""
+    """Where the namespace is now; None if it does not exist any more."""
     return _at_path(path, identity) or namespaces.find(identity)
 
 
@@ -339,13 +338,13 @@ def _bandwidth(quota_us: int, period_us: int) -> str:
 
 
 def restore_threads(original: SliceOriginals, dry_run: bool = False) -> str:
-    """Give each thread of a slice the nice it had, wherever it is now; returns what was done, for people.
+    """Give each thread of a slice the nice it had, wherever it is now; returns what was done.
 
-    A thread that the journal does not know was started since the last look: if it has the level of one that was
-    reniced, it has inherited it, and gets what its process had.
+    A thread that is not in the journal was started later: if it has the level of a reniced thread, it has inherited it,
+    and gets the original of its process.
 
     Raises:
-        ActuatorError: a thread cannot be reniced; one that has ended is not an error.
+        ActuatorError: a thread cannot be reniced. That a thread has ended is no error.
     """
     originals = {
         entry.thread: entry.nice for entry in original.threads if start_ticks(entry.thread) == entry.start_ticks

@@ -1,15 +1,15 @@
-"""The process that puts the knobs back when its controller dies or hangs; started by it, before the first write.
+"""The process that restores the knobs when its controller dies or hangs; started by it, before the first write.
 
-It waits for one of three ends. The controller dies, however: everything is restored from the journal. It hangs, which
-is no new beat in the tick ring for as long as this process itself has been running: it is killed first, since one that
-wakes up later must not write, and everything is restored. It says that it has restored everything itself, which an
-empty journal proves: nothing is left to do.
+It waits for one of three events. The controller dies: everything is restored from the journal. It hangs, that is, the
+tick ring has no new heartbeat while this process was running: it is killed first, since it must not write later, and
+everything is restored. It reports that it has restored everything itself, and the journal is empty: nothing is left to
+do.
 
 It restores from the journal in memory that both share (`journal_memory`), since files may be removed or changed. The
 file is for the next start after both have died.
 
-It ignores SIGINT, SIGTERM, SIGHUP and SIGQUIT, which a service manager sends to all processes of a service: as long as
-the controller lives it has to stay, and after that it ends by itself.
+It ignores SIGINT, SIGTERM, SIGHUP and SIGQUIT, which a service manager sends to all processes of a service, because it
+has to outlive the controller; then it ends by itself.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from .readiness import be_ready, leave_groups
 from .restore import RestoreReport, restore
 
 LOOKS_PER_HANG = 10
-SLACK_PART = 4  # a wait may count as longer than asked for by one in so many parts of an interval
+SLACK_PART = 4  # a wait may count as longer than planned by this part of an interval
 START_GRACE_S = 30.0  # until the first beat: before it ticks a controller compiles and warms up
 
 
-class Silence:
-    """How long a controller has been silent, in time during which this process was running.
+class HangDetector:
+    """Measures the time without a heartbeat, during which this process was running.
 
-    A machine that was suspended, or a supervisor that was stopped, proves nothing about the controller: of each wait
-    no more counts than it was to take.
+    A suspended machine or a stopped supervisor proves nothing about the controller: a wait counts for at most its
+    planned time.
 
     Args:
-        beat_ns: the newest beat.
-        hang_s: the silence that counts as a hang.
+        beat_ns: the newest heartbeat.
+        hang_s: time without a heartbeat that counts as a hang.
     """
 
     def __init__(self, beat_ns: int, hang_s: float) -> None:
@@ -64,7 +64,7 @@ class Silence:
         return max(min(self._interval_ns, self._limit_ns - self._silent_ns), 0)
 
     def look(self, beat_ns: int, began_ns: int, now_ns: int) -> bool:
-        """Take the newest beat after a wait; whether it is a hang."""
+        """Update with the newest heartbeat after a wait; returns whether it is a hang."""
         waited_ns = min(now_ns - began_ns, self._interval_ns + self._interval_ns // SLACK_PART)
         if beat_ns != self._beat_ns:
             self._beat_ns, self._limit_ns = beat_ns, self._hang_ns
@@ -77,7 +77,7 @@ class Silence:
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 RESTORED_FILE = "restored.json"
 DISARM, LINK = b"disarm", b"link"
-MOST_LINKS = 200  # that were made since it has started; older ones are of interfaces that have gone
+MOST_LINKS = 200  # made since it has started; older links are of removed interfaces
 DEATH_TIMEOUT_S = 1.0
 PIDFD_THREAD = os.O_EXCL  # linux/pidfd.h
 STAYS = "stays (leave_groups: false)"
@@ -86,7 +86,7 @@ Cause = Literal["died", "hung", "disarmed"]
 
 
 def main() -> int:
-    """Exit code 0 when nothing is left to restore, 1 when something could not be."""
+    """Exit code 0 if nothing is left to restore, 1 if something could not be restored."""
     arguments = _parser().parse_args()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
@@ -106,7 +106,7 @@ def main() -> int:
         channel.send(json.dumps({"error": str(error)}).encode())
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
-        # First: a group may have no share of what being on time takes.
+        # First, because a group may limit CPU time and priority.
         groups = leave_groups() if arguments.leave_groups else STAYS
         facts = supervisor.prepare() | {"groups": groups}
         facts["confined"] = confine_supervisor(supervisor.maps.any) if arguments.harden else OFF
@@ -115,19 +115,19 @@ def main() -> int:
 
 
 class Supervisor:
-    """Watches one controller.
+    """Watches a controller.
 
     Args:
         state: folder in which it reports what it has restored.
         path: of the journal, removed when everything was restored; memory: the journal from which it restores.
-        ring: the tick ring with the controller's beats.
+        ring: the tick ring with the controller's heartbeat.
         pid: of the controller, which has started this process.
-        sentinel: id of a thread of the controller that does nothing and is not its first.
-        hang_s: without a beat for so long it counts as hung.
-        channel: on which it says that it has restored everything itself.
+        sentinel: id of an idle thread of the controller.
+        hang_s: time without a heartbeat that counts as a hang.
+        channel: on which it reports that it has restored everything itself.
 
     Attributes:
-        maps: of Cilium that the journal speaks of, opened by `prepare`: once confined it opens none.
+        maps: of Cilium in the journal, opened by `prepare`, before this process is confined.
 
     Raises:
         OSError, JournalError, ValueError: journal or ring cannot be read.
@@ -151,49 +151,49 @@ class Supervisor:
         self._pulse = Pulse(ring)
         self._process = os.pidfd_open(pid)
         self._sentinel = _thread(sentinel, self._process)
-        # A parent that has died meanwhile has given its number back, perhaps to another process.
+        # If the parent has died, another process may have its number.
         self._orphan = os.getppid() != pid
         self._reported = False
         self.maps = OpenMaps()
         self.noticed_ns = 0
 
     def prepare(self) -> dict[str, Any]:
-        """Be quick and small from now on; what has become of that, for the controller's log."""
+        """Load everything and be ready; returns facts for the controller's log."""
         restore(self._journal, dry_run=True, maps=self.maps)
         return {"pid": os.getpid(), **be_ready()}
 
     def wait(self) -> Cause:
-        """Until one of the three ends; sets `noticed_ns` (CLOCK_MONOTONIC)."""
+        """Wait for one of the three events; sets `noticed_ns` (CLOCK_MONOTONIC)."""
         poller = select.poll()
         poller.register(self._sentinel, select.POLLIN)
         poller.register(self._channel, select.POLLIN)
-        silence = Silence(self._pulse.beat_ns(), self._hang_s)
+        detector = HangDetector(self._pulse.beat_ns(), self._hang_s)
         cause: Cause | None = "died" if self._orphan else None
         while cause is None:
             began_ns = time.monotonic_ns()
-            ready = {descriptor for descriptor, _ in poller.poll(math.ceil(silence.next_look_ns() / 1e6))}
+            ready = {descriptor for descriptor, _ in poller.poll(math.ceil(detector.next_look_ns() / 1e6))}
             self.noticed_ns = time.monotonic_ns()
             if self._sentinel in ready:
                 cause = "died"
             elif self._channel.fileno() in ready and self._disarmed(poller):
                 cause = "disarmed"
-            elif silence.look(self._pulse.beat_ns(), began_ns, self.noticed_ns):
+            elif detector.look(self._pulse.beat_ns(), began_ns, self.noticed_ns):
                 cause = "hung"
         self.noticed_ns = self.noticed_ns or time.monotonic_ns()
         return cause
 
     def restore(self, cause: Cause) -> int:
-        """Do what a cause asks for; returns the exit code."""
-        if cause == "disarmed" or not self._memory.read():  # it may be on its way out, with something to say
+        """Restore if the cause requires it; returns the exit code."""
+        if cause == "disarmed" or not self._memory.read():  # it may still be ending
             return 0
         with contextlib.suppress(ProcessLookupError):  # it may be dead altogether
             signal.pidfd_send_signal(self._process, signal.SIGKILL)
         self._dead(self._sentinel, DEATH_TIMEOUT_S)
-        report = self._put_back(cause)
+        report = self._restore(cause)
         if not self._dead(self._process, 0.0):
-            # Nothing of it runs any more, but the kernel may still be at something that it has asked for.
+            # None of its threads runs any more, but the kernel may still complete its system calls.
             self._dead(self._process, None)
-            report = self._put_back(cause)
+            report = self._restore(cause)
         if report is None:
             return 0
         if report.failed:
@@ -205,7 +205,7 @@ class Supervisor:
         return 0
 
     def _disarmed(self, poller: select.poll) -> bool:
-        """Whether the controller has restored everything; a closed channel alone says nothing."""
+        """Whether the controller has restored everything; a closed channel is not enough."""
         message, links, _, _ = socket.recv_fds(self._channel, len(DISARM), MOST_LINKS)
         if links:  # kept open: `slicepilot.controller.system.bpf.libbpf.links_held`
             self._links += links
@@ -224,8 +224,8 @@ class Supervisor:
         poller.register(pidfd, select.POLLIN)
         return bool(poller.poll(None if timeout_s is None else 1e3 * timeout_s))
 
-    def _put_back(self, cause: Cause) -> RestoreReport | None:
-        """Restore from the journal as it is now; None where the controller has done it itself."""
+    def _restore(self, cause: Cause) -> RestoreReport | None:
+        """Restore from the present journal; None if the controller has restored itself."""
         data = self._memory.read()
         if not data:
             return None

@@ -95,7 +95,7 @@ def bench_run(
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(ours.close)
         publisher = Publisher.start(
-            PublisherOptions(folder, folder, listen=listen, log="off", estimate_s=0.0, off_cpu=cpu), theirs
+            PublisherOptions(run=folder, state=folder, listen=listen, log="off", estimate_s=0.0, off_cpu=cpu), theirs
         )
         undo.callback(publisher.stop)
         learned = LoadedPolicy(

@@ -129,7 +129,7 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, ("PublisherProcess", "run"), code))
     from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 
-    options = PublisherOptions(publishing.run, publishing.state, log="off", records_mb=10.0, estimate_s=0.0)
+    options = PublisherOptions(run=publishing.run, state=publishing.state, log="off", records_mb=10.0, estimate_s=0.0)
     publishing.publisher = publisher = Publisher.start(options, publishing.theirs)
     told = publishing.state / "records" / "told.json"
     until(lambda: not publisher.alive(), "it was not ended for execve(2)")

@@ -201,7 +201,7 @@ def test_an_order_that_is_no_utf8_is_refused_and_logs_nothing(
         connection.sendall(text.encode(encoding))
         answer = json.loads(connection.makefile().readline())
     assert (answer["ok"], answer["reason"]) == (False, "input")
-    assert answer["error"] in {f"order: {what}; accepted: one object on a line" for what in ("not valid JSON", DEEP)}
+    assert answer["error"] in {f"order: {what}; expected one object on a line" for what in ("not valid JSON", DEEP)}
     assert publisher.alive()
     assert controller.orders == []
     assert "Traceback" not in capfd.readouterr().err

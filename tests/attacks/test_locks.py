@@ -70,7 +70,7 @@ def test_a_place_for_locks_that_others_can_open_is_refused(
     monkeypatch.setattr(lock, "FOR_ROOT", tmp_path / "private")
     (tmp_path / "private").mkdir()
     (tmp_path / "private").chmod(mode)
-    with pytest.raises(ActuatorError, match="accepted: a folder that only user 0 can open"):
+    with pytest.raises(ActuatorError, match="expected a folder that only user 0 can open"):
         private_folder()
 
 

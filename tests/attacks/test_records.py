@@ -199,7 +199,7 @@ def test_evidence_of_another_controller_does_not_count(state: Path, tmp_path: Pa
     shutil.copy(state / FOLDER / "run-1.json", other / FOLDER)
     found, missing, named = counted(other)
     assert (found, missing) == (1000, (0, 0))
-    assert named == {"run-1.json": "this controller has not signed it, or it was changed since"}
+    assert named == {"run-1.json": "not signed by this controller, or changed since"}
 
 
 def test_a_name_that_a_terminal_would_act_on_is_shown_as_text(state: Path) -> None:

@@ -358,7 +358,9 @@ def server() -> Iterator[Server]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with Loop(folder / "run" / "ticks") as loop, ours:
-            options = PublisherOptions(folder / "run", folder / "state", "127.0.0.1:0", log="off", estimate_s=0)
+            options = PublisherOptions(
+                run=folder / "run", state=folder / "state", listen="127.0.0.1:0", log="off", estimate_s=0
+            )
             publisher = Publisher.start(options, theirs)
             try:
                 target = f"127.0.0.1:{publisher.http_port}"

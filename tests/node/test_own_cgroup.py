@@ -365,7 +365,7 @@ def test_a_group_of_its_name_that_somebody_else_has_made_is_left_alone(
         command = ["run", "-c", str(config), "--node", str(node), "--mode", "live", "--seconds", "1"]
         done = slicepilot(*command, code=1)
         [line] = [line for line in done.stderr.splitlines() if str(theirs) in line]
-        assert "is there already and not this controller's" in line
+        assert "exists and is not this controller's" in line
         assert theirs.is_dir()
     assert same_threads(before, memberships(foreign))
     assert not journal_path(tmp_path / "state" / foreign.prefix).exists()

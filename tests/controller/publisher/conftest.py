@@ -85,7 +85,7 @@ class Controller:
     def publish(self, **options: Any) -> Publisher:
         """Start a publisher, without records and logs unless asked for, and take orders from it."""
         given = {"listen": "127.0.0.1:0", "records_mb": 0.0, "estimate_s": 0.0, "log": "off"} | options
-        self.publisher = Publisher.start(PublisherOptions(self.run, self.state, **given), self.theirs)
+        self.publisher = Publisher.start(PublisherOptions(run=self.run, state=self.state, **given), self.theirs)
         threading.Thread(target=self._take_orders, daemon=True).start()
         self.ask({"command": "status"})  # answered as soon as it is ready: connections wait
         return self.publisher

@@ -42,9 +42,9 @@ def test_the_managers_socket_is_taken_and_told_to_nobody_else() -> None:
 @pytest.mark.parametrize(
     ("made", "environment", "problem"),
     [
-        (LISTENING, {}, "no service manager has handed over just one"),
-        (LISTENING, TOLD | {"LISTEN_PID": "1"}, "no service manager has handed over just one"),
-        (LISTENING, TOLD | {"LISTEN_FDS": "2"}, "no service manager has handed over just one"),
+        (LISTENING, {}, "the service manager has not passed exactly one socket"),
+        (LISTENING, TOLD | {"LISTEN_PID": "1"}, "the service manager has not passed exactly one socket"),
+        (LISTENING, TOLD | {"LISTEN_FDS": "2"}, "the service manager has not passed exactly one socket"),
         ("socket.socket()", TOLD, "descriptor 3 is no listening TCP socket"),
         ("socket.socketpair()[0]", TOLD, "descriptor 3 is no listening TCP socket"),
         ("open('/dev/null')", TOLD, "descriptor 3: Socket operation on non-socket"),

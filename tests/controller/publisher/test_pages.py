@@ -201,14 +201,13 @@ def test_it_ends_with_its_controller_and_writes_the_last_ticks(controller: Any) 
     while publisher.alive() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not publisher.alive()
-    table = SegmentReader(controller.state / "records").between(0, time.time_ns())
-    assert len(table) == 123
+    assert sum(len(part.records) for part in SegmentReader(controller.state / "records").stretches()) == 123
     assert {file.stat().st_uid for file in (controller.state / "records").iterdir()} == {65534}
 
 
 def test_it_waits_for_a_controller_that_still_loads_its_policy(controller: Any) -> None:
     controller.ring = TickRing(controller.run / "ticks", controller.count)
-    publisher = Publisher.start(PublisherOptions(controller.run, controller.state), controller.theirs)
+    publisher = Publisher.start(PublisherOptions(run=controller.run, state=controller.state), controller.theirs)
     controller.publisher = publisher
     with controller.connect() as connection:
         connection.sendall(b'{"command": "status"}\n')
@@ -223,7 +222,7 @@ def test_it_waits_for_a_controller_that_still_loads_its_policy(controller: Any) 
 
 def test_it_goes_with_a_controller_that_never_starts(controller: Any) -> None:
     controller.ring = TickRing(controller.run / "ticks", controller.count)
-    publisher = Publisher.start(PublisherOptions(controller.run, controller.state), controller.theirs)
+    publisher = Publisher.start(PublisherOptions(run=controller.run, state=controller.state), controller.theirs)
     controller.publisher = publisher
     controller.go()
     deadline = time.monotonic() + 10
@@ -290,10 +289,10 @@ def test_off_listens_to_nobody(make: Callable[..., Any]) -> None:
 def test_an_address_that_is_taken_or_is_none_is_refused_at_once(make: Callable[..., Any]) -> None:
     first = make()
     port = first.publish().http_port
-    with pytest.raises(ConfigError, match=rf"^listen = 127\.0\.0\.1:{port}: Address already in use; accepted: a free"):
+    with pytest.raises(ConfigError, match=rf"^listen = 127\.0\.0\.1:{port}: Address already in use; expected a free"):
         make().publish(listen=f"127.0.0.1:{port}")
     for text in ("localhost:9464", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":9464", "", "on"):
-        with pytest.raises(ConfigError, match=r"accepted: off, inherited, local, or an address and port, as 127\.0"):
+        with pytest.raises(ConfigError, match=r"expected off, inherited, local, or an address and port, such"):
             HttpAddress.parse(text)
 
 

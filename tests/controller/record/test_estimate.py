@@ -183,7 +183,7 @@ def test_a_slice_that_was_not_measured_is_left_out(ticks: Ticks, description: De
 def test_hardware_must_have_been_identified(description: Description) -> None:
     with pytest.raises(ConfigError, match="unknown name 'nowhere'"):
         Estimator(description(hardware="nowhere"))
-    with pytest.raises(ConfigError, match=r"hardware 'edge-server': fit\.\w+ is missing; accepted: one that was"):
+    with pytest.raises(ConfigError, match=r"hardware 'edge-server': fit\.\w+ is missing; identify it first"):
         Estimator(description(hardware="edge-server"))
 
 

@@ -123,7 +123,7 @@ def test_a_late_tick_and_one_without_a_predecessor(ticks: Ticks, description: De
     told = tick_lines(explain_tick(Moment(description(), records[0], None)))
     assert "mode shadow, level normal; ready too late: not applied" in told
     assert "the tick before is not recorded" in told
-    assert "guard: nothing to object to" in told
+    assert "guard: no intervention" in told
     records["node_reasons"] = Reason.PAUSED.bit
     told = tick_lines(explain_tick(Moment(description(), records[0], None)))
     assert "mode shadow, level normal; ready too late: not applied; paused" in told
@@ -187,13 +187,13 @@ def test_times_as_people_write_them(text: str, ns: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("text", ["", "now", "-5", "-5 s", "25:00", "2026-02-02", "2026-13-01T00:00:00Z", "-0s"])
 def test_other_times_are_bad_input(text: str) -> None:
-    with pytest.raises(ConfigError, match="accepted"):
+    with pytest.raises(ConfigError, match="expected"):
         parse_time(text, NOW_NS, NOW_NS)
 
 
 def test_durations() -> None:
     assert [parse_duration(text, "window") for text in ("500ms", "1s", "2min", "1h")] == [0.5, 1, 120, 3600]
-    with pytest.raises(ConfigError, match="window = '1 day': accepted"):
+    with pytest.raises(ConfigError, match="window = '1 day': expected"):
         parse_duration("1 day", "window")
     assert rfc3339(START_NS + 1_999) == "2026-02-02T02:40:00.000001Z"
 
@@ -236,8 +236,8 @@ def test_the_command_prints_what_was_recorded(
                 "recorded: 2026-02-02T02:40:00.000000Z to 2026-02-02T02:40:00.010000Z"
             ),
         ),
-        (["--at", "soon"], "at = 'soon': accepted: 2026-01-31T10:20:30.5Z, 10:20:30, -5s, -2min or last"),
-        (["--window", "3"], "window = '3': accepted: a number with ms, s, min, h, for instance 500ms"),
+        (["--at", "soon"], "at = 'soon': expected 2026-01-31T10:20:30.5Z, 10:20:30, -5s, -2min or last"),
+        (["--window", "3"], "window = '3': expected a number with ms, s, min, h, such as 500ms"),
         (["--name", "x"], "records, name: give at most one of them"),
     ],
 )

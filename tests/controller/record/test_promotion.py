@@ -313,16 +313,14 @@ def test_a_damaged_segment_is_named_in_the_verdict(
 
 
 def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., PromotionDecision], bundle: Path) -> None:
-    with pytest.raises(
-        ConfigError, match="never promoted; accepted: run it in shadow, then `slicepilot promote`, or --"
-    ):
+    with pytest.raises(ConfigError, match="never promoted; run it in shadow, then `slicepilot promote` it; or use --"):
         promotion.check(BundleFiles.read(bundle))
     verdict = judged()
     promotion.promote(BundleFiles.read(bundle), verdict)
     loaded = PolicyBundle.load(bundle)
     dataclasses.replace(loaded, training=dataclasses.replace(loaded.training, seed=8)).save(bundle.parent / "other")
     shutil.copy(bundle / "promotion.yaml", bundle.parent / "other")
-    with pytest.raises(ConfigError, match=r"promoted with other contents than it has now \([0-9a-f]{12}\); accepted"):
+    with pytest.raises(ConfigError, match=r"promoted with other contents than it has now \([0-9a-f]{12}\); run it"):
         promotion.check(BundleFiles.read(bundle.parent / "other"))
     with pytest.raises(ValueError, match="not promoted"):
         promotion.promote(BundleFiles.read(bundle.parent / "other"), verdict)
@@ -360,7 +358,7 @@ def test_a_pipe_in_a_bundle_is_not_waited_for(bundle: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 1}, "format_version: accepted: 2"),
+        ({"format_version": 1}, "format_version: expected 2"),
         ({"bundle": None}, "bundle: expected a string"),
         ({"approved_by": "me"}, "[.]{3}: unknown field"),
         ({"findings": []}, "findings that do not promote it"),

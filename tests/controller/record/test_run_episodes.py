@@ -12,9 +12,10 @@ import pytest
 from slicepilot.cli.operation import run_episodes
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.publisher.config import PublishConfig
 from slicepilot.controller.record.ring import Records
 from slicepilot.controller.record.segments import SegmentWriter
-from slicepilot.controller.service.run_config import PublishConfig, RunConfig
+from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.training.recording.minari_files import read_minari
 

@@ -41,9 +41,9 @@ def read_all(folder: Path) -> Records:
     return np.concatenate([stretch.records for stretch in SegmentReader(folder).stretches()])
 
 
-def there_and_back(records: Records, told: dict[str, Any]) -> Records:
-    names = slice_names(told)
-    file = pq.ParquetFile(pa.BufferReader(encode(to_table(records, names), header_of(records, told, 2))))
+def there_and_back(records: Records, run: dict[str, Any]) -> Records:
+    names = slice_names(run)
+    file = pq.ParquetFile(pa.BufferReader(encode(to_table(records, names), header_of(records, run, 2))))
     return to_records(file.read(), names)
 
 
@@ -70,13 +70,6 @@ def test_any_record_comes_back_as_it_was(
     for name in FLOATS:
         drawn = arrays.arrays(np.float32, records[name].shape, elements=st.floats(width=32))
         records[name] = data.draw(drawn)
-    assert same(there_and_back(records, description()), records)
-
-
-@pytest.mark.parametrize("draw", [np.inf, np.nan, 0.5])
-def test_draws_come_back_whatever_they_were(ticks: Ticks, description: Description, draw: float) -> None:
-    records = ticks(3)
-    records["drawn"] = draw
     assert same(there_and_back(records, description()), records)
 
 
@@ -172,27 +165,19 @@ def test_the_oldest_segments_of_ours_go_first(tmp_path: Path, ticks: Ticks, desc
     assert set(reader.broken) == {"notes.txt", "run-1.parquet", "probe"}
 
 
-def test_a_segment_larger_than_the_bound_is_dropped(tmp_path: Path, ticks: Ticks, description: Description) -> None:
-    writer = SegmentWriter(tmp_path, 1000)
-    writer.add(ticks(100), description(), 2)
-    writer.close()
-    assert (writer.segments, writer.dropped_rows, writer.errors) == (0, 100, 1)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("needs root: a small file system is mounted")
-    place, mount, umount = tmp_path / "disk", shutil.which("mount"), shutil.which("umount")
+    disk, mount, umount = tmp_path / "disk", shutil.which("mount"), shutil.which("umount")
     assert mount is not None
     assert umount is not None
-    place.mkdir()
-    subprocess.run([mount, "-t", "tmpfs", "-o", "size=256k", "slicepilot-test", str(place)], check=True)
+    disk.mkdir()
+    subprocess.run([mount, "-t", "tmpfs", "-o", "size=256k", "slicepilot-test", str(disk)], check=True)
     try:
-        yield place
+        yield disk
     finally:
-        subprocess.run([umount, str(place)], check=True)
+        subprocess.run([umount, str(disk)], check=True)
 
 
 def test_a_full_disk_costs_segments_and_nothing_else(small_disk: Path, ticks: Ticks, description: Description) -> None:
@@ -279,39 +264,6 @@ def parquet_without_header() -> bytes:
     return bytes(sink.getvalue())
 
 
-def test_reading_by_time(tmp_path: Path, ticks: Ticks, description: Description) -> None:
-    writer = SegmentWriter(tmp_path, 1 << 30, segment_s=0.5)
-    for part in np.split(ticks(1000), 20):
-        writer.add(part, description(), 2)
-    writer.close()
-    reader, times = SegmentReader(tmp_path), ticks(1000)["time_ns"].tolist()
-    assert reader.span_ns() == (times[0], times[-1])
-    table = reader.between(times[95], times[305], ["sequence", "slice1.offered_mbps"])
-    assert table.column("sequence").to_pylist() == list(range(96, 307))
-    assert table.column_names == ["time", "sequence", "slice1.offered_mbps"]
-    moment = reader.at(times[100] + 1)
-    assert moment is not None
-    assert moment.before is not None
-    assert (moment.record["sequence"], moment.before["sequence"]) == (101, 100)
-    assert reader.at(times[0] - 1) is None
-    assert reader.at(times[-1] + 2_000_000_000) is None
-    assert reader.between(0, 1).num_rows == 0
-
-
-def test_slices_that_come_and_go_are_null_in_a_joint_table(
-    tmp_path: Path, ticks: Ticks, description: Description
-) -> None:
-    writer = SegmentWriter(tmp_path, 1 << 30)
-    few = description("run-2")
-    few["slice_set"] = {"slices": few["slice_set"]["slices"][:3]}
-    writer.add(ticks(10), description(), 2)
-    writer.add(ticks(10, 11, num_slices=3), few, 2)
-    writer.close()
-    table = SegmentReader(tmp_path).between(0, 1 << 62)
-    assert table.column("slice4.offered_mbps").null_count == 10
-    assert table.column("slice3.offered_mbps").null_count == 0
-
-
 def test_what_the_ring_still_holds_follows_what_is_on_disk(
     tmp_path: Path, ticks: Ticks, description: Description
 ) -> None:
@@ -334,14 +286,16 @@ def test_what_the_ring_still_holds_follows_what_is_on_disk(
     assert moment is not None
     assert moment.before is not None
     assert (moment.record["sequence"], moment.before["sequence"]) == (61, 60)
+    assert history.at(start - 1) is None
+    assert history.at(start + 99 * PERIOD_NS + 2_000_000_000) is None
     without_disk = TickHistory(tmp_path / "nothing", tmp_path / "ticks")
     assert without_disk.span_ns()[0] == start + 36 * PERIOD_NS
 
 
 def test_a_folder_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"records .*: No such file or directory; accepted: the records folder"):
+    with pytest.raises(ConfigError, match=r"records .*: No such file or directory; expected the records folder"):
         SegmentReader(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="no ticks; accepted"):
+    with pytest.raises(ConfigError, match="no ticks; expected"):
         TickHistory(tmp_path).span_ns()
 
 
@@ -368,7 +322,6 @@ writer.add(records, json.loads(sys.argv[2]), 0)
 writer.close()
 reader = SegmentReader(folder)
 assert len(next(reader.stretches()).records) == 100
-assert reader.between(0, 1_770_000_000_000_000_010).num_rows == 10
 sys.exit("pandas was imported" if "pandas" in sys.modules else 0)
 """
 

@@ -41,7 +41,7 @@ def test_one_status_document(path: Path) -> None:
     ("names", "options", "message"),
     [
         ([], [], "no controller runs there; start"),
-        (["a"], ["--name", "b"], "b/ticks: no controller runs there; accepted: the folder of a running one"),
+        (["a"], ["--name", "b"], "b/ticks: no controller runs there; expected the folder of a running one"),
         (["a", "b"], [], "--name: not given, and several controllers run; expected one of a, b"),
         (["a"], ["--interval", "0"], "--interval"),
     ],

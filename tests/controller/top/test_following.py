@@ -75,5 +75,5 @@ def test_without_a_controller_one_can_only_wait(path: Path) -> None:
     assert follower.status is not None
     follower.close()
     path.write_bytes(bytes(8192))
-    with pytest.raises(ConfigError, match="accepted"):
+    with pytest.raises(ConfigError, match="expected"):
         Follower(path, wait=True)

@@ -143,12 +143,12 @@ def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:
     assert "SAFE BY ORDER" in lines[0]
     assert lines[2].endswith("supervisor DOWN")
     told = [line for line in lines if line.startswith("! ")]
-    assert told[0] == "! no supervisor: nobody restores the knobs if the controller dies"
+    assert told[0] == "! no supervisor: the knobs are not restored if the controller dies"
     assert told[-1].startswith("! +"), "the rest is counted"
     everything = shown(path, height=None)
     assert [line for line in everything if line.startswith("! ")] == [
         told[0],
-        "! slice2 nice: set by somebody else (respect)",
+        "! slice2 nice: set by another program (respect)",
         "! n3 of slice1: gone",
         "! n6 of slice3: gone",
         "! reload failed: sums differ",

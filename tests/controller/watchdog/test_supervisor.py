@@ -377,7 +377,7 @@ def test_the_command_restores_what_two_killed_processes_have_left(
     with controller(node, tmp_path / "one") as one:
         refused = command("--state", tmp_path, "--name", "one").exception
         assert isinstance(refused, ConfigError)
-        assert f"controlled by process {one.process.pid}; accepted: one controller" in str(refused)
+        assert f"controlled by process {one.process.pid}; expected one controller" in str(refused)
         assert json.loads(command("--state", tmp_path, "--json").stdout) == [], "one that lives is left alone"
         os.kill(one.process.pid, signal.SIGSTOP)
         os.kill(one.supervisor, signal.SIGKILL)
@@ -407,7 +407,7 @@ def test_a_second_controller_is_refused_as_long_as_the_first_or_its_supervisor_l
     slices = {f"slice {target.name}": target.group for target in node.targets}
     with controller(node, tmp_path) as one:
         first = node.targets[0].name
-        with pytest.raises(ConfigError, match=f"slice {first}: .* is controlled by process {one.process.pid}; accep"):
+        with pytest.raises(ConfigError, match=f"slice {first}: .* is controlled by process {one.process.pid}; expec"):
             Locks(slices)
         os.kill(one.supervisor, signal.SIGSTOP)
         one.kill()

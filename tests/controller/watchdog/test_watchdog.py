@@ -40,7 +40,7 @@ from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.controller.watchdog.restore import restore
-from slicepilot.controller.watchdog.supervisor import START_GRACE_S, Silence
+from slicepilot.controller.watchdog.supervisor import START_GRACE_S, HangDetector
 from slicepilot.data.files import replace_file
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
@@ -156,7 +156,7 @@ def test_a_process_is_told_from_later_ones_of_its_number() -> None:
 
 def test_a_folder_is_locked_once(tmp_path: Path) -> None:
     with Locks({"slice a": tmp_path}):
-        with pytest.raises(ConfigError, match=rf"slice a: {tmp_path} is controlled by process {os.getpid()}; accepted"):
+        with pytest.raises(ConfigError, match=rf"slice a: {tmp_path} is controlled by process {os.getpid()}; expected"):
             Locks({"slice a": tmp_path})
         other = tmp_path / "other"
         other.mkdir()
@@ -176,15 +176,15 @@ class Clock:
 
     def __init__(self, hang_s: float) -> None:
         self.now_ns, self.beat_ns = 10 * SECOND_NS, 10 * SECOND_NS
-        self.silence = Silence(self.beat_ns, hang_s)
+        self.detector = HangDetector(self.beat_ns, hang_s)
 
     def look(self, asleep_s: float = 0.0, beats: bool = False, beat_age_s: float = 0.0) -> bool:
         """One wait, ``asleep_s`` longer than asked for, with or without a beat; whether it is a hang."""
         began_ns = self.now_ns
-        self.now_ns += self.silence.next_look_ns() + round(asleep_s * 1e9)
+        self.now_ns += self.detector.next_look_ns() + round(asleep_s * 1e9)
         if beats:
             self.beat_ns = self.now_ns - round(beat_age_s * 1e9)
-        return self.silence.look(self.beat_ns, began_ns, self.now_ns)
+        return self.detector.look(self.beat_ns, began_ns, self.now_ns)
 
 
 def test_silence_counts_from_the_last_beat_and_is_noticed_in_time() -> None:

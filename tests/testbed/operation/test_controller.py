@@ -260,7 +260,7 @@ def test_refused_changes_of_mode_change_nothing(rig: Rig, bundles: dict[str, str
         (("mode", "canary"), 2, "at least one slice for canary"),
         (("mode", "live", "--slices", "slice1"), 2, "none but for canary"),
         (("mode", "lvie"), 2, "did you mean live?"),
-        (("mode", "live"), 1, "never promoted; accepted: run it in shadow"),
+        (("mode", "live"), 1, "never promoted; run it in shadow"),
         (("mode", "canary", "--slices", "slice1"), 1, "never promoted"),
         (("reload", "--guard", "defualt"), 1, "did you mean default?"),
     ):

@@ -107,7 +107,7 @@ def test_from_shadow_by_promotion_to_live(rig: Rig, folder: Path) -> None:
     bundle, criteria, kept = folder / "bundle", folder / "criteria.yaml", rig.state_folder / "records"
     constant(bundle, -0.5)
     criteria.write_text(yaml.safe_dump(LENIENT))
-    assert "never promoted; accepted: run it in shadow" in refused(rig, bundle=str(bundle))
+    assert "never promoted; run it in shadow" in refused(rig, bundle=str(bundle))
 
     controller = rig.start("shadow", bundle=str(bundle), publish={"estimate_s": 1.0, "records_mb": 16})
     controller.wait_for(lambda: bool(list(kept.glob("*estimate*"))), "an estimate on disk")
@@ -289,7 +289,7 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"mode": "lvie"}, (), "mode = 'lvie'"),
     ({"bundel": "x"}, (), "bundel = 'x': unknown field; did you mean bundle?"),
     ({"watchdog": {"hangs": 1}}, (), "did you mean hang_s?"),
-    ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: accepted: one of them at most"),
+    ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: both are given; expected one of them"),
     ({"agent": "static-wieghts-9"}, (), "did you mean static-weights-9"),
     ({"agent": AGENT, "mode": "canary", "canary": ["slcie3"]}, (), "did you mean slice3?"),
     ({"agent": AGENT, "mode": "canary"}, (), "canary = none"),
@@ -300,7 +300,7 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     (
         {"agent": AGENT},
         ("--listen", "localhost"),
-        "listen = 'localhost': accepted: off, inherited, local, or an address and port",
+        "listen = 'localhost': expected off, inherited, local, or an address and port",
     ),
     ({"agent": AGENT, "name": "spo-none"}, (), "spo-none"),
     ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),
@@ -308,7 +308,7 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"agent": AGENT, "publish": {"user": "nobdoy"}}, (), "user = 'nobdoy': unknown"),
     ({"agent": AGENT, "publish": {"user": "nobdoy", "records_mb": 0}}, (), "user = 'nobdoy': unknown"),
     ({"agent": AGENT, "publish": {"user": "root"}}, (), "user = 'root': is root"),
-    ({"agent": AGENT, "cpu": 4096}, (), "cpu = 4096; accepted: one of 0"),
+    ({"agent": AGENT, "cpu": 4096}, (), "cpu = 4096; expected one of 0"),
     ({"agent": AGENT}, ("--instance", "a/b"), "instance = 'a/b'"),
     ({"bundle": "/nowhere"}, (), "no such folder"),
 )
