@@ -1,4 +1,4 @@
-"""The command line: `main` runs a command and reports bad input in one line with exit code 2."""
+"""The command line: `main` runs a command, and reports bad input in a line with exit code 2."""
 
 from __future__ import annotations
 

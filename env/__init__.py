@@ -1,8 +1,8 @@
 """What agents see and do: slices, telemetry, knobs, rewards, and the contract of backends.
 
-Importing it registers ``slicepilot/SliceControl-v0`` with Gymnasium, and ``slicepilot/SliceControlLive-v0`` for real
-UPFs, of the testbed or (with ``node``) of somebody else: the same environment, but no two runs of it are alike. Where
-SLICEPILOT_WITHOUT_GYMNASIUM is set it does not: a controller's processes make no environment, and save 5 MiB each.
+Importing this package registers ``slicepilot/SliceControl-v0`` with Gymnasium, and ``slicepilot/SliceControlLive-v0``
+for real UPFs: those of the testbed or, with ``node``, of a node. If SLICEPILOT_WITHOUT_GYMNASIUM is set, it registers
+nothing, which saves 5 MiB in each process of a controller.
 """
 
 import os as _os

@@ -1,1 +1,1 @@
-"""Fast execution of exported policies on one node."""
+"""Execution of exported policies, and the check of their operators."""

@@ -1,1 +1,1 @@
-"""The API server: requests, lists that are kept up to date, Leases."""
+"""Requests to the API server, lists that are kept up to date, and Leases."""

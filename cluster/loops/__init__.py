@@ -1,1 +1,1 @@
-"""Loops as child processes: started, given their mode, ended, and read from."""
+"""Loops as child processes: starting and ending them, setting their modes, reading their status."""

@@ -1,1 +1,1 @@
-"""Which slices a node has, by SliceSets and pods, and what its loops are started with."""
+"""The slices of a node, derived from SliceSets and pods, and the configurations of its loops."""

@@ -1,1 +1,1 @@
-"""Pods that follow their loops at the API server: slowly, within a declared range, with their own values put back."""
+"""Updates of pods in the API: pods slowly follow their loops within a declared range, and get their own values back."""

@@ -1,1 +1,1 @@
-"""Objects of the API as checked values: SliceSets, pods, labels, quantities, names."""
+"""Validated objects of the API: SliceSets, pods, labels, quantities, names."""

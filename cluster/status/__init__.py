@@ -1,1 +1,1 @@
-"""Status in the API: reports on SliceSets, their sums, Events, and the overview of an installation."""
+"""Status in the API: reports on SliceSets, their sums, Events, and the overview of ``k8s status``."""

@@ -1,1 +1,1 @@
-"""What all parts of a controller agree on: modes, reasons, orders, status."""
+"""Types that all parts of a controller share: modes, reasons, orders, status."""

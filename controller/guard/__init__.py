@@ -1,1 +1,1 @@
-"""The rules that every decision has to pass before it reaches the kernel."""
+"""The rules that every decision has to pass before the kernel gets it."""

@@ -1,1 +1,1 @@
-"""Restores the original settings however the controller ends, and respects the settings of other programs."""
+"""Restoring the original settings however the controller ends, and respecting changes by other programs."""

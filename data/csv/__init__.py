@@ -1,1 +1,1 @@
-"""CSV files of any size, with their faults."""
+"""Reading CSV files of any size, and reporting their faults."""

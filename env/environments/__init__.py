@@ -1,1 +1,1 @@
-"""The Gymnasium environments, single and vectorised."""
+"""The Gymnasium environments: for a single node, and vectorised over nodes."""

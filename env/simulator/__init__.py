@@ -1,1 +1,1 @@
-"""A fluid simulator of several UPFs on one node, vectorised over slices and lanes."""
+"""A fluid simulator of several UPFs on a node, vectorised over slices and lanes (nodes in parallel)."""

@@ -1,1 +1,1 @@
-"""Checks of a node: whether its packets are measured, and whether knobs act."""
+"""Checks of a node: whether its packets are measured, and whether its knobs act."""

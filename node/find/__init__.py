@@ -1,1 +1,1 @@
-"""Finding UPFs: processes, containers, sockets and interfaces."""
+"""Discovery of UPFs by processes, containers, sockets and interfaces."""

@@ -1,1 +1,1 @@
-"""Starting, finding and removing a testbed."""
+"""Starting, inspecting and removing a testbed."""

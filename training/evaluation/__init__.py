@@ -1,1 +1,1 @@
-"""Running agents, scoring and comparing them."""
+"""Running, scoring and comparing agents."""

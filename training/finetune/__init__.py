@@ -1,1 +1,1 @@
-"""Fine-tuning an offline policy where it acts, under the guard."""
+"""Fine-tuning of an offline policy while it acts under the guard."""

@@ -1,1 +1,1 @@
-"""Off-policy evaluation: estimates of a policy's reward from episodes of others."""
+"""Off-policy evaluation: estimates of a policy's reward from episodes of other policies."""
