@@ -6,7 +6,6 @@ import errno
 import gzip
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.studies.kinds import Options
 from slicepilot.data.tables.tidy import read_description
 
+from ...command import slicepilot
 from ...data.andrade_clone import RUNS, make_clone
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
-PROGRAM = [sys.executable, "-m", "slicepilot.cli", "dataset"]
 TABLES = {
     "andrade-cpu": 205,
     "andrade-latency": 205,
@@ -76,8 +75,7 @@ def run(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All samples, imported by the real command line."""
     folder = tmp_path_factory.mktemp("tables")
-    command = [*PROGRAM, "import", str(SAMPLES), "--out", str(folder), "--ue", "10.1.0.44=baseline", "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    result = slicepilot("dataset", "import", SAMPLES, "--out", folder, "--ue", "10.1.0.44=baseline", "--json")
     assert (result.returncode, result.stderr) == (0, "")
     document = json.loads(result.stdout)
     assert [Path(path).name for path in document["not_read"]] == ["README.md"]
@@ -92,16 +90,6 @@ def test_list_shows_every_release_and_how_to_cite_it(run: Callable[..., Ran]) ->
     assert max(map(len, result.out.splitlines())) <= 80
     for text in ("andrade", "code-only", "CC-BY-4.0", "arXiv:2601.12106", "none known"):
         assert text in result.out
-
-
-def test_list_as_json(run: Callable[..., Ran]) -> None:
-    releases = run("list", "--json").json
-    results = {release["name"]: release for release in releases}
-    assert {name: results[name]["status"] for name in ("andrade", "mishra")} == {
-        "andrade": "open",
-        "mishra": "code-only",
-    }
-    assert results["moreira"]["licence"] is None
 
 
 @pytest.mark.parametrize(
@@ -180,8 +168,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study(clone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What an import makes of it."""
     folder = tmp_path_factory.mktemp("study")
-    command = [*PROGRAM, "import", str(clone), "--out", str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    result = slicepilot("dataset", "import", clone, "--out", folder)
     assert result.returncode == 0, result.stderr
     for name in ("cpu", "latency", "receive"):
         assert f"{name}.bson.gz: differs from the known release" in result.stderr
@@ -409,6 +396,10 @@ def test_validate_of_a_table_repeats_what_was_found_at_import(run: Callable[...,
 
 
 def test_describe_shows_units_spans_and_groups(run: Callable[..., Ran], tables: Path) -> None:
+    wide = run("describe", tables / "moreira-resources-qfi1-baseline.parquet").out
+    assert max(map(len, wide.splitlines()[1:])) <= 80
+    assert "…" not in wide
+    assert "net_packets_n3_received_pps" in wide
     result = run("describe", tables / "andrade-receive.parquet")
     assert result.code == 0
     lines = result.out.splitlines()
@@ -417,13 +408,6 @@ def test_describe_shows_units_spans_and_groups(run: Callable[..., Ran], tables: 
     assert any(line.split()[:2] == ["receive_mbps", "Mbit/s"] for line in lines)
     assert "slice1: 82, slice2: 82" in result.out
     assert "SHA-256" in result.out
-
-
-def test_describe_cuts_no_names(run: Callable[..., Ran], tables: Path) -> None:
-    result = run("describe", tables / "moreira-resources-qfi1-baseline.parquet")
-    assert max(map(len, result.out.splitlines()[1:])) <= 80
-    assert "…" not in result.out
-    assert "net_packets_n3_received_pps" in result.out
 
 
 @pytest.mark.parametrize(
@@ -485,10 +469,3 @@ def test_describe_of_episodes(run: Callable[..., Ran], tables: Path) -> None:
     assert "experiment-21" in result.out
     assert "period        30 s" in result.out
     assert "throttled_ratio: not measured" in result.out
-
-
-@pytest.mark.parametrize("name", ["list", "fetch", "import", "describe", "validate", "convert"])
-def test_every_command_has_an_example(name: str, run: Callable[..., Ran]) -> None:
-    result = run(name, "--help")
-    assert result.code == 0
-    assert f"Example: slicepilot dataset {name}" in " ".join(result.out.split())

@@ -14,8 +14,8 @@ import pytest
 PROGRAM = [sys.executable, "-m", "slicepilot.cli", "dataset"]
 HEADER = "slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx\n"
 LINES = 300_000
-MANY = 2_000_000  # take many seconds to read
-VALIDATE_CPU_S = 5.0
+MANY = 3_000_000  # take many seconds to read
+VALIDATE_CPU_S = 5.0  # most of it for imports
 ENDED_S = 1.0
 
 
@@ -80,8 +80,16 @@ def begins_to_read(process: subprocess.Popen[str], path: Path) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["validate", "describe", "import", "convert"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("validate", signal.SIGINT),
+        ("describe", signal.SIGTERM),
+        ("import", signal.SIGTERM),
+        ("import", signal.SIGINT),
+        ("convert", signal.SIGTERM),
+    ],
+)
 def test_a_command_that_reads_ends_when_it_is_asked_to(
     tmp_path: Path, faulty: Path, command: str, number: signal.Signals
 ) -> None:
@@ -120,7 +128,7 @@ main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after_s", [0.03, 0.1, 0.2, 0.3, 0.4, 0.5])
+@pytest.mark.parametrize("after_s", [0.03, 0.15, 0.4])
 def test_a_command_that_starts_ends_when_it_is_asked_to(faulty: Path, after_s: float, number: signal.Signals) -> None:
     program = STARTING.format(after_s=after_s, number=int(number))
     result = subprocess.run(
