@@ -118,8 +118,7 @@ def _convert_table(
     from slicepilot.data.faults import Faults
     from slicepilot.data.studies.kinds import find as by_name
     from slicepilot.data.studies.releases import find
-    from slicepilot.data.tables.tidy import Origin, write_tidy
-    from slicepilot.data.tables.tidy_csv import write_csv
+    from slicepilot.data.tables.tidy import Origin, write_csv, write_tidy
 
     if target.suffix not in {PARQUET, CSV}:
         raise ConfigError(f"out = {str(target)!r}: accepted for tables: NAME.parquet or NAME.csv")

@@ -65,7 +65,6 @@ class Kind:
         name: what commands call it.
         release: that it belongs to; see `slicepilot.data.studies.releases`.
         fits: whether a file, with its first bytes, is of this kind.
-        groups: columns of the tidy table that say what a row belongs to.
         label: what tells a file from others of its kind; may be empty.
         study: of the tidy table's schema and the file's name: what makes the rows that the study publishes of such a
             file; None where that is not known.
@@ -75,7 +74,6 @@ class Kind:
     release: str
     fits: Callable[[Path, bytes], bool]
     read: Read
-    groups: tuple[str, ...]
     label: Callable[[Path, Options], str] = lambda path, options: ""
     study: Callable[[Any, str], StudyTable] | None = None
 
@@ -185,23 +183,12 @@ def _read_andrade(
     return andrade.read_andrade(path, collection, faults, unit_of(collection, options.units), on_progress)
 
 
-_FORWARDING_GROUPS, _PFCP_GROUPS = ("slice", "interface"), ("message_type",)
-
-
-def _fits_forwarding(path: Path, start: bytes) -> bool:
-    return {"slice", "delay_us", "ts_rx_ns"} <= _header(start)
-
-
-def _fits_pfcp(path: Path, start: bytes) -> bool:
-    return {"pfcp_type", "latency_us"} <= _header(start)
-
-
 def _read_forwarding(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
-    return Stream(mishra.FORWARDING, mishra.forwarding_batches(path, faults, on_progress), _FORWARDING_GROUPS)
+    return Stream(mishra.FORWARDING, mishra.forwarding_batches(path, faults, on_progress), ("slice", "interface"))
 
 
 def _read_pfcp(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
-    return Stream(mishra.PFCP, mishra.pfcp_batches(path, faults, on_progress), _PFCP_GROUPS)
+    return Stream(mishra.PFCP, mishra.pfcp_batches(path, faults, on_progress), ("message_type",))
 
 
 def _label_mishra(path: Path, options: Options) -> str:
@@ -212,10 +199,6 @@ def _label_mishra(path: Path, options: Options) -> str:
 def _fits_resources(path: Path, start: bytes) -> bool:
     names = _header(start)
     return "time" in names and bool({"cpu_user", "cpu_limit_used", "net_packets_n3_received"} & names)
-
-
-def _fits_latency(path: Path, start: bytes) -> bool:
-    return b"| Decapsulation Overhead:" in start
 
 
 def _read_resources(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
@@ -240,7 +223,6 @@ KINDS = (
             release="andrade",
             fits=partial(_fits_andrade, name),
             read=partial(_read_andrade, name),
-            groups=andrade.GROUPS,
             study=andrade_figures.StudyTable,
         )
         for name in COLLECTIONS
@@ -248,18 +230,16 @@ KINDS = (
     Kind(
         name="mishra-forwarding",
         release="mishra",
-        fits=_fits_forwarding,
+        fits=lambda path, start: {"slice", "delay_us", "ts_rx_ns"} <= _header(start),
         read=_read_forwarding,
-        groups=_FORWARDING_GROUPS,
         label=_label_mishra,
         study=mishra_figures.StudyTable,
     ),
     Kind(
         name="mishra-pfcp",
         release="mishra",
-        fits=_fits_pfcp,
+        fits=lambda path, start: {"pfcp_type", "latency_us"} <= _header(start),
         read=_read_pfcp,
-        groups=_PFCP_GROUPS,
         label=_label_mishra,
         study=mishra_figures.StudyTable,
     ),
@@ -268,15 +248,13 @@ KINDS = (
         release="moreira",
         fits=_fits_resources,
         read=_read_resources,
-        groups=netdata.GROUPS,
         label=_label_moreira,
     ),
     Kind(
         name="moreira-latency",
         release="moreira",
-        fits=_fits_latency,
+        fits=lambda path, start: b"| Decapsulation Overhead:" in start,
         read=_read_latency,
-        groups=moreira.LATENCY_GROUPS,
         label=_label_moreira,
     ),
 )

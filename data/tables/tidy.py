@@ -11,13 +11,14 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from slicepilot.data.faults import DatasetError, Faults
@@ -111,29 +112,53 @@ def write_tidy(
     Raises:
         DatasetError: what reading the rows raises; nothing is written then.
     """
+    with _replacing(path) as staging, ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(_sha256, origin.path)
+        writer: pq.ParquetWriter | None = None
+        count = 0
+        try:
+            for table in _gathered(rows, on_rows):
+                if writer is None:
+                    writer = pq.ParquetWriter(staging, rows.schema, **_options(table))
+                writer.write_table(table, row_group_size=max(table.num_rows, 1))
+                count += table.num_rows
+            assert writer is not None
+            source = {"name": origin.path.name, "bytes": origin.path.stat().st_size, "sha256": digest.result()}
+            description = Description(
+                origin.kind, count, rows.groups, source, faults.to_json(), origin.citation, origin.licence
+            )
+            text = json.dumps(vars(description), separators=(",", ":"), allow_nan=False)
+            writer.add_key_value_metadata({KEY: text})
+        finally:
+            if writer is not None:
+                writer.close()
+    return description
+
+
+def write_csv(stream: Stream, path: Path) -> int:
+    """Write a table as CSV in one pass, all of it or nothing; returns its rows. CSV has no description of itself.
+
+    A missing value is empty, and an empty text is ``""``.
+
+    Raises:
+        DatasetError: what reading the table raises.
+    """
+    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in stream.schema]
+    schema = pa.schema([field.with_type(kind) for field, kind in zip(stream.schema, kinds, strict=True)])
+    rows = 0
+    with _replacing(path) as staging, pacsv.CSVWriter(str(staging), schema) as writer:
+        for batch in stream.batches:
+            writer.write_batch(batch.cast(schema))
+            rows += batch.num_rows
+    return rows
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A path to write to, which in the end becomes ``path``, or is removed if something fails."""
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with ThreadPoolExecutor(1) as pool:
-            digest = pool.submit(_sha256, origin.path)
-            writer: pq.ParquetWriter | None = None
-            count = 0
-            try:
-                for table in _gathered(rows, on_rows):
-                    if writer is None:
-                        writer = pq.ParquetWriter(staging, rows.schema, **_options(table))
-                    writer.write_table(table, row_group_size=max(table.num_rows, 1))
-                    count += table.num_rows
-                assert writer is not None
-                sha256 = digest.result()
-                source = {"name": origin.path.name, "bytes": origin.path.stat().st_size, "sha256": sha256}
-                description = Description(
-                    origin.kind, count, rows.groups, source, faults.to_json(), origin.citation, origin.licence
-                )
-                text = json.dumps(vars(description), separators=(",", ":"), allow_nan=False)
-                writer.add_key_value_metadata({KEY: text})
-            finally:
-                if writer is not None:
-                    writer.close()
+        yield staging
         _sync(staging)
         staging.replace(path)
     except BaseException:
@@ -141,7 +166,6 @@ def write_tidy(
             staging.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-    return description
 
 
 def read_description(path: Path) -> Description:

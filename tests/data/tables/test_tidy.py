@@ -16,8 +16,7 @@ import pytest
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.tables import tidy
 from slicepilot.data.tables.summary import summarise
-from slicepilot.data.tables.tidy import Origin, Stream, read_description, read_tidy, unit_of, write_tidy
-from slicepilot.data.tables.tidy_csv import write_csv
+from slicepilot.data.tables.tidy import Origin, Stream, read_description, read_tidy, unit_of, write_csv, write_tidy
 
 SCHEMA = pa.schema(
     [("slice", pa.string()), ("sent_ns", pa.int64()), ("delay_us", pa.float64()), ("note", pa.string())],
