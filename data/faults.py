@@ -23,7 +23,7 @@ FaultKind = Literal[
     "columns", "number", "text", "line", "document", "range", "grid", "unit", "mismatch", "clock", "duplicate",
     "truncated", "missing", "unknown", "unanswered",
 ]  # fmt: skip
-"""What readers tell apart."""
+"""What readers distinguish."""
 MEANINGS: dict[FaultKind, str] = {
     "columns": "rows with too many or too few fields",
     "number": "fields that are no number of their column's type",
@@ -45,7 +45,7 @@ MEANINGS: dict[FaultKind, str] = {
 
 
 class DatasetError(ConfigError):
-    """A file that cannot be used at all: one line that names it, the line in it, what is wrong and what is accepted."""
+    """A file that cannot be used at all: one line that names it, the line in it, what is wrong and what is expected."""
 
     @classmethod
     def at(cls, path: str | Path, problem: str, line: int | None = None) -> DatasetError:

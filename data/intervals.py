@@ -2,7 +2,7 @@
 
 Runs are few, 5 to 30, and resampling so few of them makes intervals too short: percentile bootstrap intervals of five
 runs hold the truth in 58 to 85% of the cases and not in 95%. So means, differences, ratios and interquartile means have
-Student's t. What it was found to cover, of nominal 95% (5, 15 and 30 runs, 20,000 trials each):
+Student's t. What it covers, measured, of nominal 95% (5, 15 and 30 runs, 20,000 trials each):
 
     data                                         mean            ratio of means  interquartile mean
     normal                                       95, 95, 95      95, 95, 95      93, 95, 94
@@ -12,7 +12,7 @@ Student's t. What it was found to cover, of nominal 95% (5, 15 and 30 runs, 20,0
     one run in ten takes thrice as long          -               99, 93, 94      -
 
 Paired differences are means. If skewed they are at worst as log-normal data taken as they are (deviation 0.5: 92, 92,
-93; 1: 82, 86, 88); what pairs have in common cancels, and what is left is mostly even. No interval can tell of what
+93; 1: 82, 86, 88); what pairs have in common cancels, and what is left is mostly even. No interval knows of what
 goes wrong once in ten runs and was not among those seen: where such a run takes twice as long, the mean is covered in
 75, 77 and 87%.
 

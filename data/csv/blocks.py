@@ -107,7 +107,7 @@ def read_blocks(
     is kept and noted as ``truncated``: its last field may not be whole. Empty lines are no rows.
 
     Args:
-        path: of the file; its first bytes tell whether it is compressed.
+        path: of the file; its first bytes show whether it is compressed.
         columns: Arrow type of each column by its name in the header: signed integers, floats (finite numbers only),
             strings, dictionaries of strings.
         faults: where bad rows are noted.

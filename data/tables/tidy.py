@@ -1,7 +1,7 @@
 """Tidy tables of datasets as Parquet: one row per measurement, units in column names, origin and faults in the file.
 
 The key-value metadata hold, as JSON under `KEY`, what kind of data it is, the name, size and SHA-256 of the file that
-it was read from, how to cite it, and the faults that were found in it.
+it was read from, how to cite it, and its faults.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Description:
 
     Attributes:
         source: ``name``, ``bytes`` and ``sha256`` of the file it was read from.
-        faults: found in that file, as `slicepilot.data.faults.Faults.to_json` has them.
+        faults: of that file, as `slicepilot.data.faults.Faults.to_json` has them.
     """
 
     kind: str

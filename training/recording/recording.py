@@ -1,6 +1,6 @@
 """Record episodes: agents on a backend, and what they saw, wanted, did and earned, ready to learn from.
 
-A run only keeps what it has in hand. What that was worth as observations and rewards is worked out afterwards
+A run only keeps what it has in hand. Observations and rewards are worked out afterwards
 (`slicepilot.training.recording.relabel`), so that a run in real time is not held up.
 """
 

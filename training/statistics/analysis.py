@@ -32,7 +32,7 @@ DEPENDENCE = (
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything that was found.
+    """The results.
 
     Attributes:
         regression: None where there is nothing to regress on.

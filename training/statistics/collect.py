@@ -193,12 +193,12 @@ class _Kept:
     def _drop_rows(self) -> None:
         """Halve the largest group until there is room: of a rare one few rows would be left otherwise."""
         whole = _joined(self._rows)
-        places = {name: np.flatnonzero(whole["group"] == name) for name in self._rows_shares}
-        while sum(map(len, places.values())) > self._max_rows:
-            largest = max(places, key=lambda name: len(places[name]))
-            places[largest] = places[largest][self._rng.random(len(places[largest])) < 0.5]
+        positions = {name: np.flatnonzero(whole["group"] == name) for name in self._rows_shares}
+        while sum(map(len, positions.values())) > self._max_rows:
+            largest = max(positions, key=lambda name: len(positions[name]))
+            positions[largest] = positions[largest][self._rng.random(len(positions[largest])) < 0.5]
             self._rows_shares[largest] /= 2
-        kept = np.sort(np.concatenate(list(places.values())))
+        kept = np.sort(np.concatenate(list(positions.values())))
         self._rows, self._num_rows = [{name: column[kept] for name, column in whole.items()}], len(kept)
 
     def finish(self) -> Delays:

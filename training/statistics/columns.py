@@ -142,5 +142,5 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def shortened(name: str, longest: int) -> str:
-    """A name of so many characters at most; its beginning and end tell more than its middle."""
+    """A name of so many characters at most; its beginning and end say more than its middle."""
     return name if len(name) <= longest else f"{name[: longest // 3]}…{name[longest // 3 + 1 - longest :]}"

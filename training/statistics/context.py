@@ -21,7 +21,7 @@ RECEIVED_NS, SEQUENCE = "received_ns", "sequence"
 SOURCE = "source"
 """Of the rows that are kept: the number of the table that they are from."""
 RUN = ("qfi", "condition")
-"""What tells one run of Moreira et al. from another."""
+"""What distinguishes the runs of Moreira et al."""
 NS = 1e9
 LEAST_PART = 0.1  # of a second that a rate is worked out from
 

@@ -52,7 +52,7 @@ class Coefficient:
 
     Attributes:
         slope: change of the delay per unit of the covariate; of a level, against the reference level.
-        stderr: of the slope; None where the tail is too thin to tell, as ``p`` is.
+        stderr: of the slope; None where the tail is too thin, as ``p`` is.
         p: two-sided, that the slope is 0.
     """
 

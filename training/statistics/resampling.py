@@ -26,11 +26,11 @@ Indices = npt.NDArray[np.int64]
 
 def quantile(ordered: Array, level: float) -> float:
     """Quantile of ordered values (N,), linear between neighbours: type 7 of R, the default of NumPy."""
-    below, share = _place(len(ordered), level)
+    below, share = _position(len(ordered), level)
     return float(_between(ordered[below], ordered[min(below + 1, len(ordered) - 1)], share))
 
 
-def _place(size: int, level: float) -> tuple[int, float]:
+def _position(size: int, level: float) -> tuple[int, float]:
     """Index of the order statistic below a quantile, and how far the quantile is on the way to the next one."""
     at = (size - 1) * level
     below = min(math.floor(at), size - 1)
@@ -66,15 +66,15 @@ def permutation_p(
     pooled.sort(kind="stable")  # merges what is in order already
     if comb(len(pooled), len(first)) <= resamples:
         return [_exact_p(first, second, level, resamples) for level in levels]
-    places = [_place(len(group), level) for group in (first, second) for level in levels]
+    positions = [_position(len(group), level) for group in (first, second) for level in levels]
     sizes = [len(group) for group in (first, second) for _ in levels]
-    ranks = [min(below + step, size - 1) for (below, _), size in zip(places, sizes, strict=True) for step in (0, 1)]
+    ranks = [min(below + step, size - 1) for (below, _), size in zip(positions, sizes, strict=True) for step in (0, 1)]
     ours = [side == 0 for side in (0, 1) for _ in range(2 * len(levels))]
     at = shuffled_ranks(len(first), len(pooled), ranks, ours, resamples, np.random.default_rng(seed))
     results = []
     for number, level in enumerate(levels):
         drawn = [
-            _between(pooled[at[2 * row]], pooled[at[2 * row + 1]], places[row][1])
+            _between(pooled[at[2 * row]], pooled[at[2 * row + 1]], positions[row][1])
             for row in (number, number + len(levels))
         ]
         results.append(_two_sided(drawn[0] - drawn[1], quantile(first, level) - quantile(second, level)))
@@ -118,7 +118,7 @@ def shuffled_ranks(
         rng: the source of chance.
 
     Returns:
-        Places (T, resamples), 0..total-1.
+        Positions (T, resamples), 0..total-1.
     """
     shape = (len(ranks), resamples)
     low, high = np.zeros(shape, np.int64), np.full(shape, total, np.int64)
@@ -187,7 +187,7 @@ def redrawn_quantile(ordered: Array, level: float, resamples: int, rng: np.rando
     the N - k others does (H. David, H. Nagaraja, "Order Statistics", 3rd ed., 2003, sections 2.1 and 2.5).
     """
     size = len(ordered)
-    below, share = _place(size, level)
+    below, share = _position(size, level)
     at = rng.beta(below + 1, size - below, resamples)
     low = ordered[np.minimum((at * size).astype(np.int64), size - 1)]
     if below == size - 1:
@@ -199,7 +199,7 @@ def redrawn_quantile(ordered: Array, level: float, resamples: int, rng: np.rando
 def without_each(ordered: Array, level: float) -> Jackknife:
     """A quantile's jackknife: it only matters whether the value left out lies below, between or above."""
     size = len(ordered)
-    below, share = _place(size - 1, level)
+    below, share = _position(size - 1, level)
     following = min(below + 1, size - 2)
     removed = [i for i in (0, below + 1, below + 2) if i < size]
     counts = np.diff([*removed, size])

@@ -23,7 +23,7 @@ OnReport = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep has found.
+    """The results of a sweep.
 
     Attributes:
         outcomes: of the trials, in their order.
@@ -42,7 +42,7 @@ class SweepResult:
 def run_sweep(
     sweep: Sweep, address: str | None = None, parallel: int | None = None, on_report: OnReport | None = None
 ) -> SweepResult:
-    """Run the trials that have no end yet, and say what has come out.
+    """Run the trials that have no end yet, and return the results.
 
     Args:
         sweep: new or read from its folder. On a cluster all nodes see that folder under the same path.

@@ -46,7 +46,7 @@ class StudyTable:
             self._cycles.setdefault(experiment, set()).add(cycle)
             number = int(name.removeprefix("slice"))
             server = SERVER in workload
-            if server and not self._servers:  # what UPFs received does not count where servers tell what arrived
+            if server and not self._servers:  # what UPFs received does not count where servers show what arrived
                 self._servers = True
                 self._values.clear()
                 self._points.clear()

@@ -37,7 +37,7 @@ FORWARDING = pa.schema(
 """Tidy rows of a forwarding file: delay from N3 to behind the UPF, length, and the clock at either end."""
 
 PFCP = pa.schema([("message_type", NAME), ("latency_us", pa.float64())])
-"""Tidy rows of a PFCP file. The study tells types by latency: above 200 us it is an establishment."""
+"""Tidy rows of a PFCP file. The study takes types from latency: above 200 us it is an establishment."""
 
 # The files' own names, in the order of the schemas.
 FORWARDING_COLUMNS: tuple[str, ...] = ("slice", "delay_us", "pkt_len", "ts_rx_ns", "ts_tx_ns", "netif_rx")
@@ -96,7 +96,7 @@ def forwarding_batches(
 def pfcp_batches(path: str | Path, faults: Faults, on_progress: OnProgress | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a PFCP file as `PFCP`; negative latencies are left out and noted as ``range``.
 
-    There is nothing in such a file to tell the unit of its latencies by.
+    Nothing in such a file shows the unit of its latencies.
 
     Raises:
         DatasetError: as `slicepilot.data.csv.blocks.read_blocks`.

@@ -251,7 +251,7 @@ def test_the_example_with_the_shipped_recording_has_the_groups_that_it_names() -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["nowhere"], "path = 'nowhere': does not exist"),
         (["{moreira}/qf1_load/resources_stats_merged.csv"], "no delays in it"),
@@ -263,8 +263,8 @@ def test_the_example_with_the_shipped_recording_has_the_groups_that_it_names() -
         (["{moreira}", "--resamples", "100", "--out", "/proc/nothing"], "out = '/proc/nothing'"),
     ],
 )
-def test_bad_input_is_told(arguments: list[str], told: str, moreira: Path) -> None:
+def test_bad_input_is_reported(arguments: list[str], reported: str, moreira: Path) -> None:
     with pytest.raises(ConfigError) as error:
         app([argument.format(moreira=moreira) for argument in arguments], standalone_mode=False)
-    assert told in str(error.value)
+    assert reported in str(error.value)
     assert "\n" not in str(error.value)

@@ -359,8 +359,8 @@ def test_a_folder_with_an_unreadable_file_is_read_all_the_same(
     [note] = analysed.notes
     alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").out)
     assert (alone["checked"], alone["unusable"]) == ([], document["unusable"])
-    for told in (imported.err, validated.err, document["unusable"][0], note):
-        assert "o1_pfcp_exp_heavy.csv.gz: the compressed data end early; expected" in told
+    for reported in (imported.err, validated.err, document["unusable"][0], note):
+        assert "o1_pfcp_exp_heavy.csv.gz: the compressed data end early; expected" in reported
 
 
 def test_a_file_without_permission_is_named(

@@ -188,7 +188,7 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("episodes", "told"),
+    ("episodes", "reported"),
     [
         ((), "episodes = none"),
         ((some(), some(terms={})), r"episode 1: terms\.sla = None: expected .*, as in the first"),
@@ -196,8 +196,8 @@ def test_a_file_is_replaced_in_one_step_or_not_at_all(tmp_path: Path) -> None:
         ((some(decisions={"why": np.asarray(["a", "b", "c", "d"])}),), r"'decisions\.why': type <U1; expected bool"),
     ],
 )
-def test_sets_that_make_no_table_are_refused(tmp_path: Path, episodes: tuple[Episode, ...], told: str) -> None:
-    with pytest.raises(ConfigError, match=told) as error:
+def test_sets_that_make_no_table_are_refused(tmp_path: Path, episodes: tuple[Episode, ...], reported: str) -> None:
+    with pytest.raises(ConfigError, match=reported) as error:
         write_episodes(EpisodeSet(episodes, FACTS), tmp_path / "set.parquet")
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
@@ -235,12 +235,12 @@ def test_files_of_something_else_are_refused_in_one_line(tmp_path: Path) -> None
         ("cannot be read", lambda: rewritten(path, header | {"arrays": header["arrays"][1:]})),
         ("instead of float64", lambda: rewritten(path, retyped(header))),
     ]
-    for told, make in cases:
+    for reported, make in cases:
         path.write_bytes(good)
         make()
-        with pytest.raises(ConfigError, match=told) as error:
+        with pytest.raises(ConfigError, match=reported) as error:
             read_episodes(path)
-        assert "\n" not in str(error.value), told
+        assert "\n" not in str(error.value), reported
         assert str(path) in str(error.value)
 
 

@@ -121,9 +121,9 @@ def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None
         "captain"
     ]
     # A setting that is the same as another one on some nodes plays there under the other's name.
-    told = summary([*results[:2], replace(results[2], agents=results[2].agents[:1] + results[2].agents[2:])])
-    assert {"greedy", "captain"} <= set(told)
-    assert len(told) == len(results[0].rivals) - 1
+    reported = summary([*results[:2], replace(results[2], agents=results[2].agents[:1] + results[2].agents[2:])])
+    assert {"greedy", "captain"} <= set(reported)
+    assert len(reported) == len(results[0].rivals) - 1
     assert captain.worst[1] == captain.ratios.max()
     assert captain.typical.low <= captain.typical.value <= captain.typical.high
 
@@ -139,18 +139,21 @@ def judged(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_rules_are_told_as_policies_are(tmp_path: Path) -> None:
+def test_rules_are_reported_as_policies_are(tmp_path: Path) -> None:
     outcome = json.loads(judged(tmp_path, "--json"))
-    told = [(item["agent"], item["rival"]) for item in outcome["against"]]
+    reported = [(item["agent"], item["rival"]) for item in outcome["against"]]
     first = [("greedy", rival) for rival in (BEST_FIXED, "proportional-share", "pi")]
-    assert told == [*first, *((rule, rival) for rule in ("proportional-share", "pi") for rival in (BEST_FIXED, GREEDY))]
+    assert reported == [
+        *first,
+        *((rule, rival) for rule in ("proportional-share", "pi") for rival in (BEST_FIXED, GREEDY)),
+    ]
     assert outcome["over_training_seeds"] == []
     printed = judged(tmp_path)
     assert max(map(len, printed.splitlines())) <= 80
     assert "heuristics: broken seconds over those of greedy" in printed
 
 
-def test_bundles_of_one_training_are_told_together(tmp_path: Path) -> None:
+def test_bundles_of_one_training_are_reported_together(tmp_path: Path) -> None:
     """Of four bundles three differ in their seed alone; the fourth has learned at another rate."""
     shipped, bundles = PolicyBundle.load(BUNDLE), []
     for number in range(4):
@@ -174,7 +177,7 @@ def test_bundles_of_one_training_are_told_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (("--suite", "drawm"), "suite = 'drawm': expected drawn"),
         (("--scenarios", "3"), "scenarios = 3: needs --suite drawn"),
@@ -184,8 +187,8 @@ def test_bundles_of_one_training_are_told_together(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], reported: str) -> None:
     result: Any = CliRunner().invoke(app, ["evaluate", *arguments, "--results", str(tmp_path)])
     assert isinstance(result.exception, ConfigError)
-    assert told in str(result.exception)
+    assert reported in str(result.exception)
     assert not list(tmp_path.iterdir())

@@ -122,8 +122,8 @@ def test_sentences_tell_losses_as_well_as_wins(evaluation: Evaluation) -> None:
     for comparison in verdict.not_dominated:
         assert comparison.rival in said
     assert ("Not dominated by any agent" in said) == (not verdict.beaten_by)
-    told = " ".join(headline("reactive-sla", {r.scenario: r.verdict("reactive-sla") for r in evaluation.scenarios}))
-    assert f"of {len(evaluation.scenarios)} scenarios" in told
+    reported = " ".join(headline("reactive-sla", {r.scenario: r.verdict("reactive-sla") for r in evaluation.scenarios}))
+    assert f"of {len(evaluation.scenarios)} scenarios" in reported
 
 
 def test_short_list_holds_the_judged_first_and_nobody_twice(evaluation: Evaluation) -> None:

@@ -108,14 +108,14 @@ def test_however_wild_the_noise_what_is_applied_stays_in_the_envelope(std: float
     for side, within in ((0, np.greater_equal), (1, np.less_equal)):
         assert within(knobs.nice, backend.slices.bound("nice", side)).all()
     asked, _ = KnobDecoder(backend.slices).decode(episode.wanted)
-    told = backend.interventions
-    assert told.ticks == 100
+    reported = backend.interventions
+    assert reported.ticks == 100
     if std > 1:
         assert (asked.cpu_limit_mcpu < 100.0).any()
-        assert told.reasons["floor"] > 0
+        assert reported.reasons["floor"] > 0
         # A knob that flips at every tick is frozen where it is safe: without a limit.
-        assert told.reasons["oscillation"] > 50
-        assert told.touched_ratio > 0.9
+        assert reported.reasons["oscillation"] > 50
+        assert reported.touched_ratio > 0.9
 
 
 def test_runs_do_not_share_a_guard_and_simulated_time_is_its_clock() -> None:
@@ -135,13 +135,13 @@ def test_runs_do_not_share_a_guard_and_simulated_time_is_its_clock() -> None:
 
 def test_a_bad_policy_becomes_better_and_is_saved(tmp_path: Path, offline: Checkpoint) -> None:
     config = replace(CONFIG, rounds=3, updates=200, seconds=1.0, judged_runs=4, noise_std=0.3)
-    told: list[float] = []
-    result = finetune(config, offline, tmp_path, simulated(), report=lambda share, _: told.append(share))
+    reported: list[float] = []
+    result = finetune(config, offline, tmp_path, simulated(), report=lambda share, _: reported.append(share))
     verdict = result.verdict
     assert verdict.kept == "fine-tuned"
     assert verdict.difference.low > 0.1 * abs(verdict.returns["offline"].mean())
-    assert told == sorted(told)
-    assert 0 <= told[0] < told[-1] < 1
+    assert reported == sorted(reported)
+    assert 0 <= reported[0] < reported[-1] < 1
     record = PolicyBundle.load(tmp_path / "bundle").training
     assert record.env_steps == 600
     assert "fine-tuned on scenario testbed-contention (simulator)" in record.source
@@ -170,8 +170,8 @@ def test_a_policy_that_has_become_worse_is_not_saved(tmp_path: Path, dataset: Pa
 
 
 def stopped_at(text: str) -> Any:
-    def report(_: float, told: str) -> None:
-        if told.startswith(text):
+    def report(_: float, reported: str) -> None:
+        if reported.startswith(text):
             raise KeyboardInterrupt
 
     return report

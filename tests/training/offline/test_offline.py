@@ -214,13 +214,13 @@ def test_a_run_of_few_updates_saves_what_it_has_learned(tmp_path: Path, config: 
     """The average takes every tenth update in, and what is left of them in the end; fine-tuning begins with that."""
     result, log = train_offline(replace(config, updates=3), tmp_path), open_dataset(config.dataset)
     start = Checkpoint.read(tmp_path)
-    pupil = FinetuneLearner(FinetuneConfig("simulator", updates=3), config, log, start)
-    offline = pupil.policies["offline"]
+    learner = FinetuneLearner(FinetuneConfig("simulator", updates=3), config, log, start)
+    offline = learner.policies["offline"]
     assert to_onnx(offline) == result.bundle.model
     untrained = start.average["weights"]
     assert not any(torch.equal(value, untrained[name]) for name, value in offline.named_parameters())
-    pupil.learn(log.episodes[:1], lambda _: None)
-    tuned = dict(pupil.policies["fine-tuned"].named_parameters())
+    learner.learn(log.episodes[:1], lambda _: None)
+    tuned = dict(learner.policies["fine-tuned"].named_parameters())
     assert not any(torch.equal(value, tuned[name]) for name, value in offline.named_parameters())
 
 
@@ -260,7 +260,7 @@ def test_the_command_trains_tracks_and_goes_on(
         less = estimate["estimates"][name]["value"] - estimate["best_reward"]["value"]
         assert difference["value"] == pytest.approx(less)
         low, high = difference["ci95"] or (-1.0, 1.0)
-        assert difference["verdict"] == ("better" if low > 0 else "worse" if high < 0 else "cannot be told apart")
+        assert difference["verdict"] == ("better" if low > 0 else "worse" if high < 0 else "cannot be reported apart")
     assert "model-based" in estimate["differences"]
     assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
     import mlflow

@@ -55,10 +55,10 @@ def test_of_one_episode_no_interval_is_known(log: EpisodeSet, tmp_path: Path) ->
     app = typer.Typer()
     app.command()(estimate)
     arguments = [str(tmp_path / "one.parquet"), "--agents", "captain"]
-    told = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    [row] = [line.split() for line in told.output.splitlines() if line.split()[:1] == ["captain"]]
+    reported = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    [row] = [line.split() for line in reported.output.splitlines() if line.split()[:1] == ["captain"]]
     assert row.count("±?") == 1
-    assert max(map(len, told.output.splitlines())) <= 80
+    assert max(map(len, reported.output.splitlines())) <= 80
     document = json.loads(CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False).output)
     assert document["behaviours"]["random"]["ci95"] is None
     assert document["policies"][0]["estimates"]["model-based"]["ci95"] is None

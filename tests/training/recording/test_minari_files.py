@@ -134,32 +134,32 @@ def test_damaged_and_foreign_datasets_are_refused_in_one_line(tmp_path: Path, ep
     path = tmp_path / "slices-v0"
     write_minari(episodes, path)
     data, metadata = path / "data" / "main_data.hdf5", path / "data" / "metadata.json"
-    good, told = data.read_bytes(), json.loads(metadata.read_text())
+    good, reported = data.read_bytes(), json.loads(metadata.read_text())
 
     def without(array: str) -> None:
         with h5py.File(data, "a") as file:
             del file[f"episode_1/{array}"]
 
-    header = json.loads(told["slicepilot"])
+    header = json.loads(reported["slicepilot"])
     cases: list[tuple[str, Any]] = [
         ("cannot be read", lambda: data.write_bytes(good[: len(good) // 2])),
         ("cannot be read", data.unlink),
         ("cannot be read", lambda: metadata.write_text("{")),
         ("cannot be read", lambda: without("infos/wanted")),
         ("cannot be read", lambda: without("rewards")),
-        ("not made by slicepilot", lambda: metadata.write_text(json.dumps({**told, "slicepilot": None}))),
-        ("format = 9", lambda: metadata.write_text(json.dumps({**told, "slicepilot": json.dumps({"format": 9})}))),
+        ("not made by slicepilot", lambda: metadata.write_text(json.dumps({**reported, "slicepilot": None}))),
+        ("format = 9", lambda: metadata.write_text(json.dumps({**reported, "slicepilot": json.dumps({"format": 9})}))),
         (
             "4 episodes instead of 3",
             lambda: metadata.write_text(
-                json.dumps({**told, "slicepilot": json.dumps({**header, "episodes": header["episodes"][1:]})})
+                json.dumps({**reported, "slicepilot": json.dumps({**header, "episodes": header["episodes"][1:]})})
             ),
         ),
         ("no Minari dataset", metadata.unlink),
     ]
     for expected, damage in cases:
         data.write_bytes(good)
-        metadata.write_text(json.dumps(told))
+        metadata.write_text(json.dumps(reported))
         damage()
         with pytest.raises(ConfigError, match=expected) as error:
             read_minari(path)

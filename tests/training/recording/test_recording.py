@@ -104,7 +104,7 @@ def test_what_agents_saw_is_what_is_kept(name: str) -> None:
         np.testing.assert_allclose(episode.observations[t], expected, atol=1e-6)
 
 
-def test_nice_inside_pods_and_requests_are_told_beside_the_actions() -> None:
+def test_nice_inside_pods_and_requests_are_reported_beside_the_actions() -> None:
     published = agent_of("experiment-25-scaled")
     declared = on_declared_pods(published)
     assert published.request_mcpu is not None
@@ -219,9 +219,9 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "logs" / "set.parquet"
     cast = "random:2,exploring-no-control,experiment-8-scaled"
     how = ("--agents", cast, "--seconds", "0.3", "--period-ms", "10", "--reward", "delay-first", "--episodes", "2")
-    told = command(*how, "--out", str(out), "--json")
-    assert told.exit_code == 0, told.output
-    document = json.loads(told.stdout)
+    reported = command(*how, "--out", str(out), "--json")
+    assert reported.exit_code == 0, reported.output
+    document = json.loads(reported.stdout)
     assert [(row["name"], row["episodes"], row["steps"]) for row in document["behaviours"]] == [
         ("random", 4, 120),
         ("exploring-no-control", 2, 60),
@@ -234,16 +234,16 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
     assert {tuple(episode.info["request_mcpu"]) for episode in episodes} == {(380.0,) * 5}
     assert episodes.facts["command"].startswith("slicepilot")
     folder = tmp_path / "set-v0"
-    told = command(*how, "--out", str(folder), "--published-requests")
-    assert told.exit_code == 0, told.output
-    assert max(map(len, told.stdout.splitlines())) <= 80 + len(str(folder))
+    reported = command(*how, "--out", str(folder), "--published-requests")
+    assert reported.exit_code == 0, reported.output
+    assert max(map(len, reported.stdout.splitlines())) <= 80 + len(str(folder))
     again = read_minari(folder)
     assert again.episodes[-1].info["request_mcpu"] == [500, 125, 125, 125, 125]
     np.testing.assert_array_equal(again.episodes[0].actions, episodes.episodes[0].actions)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         (["--agents", "randm", "--out", "x.parquet"], "did you mean random"),
         (["--out", "x.parquet"], "agents: none given"),
@@ -258,12 +258,12 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_line_before_anything_is_recorded(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reported: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     result = command(*arguments)
     assert isinstance(result.exception, ConfigError)
-    assert told in str(result.exception)
+    assert reported in str(result.exception)
     assert "\n" not in str(result.exception)
     assert not list(tmp_path.iterdir())
 

@@ -55,7 +55,7 @@ def test_all_of_the_cpu_counts_before_a_part_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("asked", "reported"),
     [
         (
             {"value": "slice"},
@@ -66,10 +66,10 @@ def test_all_of_the_cpu_counts_before_a_part_of_it() -> None:
         ({"on": ["cpu"]}, "on = 'cpu': expected slice, packet_bytes"),
     ],
 )
-def test_columns_that_are_not_there(asked: dict[str, Any], told: str) -> None:
+def test_columns_that_are_not_there(asked: dict[str, Any], reported: str) -> None:
     with pytest.raises(ConfigError) as error:
         choose(FORWARDING, **asked)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(reported)
 
 
 def test_groups_are_in_the_order_that_people_expect() -> None:
@@ -142,7 +142,7 @@ def test_sources_can_be_the_groups() -> None:
     assert {name: group[0] for name, group in result.groups.items()} == {"heavy": 1.0, "light": 0.0}
 
 
-def test_tables_of_another_kind_are_told() -> None:
+def test_tables_of_another_kind_are_reported() -> None:
     tables = [source("one", slice=["a"], delay_us=[1.0]), source("other", delay_us=[1.0])]
     with pytest.raises(ConfigError, match="other: no column slice as in one"):
         collect(tables)

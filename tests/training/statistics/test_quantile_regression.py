@@ -169,7 +169,7 @@ def test_words_become_levels_against_the_reference() -> None:
 
 
 @pytest.mark.parametrize(
-    ("delays", "covariates", "references", "told"),
+    ("delays", "covariates", "references", "reported"),
     [
         (np.ones(9), {"cpu": np.ones(8)}, {}, "cpu: 8 values: expected 9, as many as delays"),
         (np.ones(9), {"cpu": np.full(9, np.nan)}, {}, "cpu: a value is not finite: expected numbers"),
@@ -178,7 +178,7 @@ def test_words_become_levels_against_the_reference() -> None:
         (np.ones(2), {"cpu": np.arange(2.0)}, {}, "delays: 2 values: expected more than 2, the number of terms"),
     ],
 )
-def test_bad_input_is_told(delays: Any, covariates: Any, references: Any, told: str) -> None:
+def test_bad_input_is_reported(delays: Any, covariates: Any, references: Any, reported: str) -> None:
     with pytest.raises(ConfigError) as error:
         regress(delays, covariates, references)
-    assert str(error.value) == told
+    assert str(error.value) == reported

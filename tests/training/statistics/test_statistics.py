@@ -325,7 +325,7 @@ def test_many_values_take_little_time_and_memory() -> None:
         ({"a": [1.0, np.nan, 2.0]}, "a", "group = 'a': a delay is not finite: expected numbers"),
     ],
 )
-def test_bad_groups_are_told(groups: dict[str, list[float]], baseline: str, message: str) -> None:
+def test_bad_groups_are_reported(groups: dict[str, list[float]], baseline: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         noisy_neighbour(groups, baseline, "us")
     assert str(error.value) == message

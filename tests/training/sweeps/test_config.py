@@ -32,7 +32,7 @@ def test_every_combination_is_a_trial() -> None:
     }
     assert {trial.config.ppo.clip_range for trial in trials} == {0.1}
     assert {trial.config.threads for trial in trials} == {2}
-    assert trials[0].values == {"seed": 0, "algorithm": "ppo", "reward.sla": 1.0}, "what all share is not told"
+    assert trials[0].values == {"seed": 0, "algorithm": "ppo", "reward.sla": 1.0}, "what all share is not reported"
     assert {t.weights.carried for t in trials if t.weights} == {3.0}, "other weights are those of the reward"
 
 
