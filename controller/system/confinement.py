@@ -136,16 +136,12 @@ PUBLISHER = Rules(
     _calls(_NEVER, _PROGRAMS, _IDENTITY, "bpf setns"),
 )
 """It talks to everybody, so it is ended for what it never does, and started again."""
-CLIENT = dataclasses.replace(PUBLISHER, conditions={**PUBLISHER.conditions, **_sockets(*_INTERNET)})
-"""What takes answers from servers. Netlink: libc orders addresses by those that the machine has."""
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 _PACKAGE = Path(__file__).resolve().parents[2]  # in an editable installation `sys.path` leads to links to it
 _READABLE = ("/etc", "/proc", "/sys/devices/system", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/lib", "/lib64")
-# Where /etc/resolv.conf may lead.
-_RESOLVING = (Path("/run/systemd/resolve"), Path("/run/resolvconf"), Path("/run/NetworkManager"))
 
 
 def confine_controller(own_testbed: bool = False) -> str:
@@ -175,12 +171,6 @@ def confine_publisher(writable: Sequence[Path]) -> str:
     """
     files = _outcome(lambda: f"landlock {restrict_files(_readable(), writable)}")
     return f"{_outcome(lambda: filter_calls(PUBLISHER))}, {files}"
-
-
-def confine_client() -> str:
-    """What asks a server over the network, with no file to write; returns what has become of it."""
-    files = _outcome(lambda: f"landlock {restrict_files([*_readable(), *_RESOLVING], (), connects=True)}")
-    return f"{_outcome(lambda: filter_calls(CLIENT))}, {files}"
 
 
 def _readable() -> list[Path]:
@@ -290,7 +280,7 @@ def handled(interface: int) -> tuple[int, int, int]:
     return (1 << count) - 1, _TCP * (interface >= _NETWORK_VERSION), _SCOPES * (interface >= _SCOPE_VERSION)
 
 
-def restrict_files(readable: Iterable[Path], writable: Iterable[Path], connects: bool = False) -> int:
+def restrict_files(readable: Iterable[Path], writable: Iterable[Path]) -> int:
     """Leave the calling thread, and threads and processes that it starts, these folders and files alone, for good.
 
     No TCP connection can be made or port bound any more, and no signal be sent to a process outside. What is open stays
@@ -300,7 +290,6 @@ def restrict_files(readable: Iterable[Path], writable: Iterable[Path], connects:
         readable: to be read with all that is below them.
         writable: folders in which files are made, written, renamed and removed, too. What is not there, or what the
             user cannot reach anyway, is left out.
-        connects: leave the network as it is.
 
     Returns:
         the version of the kernel's interface, by which it forbids more or less.
@@ -314,7 +303,7 @@ def restrict_files(readable: Iterable[Path], writable: Iterable[Path], connects:
         raise NotConfinedError("landlock: not in this kernel, or switched off")
     files, network, scopes = handled(interface)
     size = 8 if interface < _NETWORK_VERSION else 16 if interface < _SCOPE_VERSION else 24
-    ruleset = _checked(_CREATE_RULESET, struct.pack("@QQQ", files, 0 if connects else network, scopes), size, 0)
+    ruleset = _checked(_CREATE_RULESET, struct.pack("@QQQ", files, network, scopes), size, 0)
     try:
         rules = [(path, READ_FILE | READ_DIR) for path in readable]
         rules += [(path, files & ~EXECUTE) for path in writable]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -252,30 +251,3 @@ def test_slices_of_one_upf_are_refused(measured: Measured, tmp_path: Path) -> No
     path.write_text(yaml.safe_dump(document))
     done = measured.run("run", "--node", str(path), "--period-ms", "2000", "--seconds", "1", code=2)
     assert "slice1, slice2 have one UPF; expected each slice its own" in done.stderr
-
-
-def test_nothing_is_left(measured: Measured, tmp_path: Path) -> None:
-    """No process that asks outlives whoever started it, SIGKILL included."""
-    options = ["--period-ms", f"{1e3 * PERIOD_S:g}", "--out", str(tmp_path / "log.parquet")]
-    running = subprocess.Popen(
-        [*SLICEPILOT, "dataset", "record", "--node", str(measured.node), *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until(lambda: bool(_asking(running.pid)), "asks", 20.0)
-        [asking] = _asking(running.pid)
-    finally:
-        os.kill(running.pid, signal.SIGKILL)
-        running.wait()
-    until(lambda: not Path(f"/proc/{asking}").exists(), "ends with who started it")
-
-
-def _asking(parent: int) -> list[int]:
-    found = []
-    with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-            with contextlib.suppress(OSError):
-                if b"prometheus.reader" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(int(child))
-    return found

@@ -1,22 +1,21 @@
-"""HTTP to a Prometheus server, held to what an answer may be.
+"""HTTP to a Prometheus server, with limits on its answers.
 
-The server may be anybody: whoever has taken its name or its address. An answer comes from the address that was named
-(`http.client` follows no redirect and asks no proxy), and is neither larger nor later than allowed.
+The server may be anybody who has taken its name or its address. An answer comes from the configured address
+(`http.client` follows no redirect and uses no proxy), and is neither larger nor later than allowed.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
-import encodings.idna  # noqa: F401 - names of hosts need it when files cannot be read any more
 import http.client
 import json
 import os
-import signal
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from types import FrameType
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -38,12 +37,8 @@ class OutOfReachError(PrometheusError):
     """It gave none at all: another query would not be answered either."""
 
 
-class _OutOfTime(BaseException):
-    """Raised by an alarm; nothing on the way takes it for an error of its own."""
-
-
 class Client:
-    """Queries one server. For the main thread: what takes too long is interrupted by SIGALRM.
+    """Queries one server, one connection per query.
 
     Args:
         spec: of the server.
@@ -76,17 +71,16 @@ class Client:
         where = f"prometheus {self._url.netloc}"
         now_s = time.time()
         try:
-            with _alarm(self._spec.timeout_s):
-                if times_s is None:
-                    result = self._post("query", query=row.query)
-                    now_s = time.time()
-                    times_s = np.array([now_s])
-                else:
-                    step_s = times_s[1] - times_s[0] if len(times_s) > 1 else 1.0
-                    ends = {"start": f"{times_s[0]:.0f}", "end": f"{times_s[-1]:.0f}", "step": f"{step_s:g}"}
-                    result = self._post("query_range", query=row.query, **ends)
+            if times_s is None:
+                result = self._post("query", query=row.query)
+                now_s = time.time()
+                times_s = np.array([now_s])
+            else:
+                step_s = times_s[1] - times_s[0] if len(times_s) > 1 else 1.0
+                ends = {"start": f"{times_s[0]:.0f}", "end": f"{times_s[-1]:.0f}", "step": f"{step_s:g}"}
+                result = self._post("query_range", query=row.query, **ends)
             return read(row, result, times_s, most_age_s, now_s)
-        except _OutOfTime:
+        except TimeoutError:
             raise OutOfReachError(f"{where}: no answer within {self._spec.timeout_s:g} s") from None
         except _QueryError as error:
             raise PrometheusError(f"{where}: {row.name}: {error}") from None
@@ -102,20 +96,21 @@ class Client:
 
     def _post(self, what: str, **parameters: str) -> Any:
         """``data.result`` of an answer; parameters go as a form, as the API has it for long queries."""
-        host, port = self._url.hostname, self._url.port
+        host, port, timeout_s = self._url.hostname, self._url.port, self._spec.timeout_s
         assert host is not None
+        connection: http.client.HTTPConnection
         if self._context is None:
-            connection = http.client.HTTPConnection(host, port)
+            connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
         else:
-            connection = http.client.HTTPSConnection(host, port, context=self._context)
-        with contextlib.closing(connection):
+            connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self._context)
+        with contextlib.closing(connection), _limited(connection, timeout_s):
             connection.request("POST", f"{self._url.path}/api/v1/{what}", urlencode(parameters), self._headers)
             response = connection.getresponse()
             if 300 <= response.status < 400:
                 to = shortened_line(urlsplit(response.getheader("location", "")).netloc or "another path")
-                raise PrometheusError(f"answers {response.status}, a redirect to {to}; accepted: url = where it is")
+                raise PrometheusError(f"answers {response.status}, a redirect to {to}: set url to where the server is")
             if response.getheader("content-encoding", "identity") != "identity":
-                raise PrometheusError("answers compressed, which was not asked for")
+                raise PrometheusError("answers compressed, though no compression was requested")
             body = response.read(self._most_bytes + 1)
         if len(body) > self._most_bytes:
             raise PrometheusError(f"answers with more than {1e-6 * self._most_bytes:g} MB (most_mbytes)")
@@ -132,7 +127,7 @@ def _refusal(status: int, body: bytes) -> PrometheusError:
     """Why there is no result; 400 and 422 are about the query (HTTP API, "Format overview")."""
     if status in _REFUSED:
         return PrometheusError(
-            f"answers {status}: {_REFUSED[status]}; accepted: token_file, basic_auth or client_certificate it knows"
+            f"answers {status}: {_REFUSED[status]}: give token_file, basic_auth or client_certificate that it knows"
         )
     reason = ""
     with contextlib.suppress(ValueError, RecursionError):
@@ -147,14 +142,14 @@ def _context(secrets: Mapping[str, str]) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=secrets.get("ca"))
     except (ssl.SSLError, ValueError):
-        raise PrometheusError("ca_file: no certificates in it; accepted: PEM") from None
+        raise PrometheusError("ca_file: no certificates in it; expected PEM") from None
     if "certificate" in secrets:
         # OpenSSL takes files alone: these are in memory, and gone with the descriptor.
         with _in_memory(secrets["certificate"]) as file, _in_memory(secrets["key"]) as key:
             try:
                 context.load_cert_chain(file, key, password=_no_password)
             except (ssl.SSLError, ValueError):
-                raise PrometheusError("client_certificate: not a certificate with its key; accepted: PEM") from None
+                raise PrometheusError("client_certificate: not a certificate with its key; expected PEM") from None
     return context
 
 
@@ -173,16 +168,32 @@ def _in_memory(text: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """Interrupt what is inside after so long, whatever it waits for: names, a handshake, a byte now and then."""
+def _limited(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+    """Connect, and have the connection shut down after so many seconds, whatever it waits for: a server that sends a
+    byte now and then keeps within every time-out of a socket.
 
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise _OutOfTime
+    Raises:
+        TimeoutError: it was, or connecting took too long.
+    """
+    connection.connect()
+    connected, expired = connection.sock, threading.Event()
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    def expire() -> None:
+        expired.set()
+        with contextlib.suppress(OSError):
+            # Not the method of TLS sockets: that one changes what the other thread reads by.
+            socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    timer = threading.Timer(seconds, expire)
+    timer.start()
     try:
         yield
+    except Exception:
+        if expired.is_set():
+            raise TimeoutError from None
+        raise
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        timer.cancel()
+        timer.join()
+    if expired.is_set():
+        raise TimeoutError

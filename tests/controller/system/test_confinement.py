@@ -16,7 +16,6 @@ from slicepilot.controller.system import confinement
 from slicepilot.controller.system.confinement import (
     ALLOW,
     AUDIT_ARCH,
-    CLIENT,
     CONTROLLER,
     ERRNO,
     KILL_PROCESS,
@@ -36,7 +35,6 @@ from slicepilot.controller.system.confinement import (
 RULES = {
     "controller": CONTROLLER,
     "publisher": PUBLISHER,
-    "client": CLIENT,
     "supervisor": SUPERVISOR,
     "of maps": SUPERVISOR_OF_MAPS,
 }
