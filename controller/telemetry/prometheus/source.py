@@ -88,7 +88,7 @@ class PrometheusSource:
         self._spec, self._names, self._uplink_mbps = spec, tuple(names), uplink_mbps
         self._rows = [row for row in rows_of(self.queries, spec, self._names, period_s) if row.kind != "knob"]
         self._telemetry = Telemetry.empty(len(names))
-        self._closed = threading.Event()
+        self._closed, self._begun = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._query, name="prometheus", daemon=True)
         slices, node = np.zeros((len(SLICE_FIELDS), len(names))), np.zeros(len(NODE_FIELDS))
         self._figures = _Figures(slices, node, np.full(len(names), -np.inf), [])
@@ -109,9 +109,11 @@ class PrometheusSource:
         self.close()
 
     def measure(self) -> Telemetry:
-        """The newest figures there are, in buffers that the next call overwrites; waits for no answer."""
+        """The newest figures there are, in buffers that the next call overwrites; only the first call, which starts the
+        thread, waits for answers, so that a run does not begin with those of its preparations."""
         if self._thread.ident is None:
             self._thread.start()
+            self._begun.wait(self._spec.timeout_s)
         figures, telemetry, now_s = self._figures, self._telemetry, _clock_s()
         if np.isfinite(figures.taken_s).any():
             self._last_s = figures.taken_s[np.isfinite(figures.taken_s)].min()
@@ -152,6 +154,7 @@ class PrometheusSource:
             except Exception as error:  # noqa: BLE001 (no answer may end the thread)
                 text = str(error) if isinstance(error, (ConfigError, FailureError)) else f"prometheus: {error!r}"
                 self._figures = dataclasses.replace(self._figures, error=text)
+            self._begun.set()
             due_s = max(due_s + every_s, time.monotonic())
 
     def _round(self) -> _Figures:
