@@ -138,7 +138,7 @@ def _watch(
         live = None
         if console.is_terminal and not as_json:
             live = stack.enter_context(Live(console=console, auto_refresh=False))
-        while not stop.asked and (now := time.monotonic()) < end and not gone:
+        while not stop.requested and (now := time.monotonic()) < end and not gone:
             pause = min(shown + interval, end) - now
             if pause > 0:
                 time.sleep(min(pause, DRAIN_S) if files else pause)

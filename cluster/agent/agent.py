@@ -105,13 +105,13 @@ class Agent:
             while self._wait(lambda: self._acquire(lease), "another agent holds the node's Lease"):
                 log("acting", node=config.node, identity=identity)
                 self._act(lease, identity)
-                if not self._stop.asked:
+                if not self._stop.requested:
                     log("the Lease was lost", holder=lease.holder)
 
     def _wait(self, ready: Callable[[], bool], why: str) -> bool:
         """Wait until ready; returns False if the agent is stopped before."""
         logged = False
-        while not self._stop.asked:
+        while not self._stop.requested:
             if ready():
                 return True
             if not logged:
@@ -171,7 +171,7 @@ class Agent:
             loops.restore()
             writer.start()
             fetcher.start()
-            while not self._stop.asked and lease.held:
+            while not self._stop.requested and lease.held:
                 self._report_metrics(lease.held, summing.held, lists, plans, reports, loops.states)
                 changed = self._changed.wait(STEP_S)
                 self._changed.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slicepilot.cluster.client.connection import Api
 from slicepilot.configs.backends import Check
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 
 from .cilium import cilium_checks, map_checks, pod_checks
 from .node import KUBELET, api_checks, kubelet_checks, slice_pods
@@ -18,7 +18,7 @@ TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 def checks(
-    kubeconfig: Path | None, node: str | None, places: CiliumPlaces | None = None, kubelet: Path = KUBELET
+    kubeconfig: Path | None, node: str | None, places: CiliumPaths | None = None, kubelet: Path = KUBELET
 ) -> list[Check]:
     """Check a cluster and this node; writes nothing.
 
@@ -30,7 +30,7 @@ def checks(
     Raises:
         ConfigError: no such kubeconfig.
     """
-    places, node = places or CiliumPlaces(), node or platform.node()
+    places, node = places or CiliumPaths(), node or platform.node()
     with contextlib.ExitStack() as undo:
         api = Api(kubeconfig) if kubeconfig is not None or TOKEN.exists() else None
         if api is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from slicepilot.configs.backends import Check
 from slicepilot.configs.text import printable
-from slicepilot.controller.actuators.cilium.choice import ANNOTATION, CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import ANNOTATION, CiliumPaths
 from slicepilot.controller.actuators.cilium.endpoints import Endpoint, endpoints
 from slicepilot.controller.actuators.cilium.rate import words
 from slicepilot.controller.actuators.cilium.throttle import ThrottleMap
@@ -31,7 +31,7 @@ MULTUS = "k8s.v1.cni.cncf.io/networks"
 BPF_FS_MAGIC = 0xCAFE4A11  # linux/magic.h
 
 
-def cilium_checks(cluster: ClusterReader, places: CiliumPlaces) -> list[Check]:
+def cilium_checks(cluster: ClusterReader, places: CiliumPaths) -> list[Check]:
     """Whether Cilium is there, with its bandwidth manager on."""
     config = cluster.get(CONFIG)
     if config.document is None:
@@ -65,7 +65,7 @@ def cilium_checks(cluster: ClusterReader, places: CiliumPlaces) -> list[Check]:
     ]
 
 
-def map_checks(places: CiliumPlaces) -> list[Check]:
+def map_checks(places: CiliumPaths) -> list[Check]:
     """Of Cilium's pinned map on this node."""
     mounted = _is_bpffs(places.pin.parents[2]) or _is_bpffs(places.pin.parent)
     checks = [
@@ -87,7 +87,7 @@ def map_checks(places: CiliumPlaces) -> list[Check]:
 
 
 def pod_checks(
-    cluster: ClusterReader, places: CiliumPlaces, pods: Iterable[tuple[str, Mapping[str, Any]]]
+    cluster: ClusterReader, places: CiliumPaths, pods: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> list[Check]:
     """Of each declared slice's pod on this node.
 
@@ -112,7 +112,7 @@ def pod_checks(
 
 def _entry(
     cluster: ClusterReader,
-    places: CiliumPlaces,
+    places: CiliumPaths,
     known: Mapping[tuple[str, str], Endpoint],
     name: str,
     namespace: str,

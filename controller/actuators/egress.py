@@ -143,13 +143,13 @@ class EgressRate:
         return mbps(rate)
 
     def deviation(self) -> str | None:
-        """What the kernel has in place of what was set last; None where that holds."""
+        """What the kernel has instead of what was set last; None where that holds."""
         current = self._rate()
         if current == self._bytes_per_s:
             return None
         if current is None:
             self._qdisc.require_device()
-        return f"{'no shaper' if current is None else words(current)} in place of {words(self._bytes_per_s)}"
+        return f"{'no shaper' if current is None else words(current)} instead of {words(self._bytes_per_s)}"
 
     def adopt(self) -> float:
         """Take what somebody else has set for what holds; no shaper paces nothing."""

@@ -20,7 +20,7 @@ RELIST_NS = 100_000_000
 
 @dataclass(frozen=True)
 class ThreadOriginal:
-    """The nice a thread had before we touched it; ``start_ticks`` tells it from later threads of its number."""
+    """The nice a thread had before we touched it; ``start_ticks`` distinguishes it from later threads of its number."""
 
     thread: int
     process: int
@@ -49,7 +49,7 @@ class ThreadNice:
     """
 
     def __init__(self, group: CpuGroup, remember: Callable[[Sequence[ThreadOriginal]], None] | None = None) -> None:
-        self._file, self._tell = group.threads_file, remember
+        self._file, self._remember = group.threads_file, remember
         self._listed_ns = 0
         self._nice: int | None = None
         self._original: dict[int, ThreadOriginal] = {}
@@ -70,8 +70,8 @@ class ThreadNice:
         levels = self._levels()
         self._forget_all_but(levels)
         fresh = [item for thread, current in levels.items() if (item := self._first_seen(thread, current)) is not None]
-        if fresh and self._tell is not None:
-            self._tell(fresh)
+        if fresh and self._remember is not None:
+            self._remember(fresh)
         self._nice = nice
         for original in fresh:
             self._original[original.thread] = original
@@ -98,7 +98,7 @@ class ThreadNice:
             return None
         [thread, current], *rest = self._foreign.items()
         more = f" and {len(rest)} more" if rest else ""
-        return f"thread {thread}{more}: nice {current} in place of {self._nice}"
+        return f"thread {thread}{more}: nice {current} instead of {self._nice}"
 
     def adopt(self) -> int:
         """What somebody else has set stays; returns what the first thread has."""

@@ -23,16 +23,16 @@ from .egress import EgressConfig
 from .quota import QuotaConfig
 from .shapers import Shapers
 from .shared_cpu import SharedCpu
-from .slice_knobs import FoundCpu, Remember, SliceKnobs
+from .slice_knobs import OriginalCpu, Remember, SliceKnobs
 from .targets import Pacing, SliceTargets, paced_by
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
 
 
 class NodeActuator:
-    """Applies `Knobs` of one lane, (3, S, 1), to the kernel, and restores what it found.
+    """Applies `Knobs` of one lane, (3, S, 1), to the kernel, and restores the original settings.
 
-    What was found comes back with `restore`, at the end of a ``with`` block, at `close`, and at the latest when the
+    They come back with `restore`, at the end of a ``with`` block, at `close`, and at the latest when the
     interpreter exits. A slice whose group or device has vanished is not written any more: its error is in every
     receipt, the other slices go on. `refresh` takes it up again when it has come back.
 
@@ -43,13 +43,13 @@ class NodeActuator:
         targets: order of all arrays.
         quota: CFS period and how writes are rationed.
         egress: how rates are enforced.
-        renew: told of a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
-        remember: told a slice's name and its threads' nice before they are reniced (`ThreadNice`).
+        renew: called with a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
+        remember: called with a slice's name and its threads' nice before they are reniced (`ThreadNice`).
         pacing: which slices Cilium paces: as the journal has it (`JournalKeeper.pacing`), so that all is put back.
         wait_s: how long to wait for such a thread: in a loop `slicepilot.controller.system.background.LOOP_WAIT_S`.
 
     Attributes:
-        receipt: the last one; before the first `apply` it says what was found.
+        receipt: the last one; before the first `apply` the original settings.
 
     Raises:
         ActuatorError: a target is missing or not permitted; nothing is left changed.
@@ -70,7 +70,7 @@ class NodeActuator:
         self._open = partial(
             SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember, pacing=pacing
         )
-        self._tell_renewed = renew
+        self._on_renewed = renew
         self._slices: list[SliceKnobs] = []
         self._requests: list[float | None] = [None] * len(targets)
         self._shared, self._wanted = SharedCpu(targets), Knobs.none(len(targets)).values
@@ -93,7 +93,7 @@ class NodeActuator:
             ValueError: an array that is not (3, S, 1).
         """
         if knobs.values.shape != self._shape:
-            raise ValueError(f"knobs: shape {knobs.values.shape}; accepted: {self._shape}")
+            raise ValueError(f"knobs: shape {knobs.values.shape}; expected {self._shape}")
         # Plain numbers: Python compares them faster than NumPy's.
         limits, nices, rates = knobs.values[..., 0].tolist()
         scope = knobs.nice_scope
@@ -123,8 +123,8 @@ class NodeActuator:
         return self.receipt
 
     def rehearse(self) -> None:
-        """Go through the motions of `apply` without effect: what holds is asked for again, and of egress what was asked
-        for last, which may not be confirmed yet."""
+        """Go through the motions of `apply` without effect: what holds is requested again, and of egress what was
+        requested last, which may not be confirmed yet."""
         knobs = self.receipt.applied
         for index, item in enumerate(self._slices):
             if item.egress is not None and knobs.values[EGRESS, index, 0] != item.egress.wanted:
@@ -182,8 +182,8 @@ class NodeActuator:
     def _again(self, one: SliceKnobs) -> SliceKnobs:
         """A slice that has vanished, as it is now; raises ActuatorError where it has not come back."""
         one.release()
-        if self._tell_renewed is not None:
-            self._tell_renewed(one.target)
+        if self._on_renewed is not None:
+            self._on_renewed(one.target)
         return self._open(one.target)
 
     def _take_up(self) -> None:
@@ -213,7 +213,7 @@ class NodeActuator:
         """Write again what was written last, also after `yield_knob`, which ends.
 
         Args:
-            newest: what is found now is put back in the end, and no longer what was found at first (`found_cpu`).
+            newest: what holds now is put back in the end, and no longer the original (`original_cpu`).
 
         Raises ActuatorError; KeyError for an unknown slice.
         """
@@ -229,9 +229,9 @@ class NodeActuator:
         """Slices and knobs that were left to somebody else."""
         return [(item.name, knob) for item in self._slices for knob in KNOB_FIELDS if knob in item.yielded]
 
-    def found_cpu(self, name: str) -> FoundCpu:
+    def original_cpu(self, name: str) -> OriginalCpu:
         """What is put back of a slice's CPU knobs; KeyError for an unknown slice."""
-        return self._slice(name).found_cpu
+        return self._slice(name).original_cpu
 
     @property
     def paced(self) -> dict[str, ThrottleRate]:
@@ -239,7 +239,7 @@ class NodeActuator:
         return {item.name: throttle for item in self._slices if (throttle := item.throttle) is not None}
 
     def restore(self) -> None:
-        """Put everything back as found; what has vanished needs nothing, and what was yielded stays.
+        """Put everything back; what has vanished needs nothing, and what was yielded stays.
 
         Raises:
             ActuatorError: all that could not be restored, after everything else has been.

@@ -44,8 +44,8 @@ class QuotaConfig:
 class PodQuota:
     """The quota of the group above, which binds all containers of a pod together: as wide as one of them needs it.
 
-    It is the sum of what its containers are allowed, so it grows by what one of them gets beyond what was found. Where
-    none was found there is nothing to do. All raise ActuatorError.
+    It is the sum of what its containers are allowed, so it grows by what one of them gets beyond the original. Without
+    an original limit there is nothing to do. All raise ActuatorError.
     """
 
     def __init__(self, group: CpuGroup) -> None:
@@ -53,7 +53,7 @@ class PodQuota:
         self._original = self._held = self._files.read()
 
     def widen(self, extra_mcpu: float) -> None:
-        """To what was found and so much more; inf: to no limit."""
+        """To the original and so much more; inf: to no limit."""
         quota_us, period_us = self._original
         if quota_us < 0:
             return
@@ -63,11 +63,11 @@ class PodQuota:
             self._held = wanted_us, period_us
 
     def deviation(self) -> str | None:
-        """What the kernel has in place of what was written last; None where that holds."""
+        """What the kernel has instead of what was written last; None where that holds."""
         current = self._files.read()
         if self._original[0] < 0 or current == self._held:
             return None
-        return f"{_words(*current)} in place of {_words(*self._held)} for its pod"
+        return f"{_words(*current)} instead of {_words(*self._held)} for its pod"
 
     def rebase(self) -> None:
         """Put back in the end what somebody else has written, where that is so."""
@@ -91,8 +91,9 @@ class PodQuota:
             self._files.write(*self._held)
 
     def restore(self, removed: bool) -> None:
-        """As found, after its containers; as it is where somebody has given one of them more meanwhile. ``removed``:
-        one of them has just been, and the kernel may not have let go of it."""
+        """Put the original back, after its containers; it stays where somebody has given one of them more meanwhile.
+
+        ``removed``: a container was just removed, and the kernel may still count it."""
         if self._original[0] >= 0 and self._files.read() != self._original:
             put_back_pod_limit(self._files, self._original, time.monotonic() + (LET_GO_S if removed else 0.0))
         self._held = self._original
@@ -165,10 +166,10 @@ class CpuQuota:
         return self._limit(*self._files.read())
 
     def deviation(self) -> str | None:
-        """What the kernel has in place of what was written last; None where that holds."""
+        """What the kernel has instead of what was written last; None where that holds."""
         written, current = (self._quota_us, self.period_us), self._files.read()
         if current != written:
-            return f"{_words(*current)} in place of {_words(*written)}"
+            return f"{_words(*current)} instead of {_words(*written)}"
         return None if self._pod is None else self._pod.deviation()
 
     def adopt(self) -> float:
@@ -206,7 +207,7 @@ class CpuQuota:
         return self._limit_mcpu
 
     def restore(self) -> None:
-        """Quota and period as found."""
+        """Put the original quota and period back."""
         try:
             if self._files.read() != self._original:
                 if self._pod is None:
@@ -230,8 +231,10 @@ class CpuQuota:
 
     def _write_both(self, pod: PodQuota, quota_us: int) -> None:
         """The pod's first where the container's grows, the container's first where it shrinks."""
-        found_mcpu = self._limit(*self._original)
-        extra_mcpu = max(0.0, self._limit(quota_us, self.period_us) - found_mcpu) if found_mcpu < UNLIMITED else 0.0
+        original_mcpu = self._limit(*self._original)
+        extra_mcpu = (
+            max(0.0, self._limit(quota_us, self.period_us) - original_mcpu) if original_mcpu < UNLIMITED else 0.0
+        )
         if self._grows(quota_us):
             pod.widen(extra_mcpu)
             self._files.write_quota(quota_us, self.period_us)
@@ -274,7 +277,7 @@ class CpuQuota:
 def check_period_us(period_us: int) -> int:
     """The period itself; raises ActuatorError outside what the kernel takes."""
     if not MIN_QUOTA_US <= period_us <= MAX_PERIOD_US:
-        raise ActuatorError(f"CFS period = {period_us} us; accepted: {MIN_QUOTA_US} to {MAX_PERIOD_US}")
+        raise ActuatorError(f"CFS period = {period_us} us; expected {MIN_QUOTA_US} to {MAX_PERIOD_US}")
     return period_us
 
 

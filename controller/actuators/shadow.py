@@ -26,13 +26,13 @@ NONE = (math.inf, 0.0, math.inf)
 class ShadowActuator:
     """Takes knobs (S, 1) and sets none; its receipts say what the kernel's files say.
 
-    Nice is that of group scope, relative to the weight that was found. An egress rate is not read: nobody else's shaper
+    Nice is that of group scope, relative to the original weight. An egress rate is not read: nobody else's shaper
     has a meaning that is known here.
 
     Args:
         targets: what is read.
         missing_ok: a group that is not there now is one that has gone: "none", until it comes back. One that is made
-            when control begins is "none" as well, and not told.
+            when control begins is "none" as well, and not reported.
 
     Raises:
         ActuatorError: a group is missing or has no CPU knobs.
@@ -135,7 +135,7 @@ class _Reader:
         try:
             for name in names:
                 self._files.append(KernelFile(group.path / name, writable=False))
-            self._found_weight = self._words()[2]
+            self._original_weight = self._words()[2]
         except BaseException:
             self.close()
             raise
@@ -145,7 +145,7 @@ class _Reader:
         if not self._files:
             return NONE
         quota, period, weight = self._words()
-        return 1e3 * quota / period, nearest_nice(weight / self._found_weight), math.inf
+        return 1e3 * quota / period, nearest_nice(weight / self._original_weight), math.inf
 
     def close(self) -> None:
         for file in self._files:

@@ -1,4 +1,4 @@
-"""Egress rates of a node's slices as the loop sets them: asked for here, and set by a thread (`BackgroundCaller`)."""
+"""Egress rates of a node's slices as the loop sets them: requested here, and set by a thread (`BackgroundCaller`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Protocol
 from slicepilot.controller.system.background import BackgroundCaller, RepeatedCall
 from slicepilot.controller.system.kernel_file import ActuatorError
 
-TOLD_AFTER_S = 1.0
+REPORT_AFTER_S = 1.0
 
 
 class Rate(Protocol):
@@ -31,7 +31,7 @@ class Rate(Protocol):
         ...
 
     def deviation(self) -> str | None:
-        """What the kernel has in place of what was set last; None where that holds."""
+        """What the kernel has instead of what was set last; None where that holds."""
         ...
 
     def adopt(self) -> float:
@@ -43,7 +43,7 @@ class Rate(Protocol):
         ...
 
     def restore(self) -> None:
-        """What was found."""
+        """Put the original back."""
         ...
 
     def close(self) -> None:
@@ -55,42 +55,42 @@ class Shapers:
     """What sets them.
 
     Args:
-        wait_s: how long the loop waits for what it has asked for.
+        wait_s: how long the loop waits for its requests.
     """
 
     def __init__(self, wait_s: float) -> None:
         self._background = BackgroundCaller("egress", wait_s)
         self._all: list[Shaper] = []
-        self._asked: list[Shaper] = []
+        self._pending: list[Shaper] = []
         self._looks = RepeatedCall(self._background, self._look)
         self._since_s: float | None = None
 
     def add(self, rate: Rate) -> Shaper:
         """One more, open, which from now on is this thread's alone."""
-        shaper = Shaper(rate, self._asked, self._background)
+        shaper = Shaper(rate, self._pending, self._background)
         self._all.append(shaper)
         return shaper
 
     def remove(self, shaper: Shaper) -> None:
-        """Release one."""
+        """Release a shaper."""
         self._all.remove(shaper)
         self._background.call_and_wait(shaper.rate.close)
 
     def settle(self) -> str | None:
-        """Have all rates set that were asked for since the last call, and wait a moment for that; what there is to say
+        """Have all rates set that were requested since the last call, and wait a moment for that; what there is to say
         where it takes much longer."""
         if not self._background.busy:
             self._since_s = None
-        if self._asked:
-            request = self._asked[:]
-            self._asked.clear()
+        if self._pending:
+            request = self._pending[:]
+            self._pending.clear()
             self._background.call(partial(_carry_out, request))
         if not self._background.busy:
             self._since_s = None
             return None
         now_s = time.monotonic()
         self._since_s = since_s = now_s if self._since_s is None else self._since_s
-        if now_s - since_s < TOLD_AFTER_S:
+        if now_s - since_s < REPORT_AFTER_S:
             return None
         return f"egress rates: not confirmed for {now_s - since_s:.0f} s: the kernel's lock of interfaces is held"
 
@@ -108,8 +108,8 @@ class Shapers:
             shaper.look()
 
 
-def _carry_out(asked: list[Shaper]) -> None:
-    for shaper in asked:
+def _carry_out(pending: list[Shaper]) -> None:
+    for shaper in pending:
         shaper.carry_out()
 
 
@@ -119,13 +119,13 @@ class Shaper:
     Attributes:
         rate: the thread's own.
         held: what the kernel is known to have, in Mbit/s; inf where nothing is paced.
-        found: what it had at the last look.
-        wanted: what was asked for last.
+        seen_mbps: what it had at the last look.
+        wanted: what was requested last.
     """
 
-    def __init__(self, rate: Rate, asked: list[Shaper], background: BackgroundCaller) -> None:
-        self.rate, self._asked, self._background = rate, asked, background
-        self.held = self.found = rate.mbps
+    def __init__(self, rate: Rate, pending: list[Shaper], background: BackgroundCaller) -> None:
+        self.rate, self._pending, self._background = rate, pending, background
+        self.held = self.seen_mbps = rate.mbps
         self.wanted = math.inf
         self._waiting = self._again = self._taking = False
         self._failure: ActuatorError | None = None
@@ -138,10 +138,10 @@ class Shaper:
         self.wanted, self._again = egress_mbps, False
         if not self._waiting:
             self._waiting = True
-            self._asked.append(self)
+            self._pending.append(self)
 
     def failure(self) -> ActuatorError | None:
-        """Why what was asked for could not be set, once; it will be tried again when it is asked for again."""
+        """Why the requested rate could not be set, once; it is tried again when it is requested again."""
         failure, self._failure = self._failure, None
         return failure
 
@@ -151,7 +151,7 @@ class Shaper:
         return held
 
     def deviation(self) -> str | None:
-        """What the last look has found in place of what was set, once; raises ActuatorError."""
+        """What the last look has seen instead of what was set, once; raises ActuatorError."""
         seen, self._seen = self._seen, None
         if isinstance(seen, ActuatorError):
             raise seen
@@ -183,15 +183,15 @@ class Shaper:
     def look(self) -> None:
         """In the thread: compare."""
         try:
-            self._seen = None if (seen := self.rate.deviation()) is None else self._told(seen)
+            self._seen = None if (seen := self.rate.deviation()) is None else self._noted(seen)
         except ActuatorError as error:
             self._seen = error
 
-    def _told(self, seen: str) -> str:
+    def _noted(self, seen: str) -> str:
         try:
-            self.found = self.rate.read()
+            self.seen_mbps = self.rate.read()
         except ActuatorError:  # taken off
-            self.found = math.inf
+            self.seen_mbps = math.inf
         return seen
 
     def _take(self, call: Callable[[], float]) -> float:
@@ -204,7 +204,7 @@ class Shaper:
         return self.held
 
     def _took(self, call: Callable[[], float]) -> None:
-        self._again = True  # whatever is asked for next is set
+        self._again = True  # whatever is requested next is set
         try:
             self.held = call()
         except ActuatorError as error:

@@ -1,7 +1,7 @@
 """CPU knobs of slices whose UPF is one process: each slice asks for its part, and the process gets all parts together.
 
 A limit is the sum of the parts; a weight is the mean of what the slices' nice levels weigh, so that levels of 0 leave
-the weight as it was found. Within the process nobody ranks packets: a slice that asks for more gets it for all of them.
+the original weight. Within the process nobody ranks packets: a larger part of one slice helps all packets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SharedCpu:
         return bool(self._groups)
 
     def join(self, limits: list[float], nices: list[float]) -> None:
-        """What is asked for, by slice, becomes what the first of each group holds and the others do not."""
+        """What is wanted, by slice, becomes what the first of each group holds and the others do not."""
         for group in self._groups:
             limit, nice = sum(limits[index] for index in group), _nice([nices[index] for index in group])
             for index in group:
@@ -50,22 +50,22 @@ class SharedCpu:
     def part(self, held: FloatArray, wanted: FloatArray | None) -> None:
         """The inverse, in place: what the first of each group holds becomes each slice's part of it, in (3, S, 1).
 
-        Parts are as they were asked for in ``wanted``; where nothing was, or none, they are equal.
+        Parts are as in ``wanted``; where nothing was, or none, they are equal.
         """
         for group in self._groups:
             limit, nice = held[CPU_LIMIT, group[0], 0].item(), held[NICE, group[0], 0].item()
             limits, nices = [limit / len(group)] * len(group), [nice] * len(group)
             if wanted is not None:
-                asked_limits, asked_nices = (wanted[knob, group, 0].tolist() for knob in (CPU_LIMIT, NICE))
-                total = sum(asked_limits)
+                wanted_limits, wanted_nices = (wanted[knob, group, 0].tolist() for knob in (CPU_LIMIT, NICE))
+                total = sum(wanted_limits)
                 if 0 < total < math.inf:
                     limits = (
-                        asked_limits
+                        wanted_limits
                         if math.isclose(limit, total, rel_tol=1e-6)
-                        else [limit * asked_limit / total for asked_limit in asked_limits]
+                        else [limit * wanted_limit / total for wanted_limit in wanted_limits]
                     )
-                if _nice(asked_nices) == nice:
-                    nices = asked_nices
+                if _nice(wanted_nices) == nice:
+                    nices = wanted_nices
             held[CPU_LIMIT, group, 0], held[NICE, group, 0] = limits, nices
 
 

@@ -35,7 +35,7 @@ class Held(NamedTuple):
     egress_mbps: float
 
 
-class FoundCpu(NamedTuple):
+class OriginalCpu(NamedTuple):
     """What is put back of a slice's CPU knobs: quota and period, those of its pod, and the weight; None for what is
     not moved."""
 
@@ -48,7 +48,7 @@ class Knob(Protocol):
     """What quota, weight, threads and egress have in common; all raise ActuatorError."""
 
     def deviation(self) -> str | None:
-        """What the kernel has in place of what was written last; None where that holds."""
+        """What the kernel has instead of what was written last; None where that holds."""
         ...
 
     def adopt(self) -> float:
@@ -60,7 +60,7 @@ class Knob(Protocol):
         ...
 
     def restore(self) -> None:
-        """What was found."""
+        """Put the original back."""
         ...
 
 
@@ -68,7 +68,7 @@ class SliceKnobs:
     """Opens the knobs of a slice.
 
     Attributes:
-        held: what holds; the first one as found.
+        held: what holds; at first the original settings.
         yielded: knobs that are not written, nor restored: somebody else's values hold. Nor are `SliceTargets.fixed`.
 
     Raises:
@@ -96,14 +96,14 @@ class SliceKnobs:
             unused = target.cgroup is None or (target.left.issuperset(CPU_KNOBS) and awaited(target.cgroup))
             group = None if unused else CpuGroup.at(target.group)
             self._limit_as_found = math.inf if group is None else limit_mcpu(group)
-            self._most_mcpu = min(self._limit_as_found if target.within_found else math.inf, target.ceiling_mcpu)
+            self._most_mcpu = min(self._limit_as_found if target.within_original else math.inf, target.ceiling_mcpu)
             if group is not None and "cpu_limit_mcpu" not in target.left:
                 self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
                 undo.callback(self.quota.restore)
             if group is not None and "nice" not in target.left:
                 self.weight = GroupWeight(pod_of(group) if target.weighs_pod else group)
-                tell = None if remember is None else lambda originals: remember(target.name, originals)
-                self.threads = ThreadNice(group, tell)
+                note = None if remember is None else lambda originals: remember(target.name, originals)
+                self.threads = ThreadNice(group, note)
             if target.egress_device is not None and "egress_mbps" not in target.left:
                 self.egress = shapers.add(_rate(target, target.egress_device, egress, pacing(target)))
                 undo.callback(self.egress.restore)
@@ -181,7 +181,7 @@ class SliceKnobs:
         )
 
     def deviation(self, knob: KnobName) -> str | None:
-        """What the kernel has in place of what was written last; None where that holds, or where a slice is gone."""
+        """What the kernel has instead of what was written last; None where that holds, or where a slice is gone."""
         if self._gone:
             return None
         try:
@@ -201,7 +201,7 @@ class SliceKnobs:
         if knob == "nice":
             niced = self.threads if self.threads is not None and self.threads.active else self.weight
             return 0 if niced is None else niced.read()
-        return math.inf if self.egress is None else self.egress.found
+        return math.inf if self.egress is None else self.egress.seen_mbps
 
     def adopt(self, knob: KnobName) -> float:
         """Take what the kernel has for what holds; raises ActuatorError."""
@@ -212,21 +212,21 @@ class SliceKnobs:
         return self._hold(knob, [] if self._gone else [part.reassert() for part in self._parts(knob)])
 
     def rebase(self, knob: KnobName) -> None:
-        """Have what somebody else has set put back in the end, and no longer what was found at first; raises
-        ActuatorError. An egress rate stays as it was found."""
+        """Have what somebody else has set put back in the end, and no longer the original; raises
+        ActuatorError. Of an egress rate the original stays."""
         if knob == "cpu_limit_mcpu" and self.quota is not None:
             self.quota.rebase()
         if knob == "nice" and self.weight is not None:
             self.weight.rebase()
 
     @property
-    def found_cpu(self) -> FoundCpu:
+    def original_cpu(self) -> OriginalCpu:
         """What is put back, for the journal."""
         quota, pod = (None, None) if self.quota is None else self.quota.originals
-        return FoundCpu(quota, pod, None if self.weight is None else self.weight.original)
+        return OriginalCpu(quota, pod, None if self.weight is None else self.weight.original)
 
     def restorers(self, knob: KnobName) -> list[Callable[[], None]]:
-        """What puts a knob back as found; nothing for one that was yielded or never moved."""
+        """What restores a knob; nothing for one that was yielded or never moved."""
         return [] if knob in self.yielded else [part.restore for part in self._all_parts(knob)]
 
     def release(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.env.knobs import KnobName
 
-from .cilium.choice import Choice, CiliumPlaces, choose
+from .cilium.choice import Choice, CiliumPaths, choose
 from .egress import ShaperClass
 
 CPU_KNOBS: tuple[KnobName, ...] = ("cpu_limit_mcpu", "nice")
@@ -32,9 +32,9 @@ class SliceTargets:
         part: its part of what leaves by ``egress_device``, where others leave by the same.
         cilium: where Cilium's bandwidth manager is looked for, whose entry is the egress rate of a pod that it paces;
             None: nowhere, and the slice is shaped where it leaves its UPF.
-        within_found: no CPU limit above the one that was found is set; asked for more, or for none, that one holds.
-        ceiling_mcpu: likewise, whatever was found.
-        moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds what was found.
+        within_original: the original CPU limit is never exceeded; it holds where more, or no limit, is wanted.
+        ceiling_mcpu: never exceeded, whatever the original.
+        moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds the original.
         weighs_pod: the group above is its pod's, whose weight is moved in place of its own: that one ranks a container
             against those of the same pod alone.
     """
@@ -46,8 +46,8 @@ class SliceTargets:
     left: frozenset[KnobName] = frozenset()
     sharing: tuple[str, ...] = ()
     part: ShaperClass | None = None
-    within_found: bool = False
-    cilium: CiliumPlaces | None = None
+    within_original: bool = False
+    cilium: CiliumPaths | None = None
     ceiling_mcpu: float = math.inf
     moves_pod: bool = False
     weighs_pod: bool = False

@@ -17,7 +17,7 @@ def weight_file(group: CpuGroup) -> KernelFile:
 
 
 class GroupWeight:
-    """Multiplies the weight the group was found with by the kernel's factor for a nice level.
+    """Multiplies the original weight of the group by the kernel's factor for a nice level.
 
     A pod starts with a weight that follows from its CPU request, so nice 0 is that weight and the promises that come
     with it, on cgroup v1 (``cpu.shares``) as on v2 (``cpu.weight``). On v2 a group of the default weight goes through
@@ -61,10 +61,10 @@ class GroupWeight:
         return min(range(LOWEST_NICE, 20), key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
 
     def deviation(self) -> str | None:
-        """What the kernel has in place of what was written last; None where that holds."""
+        """What the kernel has instead of what was written last; None where that holds."""
         # Where a level was written the kernel shows its weight rounded in the same way.
         written, current = self.weight_of(self._nice), int(self._weight.read())
-        return None if current == written else f"weight {current} in place of {written}"
+        return None if current == written else f"weight {current} instead of {written}"
 
     def adopt(self) -> int:
         """Take what somebody else has written for what holds; returns the level nearest to it."""
@@ -87,7 +87,7 @@ class GroupWeight:
         return self._nice
 
     def deploy(self, request_mcpu: float | None) -> None:
-        """Take the weight that a Kubernetes CPU request stands for, or none: the one as found, for nice 0."""
+        """Take the weight that a Kubernetes CPU request stands for, or none: the original one, for nice 0."""
         base = self._original if request_mcpu is None else self._weight_of_request(request_mcpu)
         self._weight.write(b"%d" % base)
         self._base, self._nice = base, 0
@@ -109,7 +109,7 @@ class GroupWeight:
         return 1 + (shares - low) * (V2_WEIGHT_RANGE[1] - 1) // (high - low)
 
     def restore(self) -> None:
-        """The weight as found."""
+        """Put the original weight back."""
         if int(self._weight.read()) != self._original:
             self._weight.write(b"%d" % self._original)
         self._base, self._nice = self._original, 0

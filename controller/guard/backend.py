@@ -67,7 +67,7 @@ class GuardedBackend:
 
     def __init__(self, backend: Backend, config: GuardConfig) -> None:
         if backend.num_lanes != 1:
-            raise ValueError(f"num_lanes = {backend.num_lanes}; accepted: 1, which is what a guard judges")
+            raise ValueError(f"num_lanes = {backend.num_lanes}; expected 1, which is what a guard judges")
         self.slices, self.config = backend.slices, config
         self.interventions = Interventions()
         self._backend = backend

@@ -230,19 +230,19 @@ def _check(state: State, slices: SliceSet) -> None:
     least, most = limits["floor"].sum(), min(node_mcpu, budget)
     if least > most * (1 + _ROUNDING):
         raise ConfigError(
-            f"guard: floor: CPU floors of all slices = {least:g} mCPU: accepted: at most {most:g} together"
+            f"guard: floor: CPU floors of all slices = {least:g} mCPU: expected at most {most:g} together"
         )
     limited = limits["safe"][np.isfinite(limits["safe"])].sum()
     if limited > budget * (1 + _ROUNDING):
         raise ConfigError(
-            f"guard: safe: CPU limits of all slices = {limited:g} mCPU: accepted: at most {budget:g} by "
+            f"guard: safe: CPU limits of all slices = {limited:g} mCPU: expected at most {budget:g} by "
             "budget.cpu_limits_ratio"
         )
     for name, slice_ in zip(slices.names, state.slices, strict=True):
         share_mcpu = node_mcpu * slice_.safe_share
         if share_mcpu < slice_.share_mcpu * (1 - _ROUNDING):
             raise ConfigError(
-                f"guard: floor of {name}: cpu_share_mcpu = {slice_.share_mcpu:g}: accepted: at most {share_mcpu:g}, "
+                f"guard: floor of {name}: cpu_share_mcpu = {slice_.share_mcpu:g}: expected at most {share_mcpu:g}, "
                 "its share under the safe setting's nice levels"
             )
 
@@ -250,12 +250,10 @@ def _check(state: State, slices: SliceSet) -> None:
 def _check_knob(knob: Any, name: str) -> None:
     field, value, least = KNOB_FIELDS[knob.kind], knob.safe, max(knob.low, knob.floor)
     if knob.floor > knob.high:
-        raise ConfigError(
-            f"guard: floor of {name}: {field} = {knob.floor:g}: accepted: at most its bound {knob.high:g}"
-        )
+        raise ConfigError(f"guard: floor of {name}: {field} = {knob.floor:g}: expected at most its bound {knob.high:g}")
     is_none = (value == math.inf and knob.kind != NICE) or (value == 0.0 and knob.kind == EGRESS)
     if not is_none and not least <= value <= knob.high:
         also = ("none, ", "", "none, 0, ")[knob.kind]
         raise ConfigError(
-            f"guard: safe setting of {name}: {field} = {value:g}: accepted: {also}{least:g} to {knob.high:g}"
+            f"guard: safe setting of {name}: {field} = {value:g}: expected {also}{least:g} to {knob.high:g}"
         )

@@ -246,7 +246,7 @@ class Guard:
     ) -> None:
         if config.telemetry.most_age_s < context.oldest_s:
             raise ConfigError(
-                f"guard: telemetry.most_age_s = {config.telemetry.most_age_s:g}: accepted: {context.oldest_s:g} or "
+                f"guard: telemetry.most_age_s = {config.telemetry.most_age_s:g}: expected {context.oldest_s:g} or "
                 "more, as old as measurements of this node are at times; the guard called prometheus has 60"
             )
         self.config, self.level = config, Level.NORMAL
@@ -294,7 +294,7 @@ class Guard:
     def _run(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, state: State) -> GuardDecision:
         shape = NUM_KNOBS, self._count, 1
         if telemetry.slices.shape != (len(SLICE_FIELDS), *shape[1:]) or held.values.shape != shape:
-            raise ValueError(f"guard: telemetry or held knobs of another shape; accepted: ({self._count}, 1) by slice")
+            raise ValueError(f"guard: telemetry or held knobs of another shape; expected ({self._count}, 1) by slice")
         failed = wanted is None or wanted.nice_scope != self._scope or wanted.values.shape != shape
         decision = held if wanted is None or failed else wanted
         arrays = telemetry.slices, telemetry.node, telemetry.age_s, telemetry.valid, decision.values, held.values

@@ -104,7 +104,7 @@ class LoopReport:
         missed_ticks: that had gone by entirely before the tick before was done; the knobs held.
         late_ticks: that ran out of budget; the knobs held.
         unusable: decisions that the agent failed to make; `last_error` is the newest failure.
-        failed_applies: receipts with an error; `last_error` likewise.
+        failed_applies: receipts with an error; `last_error` as above.
         interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
         charges: ticks by what was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
         unmeasured: what could not be measured or moved at the last check, or is bound by others, and why.
@@ -290,11 +290,11 @@ class Loop:
         backend.ticks.restart()
         backend.ticks.missed = 0
         periodic_tasks.start(now())
-        while not self.stop.asked and report.ticks != config.max_ticks:
+        while not self.stop.requested and report.ticks != config.max_ticks:
             if backend.ticks.period_ns > LONG_WAIT_NS:
                 self._rest()
                 receipt = backend.receipt
-                if self.stop.asked:
+                if self.stop.requested:
                     break
             # In shadow nothing waits for a decision: rehearsals would only cost.
             late_ns = backend.wait(None if self.active.mode is shadow else warm_up)
@@ -336,7 +336,7 @@ class Loop:
     def _rest(self) -> None:
         """Of a long period all but its end: orders, the loop's end and its periodic tasks do not wait so long."""
         backend, mailbox, periodic_tasks = self.backend, self.mailbox, self.periodic_tasks
-        while not self.stop.asked and backend.ticks.left_ns() > LONG_WAIT_NS:
+        while not self.stop.requested and backend.ticks.left_ns() > LONG_WAIT_NS:
             time.sleep(REST_S)
             if self.ring is not None:
                 self.ring.beat()
@@ -396,5 +396,5 @@ class Loop:
 
 
 def _no_numbers(num_slices: int) -> Knobs:
-    """What stands for the decision of an agent that failed."""
+    """The decision of an agent that failed."""
     return Knobs(np.full((NUM_KNOBS, num_slices, 1), np.nan, np.float32))

@@ -142,8 +142,8 @@ class KnobLease:
             waits_ms = None
             with contextlib.suppress(ActuatorError):  # receipts report what has gone
                 waits_ms = rate.waits_ms(now_ns)
-            original = mbps(rate.found_entry.bytes_per_s)
-            note = {"slice": name, "endpoint": rate.found_entry.endpoint, "waits_ms": waits_ms}
+            original = mbps(rate.original.bytes_per_s)
+            note = {"slice": name, "endpoint": rate.original.endpoint, "waits_ms": waits_ms}
             notes.append(note | {"found_mbps": None if original == math.inf else original})
         return notes
 

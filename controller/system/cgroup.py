@@ -61,7 +61,7 @@ class CpuGroup:
             raise ActuatorError(f"{path}: no such cgroup")
         if (path / "cgroup.controllers").exists():
             raise ActuatorError(f"{path}: no cpu.max; enable it: echo +cpu > {path.parent / 'cgroup.subtree_control'}")
-        raise ActuatorError(f"{path}: neither cpu.cfs_quota_us nor cpu.max; accepted: a cgroup of the cpu controller")
+        raise ActuatorError(f"{path}: neither cpu.cfs_quota_us nor cpu.max; expected a cgroup of the cpu controller")
 
     @property
     def threads_file(self) -> Path:

@@ -27,4 +27,4 @@ def check_clocks(offsets: Path = OFFSETS) -> None:
     moved = {clock: 1e-9 * int(ns) + int(s) for clock, s, ns in map(str.split, lines)}
     if any(moved.values()):
         report = ", ".join(f"{clock} {by:+.10g} s" for clock, by in moved.items())
-        raise ConfigError(f"time namespace = {report}; accepted: the machine's own clocks (nsenter --time --target 1)")
+        raise ConfigError(f"time namespace = {report}; expected the machine's own clocks (nsenter --time --target 1)")

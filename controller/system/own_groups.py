@@ -65,7 +65,7 @@ def check_safe(folder: Path, root: Path | None = None) -> None:
     """
     root = root or CpuHierarchy.find().root
     if ".." in folder.parts or not folder.is_relative_to(root):
-        raise ActuatorError(f"{folder}: not in the hierarchy of the CPU controller; accepted: groups below {root}")
+        raise ActuatorError(f"{folder}: not in the hierarchy of the CPU controller; expected groups below {root}")
     device = root.stat().st_dev
     for item in (folder, *folder.parents):
         try:
@@ -73,10 +73,10 @@ def check_safe(folder: Path, root: Path | None = None) -> None:
         except OSError as error:
             raise ActuatorError.of(f"{item}: look at it", error) from error
         if result.st_dev != device or not stat.S_ISDIR(result.st_mode):
-            raise ActuatorError(f"{item}: not a group of {root}; accepted: no links and no other file systems")
+            raise ActuatorError(f"{item}: not a group of {root}; expected no links and no other file systems")
         if result.st_uid != 0 or result.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ActuatorError(
-                f"{item}: user {result.st_uid} can write to it; accepted: groups that only root writes to"
+                f"{item}: user {result.st_uid} can write to it; expected groups that only root writes to"
             )
         if item == root:
             return
@@ -144,13 +144,13 @@ def thread_back(moved: MovedThread, dry_run: bool = False) -> str:
             if error.vanished:  # it has just ended
                 return ""
             raise
-    return f"thread {moved.thread} back in {_told(home, moved.home)}"
+    return f"thread {moved.thread} back in {_described(home, moved.home)}"
 
 
 def group_back(own: OwnGroup, dry_run: bool = False) -> str:
     """Move all that is in a group of ours, whoever has put it there, to where its UPF was, and remove the group.
 
-    What its processes have started since is in it as well. Where that place has gone it is the nearest group above
+    What its processes have started since is in it as well. Where that group has gone it is the nearest group above
     that has not. Returns what was done, for people.
 
     Raises:
@@ -159,7 +159,7 @@ def group_back(own: OwnGroup, dry_run: bool = False) -> str:
     """
     path, home = Path(own.path), _nearest(Path(own.home))
     if not path.name.startswith(PREFIX):
-        raise ActuatorError(f"{path}: not called as a group of ours; accepted: {PREFIX}NAME")
+        raise ActuatorError(f"{path}: not called as a group of ours; expected {PREFIX}NAME")
     path.stat()
     moved: set[int] = set()
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
@@ -175,7 +175,7 @@ def group_back(own: OwnGroup, dry_run: bool = False) -> str:
             if time.monotonic() > deadline:
                 raise ActuatorError.of(f"{path}: empty and remove it", error) from error
             time.sleep(0.005)
-    report = f"{len(moved)} processes back in {_told(home, own.home)}, " if moved else ""
+    report = f"{len(moved)} processes back in {_described(home, own.home)}, " if moved else ""
     return f"{report}{path} removed"
 
 
@@ -218,5 +218,5 @@ def _nearest(home: Path) -> Path:
     raise ActuatorError(f"{home}: neither this group nor one above it is there", errno.ENOENT)
 
 
-def _told(home: Path, wanted: str) -> str:
+def _described(home: Path, wanted: str) -> str:
     return str(home) if str(home) == wanted else f"{home}, since {wanted} has gone"

@@ -66,4 +66,4 @@ def check_compiled() -> None:
         return  # made by ourselves
     if result.st_uid != 0 or result.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.filemode(result.st_mode)
-        raise ConfigError(f"NUMBA_CACHE_DIR = {named!r}: user {result.st_uid}, {mode}; accepted: {accepted}")
+        raise ConfigError(f"NUMBA_CACHE_DIR = {named!r}: user {result.st_uid}, {mode}; expected {accepted}")

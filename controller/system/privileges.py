@@ -138,13 +138,13 @@ def _entry(user: str | None) -> pwd.struct_passwd | None:
     try:
         entry = pwd.getpwnam(name)
     except KeyError:
-        raise ConfigError(f"user = {name!r}: unknown; accepted: a user of this machine") from None
+        raise ConfigError(f"user = {name!r}: unknown; expected a user of this machine") from None
     if entry.pw_uid == 0:
-        raise ConfigError(f"user = {name!r}: is root; accepted: a user without privileges, for instance {NOBODY}")
+        raise ConfigError(f"user = {name!r}: is root; expected a user without privileges, for instance {NOBODY}")
     if os.getresuid() == (entry.pw_uid,) * 3:
         return None
     if not _mask(_status("self"), "CapEff") & _bits({"CAP_SETUID"}):
-        raise ConfigError(f"user = {name!r}: needs CAP_SETUID; accepted: the user this runs as, or start it as root")
+        raise ConfigError(f"user = {name!r}: needs CAP_SETUID; expected the user this runs as, or start it as root")
     return entry
 
 

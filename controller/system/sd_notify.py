@@ -1,7 +1,7 @@
-"""Telling the service manager how the controller does: sd_notify(3) in a few lines, without its library.
+"""Reports to the service manager: sd_notify(3) in a few lines, without its library.
 
 A message is one datagram to the socket that ``NOTIFY_SOCKET`` names. Nothing here waits or fails: without a service
-manager, or with one that does not listen, there is nobody to tell.
+manager, or with one that does not listen, nothing happens.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ import socket
 
 
 def ready(status: str = "") -> bool:
-    """The knobs are in hand; returns whether anybody was told."""
-    return _tell(f"READY=1\n{_status(status)}")
+    """The knobs are in hand; returns whether a manager was notified."""
+    return _notify(f"READY=1\n{_status(status)}")
 
 
 def watchdog(status: str = "") -> bool:
     """Still ticking: to be called well within the unit's ``WatchdogSec=``, for instance once a second."""
-    return _tell(f"WATCHDOG=1\n{_status(status)}")
+    return _notify(f"WATCHDOG=1\n{_status(status)}")
 
 
 def status(text: str) -> bool:
     """A line for people, as ``systemctl status`` shows it."""
-    return _tell(_status(text))
+    return _notify(_status(text))
 
 
 def stopping(text: str = "") -> bool:
     """Ending on purpose: the knobs are being restored."""
-    return _tell(f"STOPPING=1\n{_status(text)}")
+    return _notify(f"STOPPING=1\n{_status(text)}")
 
 
 def _status(text: str) -> str:
     return f"STATUS={' '.join(text.split())}\n" if text else ""
 
 
-def _tell(message: str) -> bool:
+def _notify(message: str) -> bool:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")) or not message:
         return False

@@ -14,23 +14,23 @@ SWITCHING = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class StopRequest:
-    """Inside a ``with`` block the first SIGINT, SIGTERM or SIGHUP sets `asked`; a further one raises KeyboardInterrupt.
+    """Inside a ``with`` block the first SIGINT, SIGTERM or SIGHUP sets `requested`; a second raises KeyboardInterrupt.
 
     Outside the main thread no handler can be installed: only `stop` sets the flag then.
 
     Attributes:
-        asked: whether to stop.
-        number: the signal that asked, if one did.
+        requested: whether to stop.
+        number: the signal that requested it, if a signal did.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.number: int | None = None
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def stop(self) -> None:
         """Ask from within the program."""
-        self.asked = True
+        self.requested = True
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
@@ -47,6 +47,6 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked, self.number = True, number
+        self.requested, self.number = True, number

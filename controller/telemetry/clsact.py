@@ -32,7 +32,7 @@ _serial = itertools.count(1)
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told from later ones with its number by its start time, and from others' by its PID namespace."""
+    """A process: start time and PID namespace distinguish it from others of the same number."""
 
     pid: int
     start: int

@@ -43,7 +43,7 @@ def by_netns(name: str, option: str = "--netns") -> Upf:
         raise ProbeError(f"{option} = {name}: this network namespace may not be entered: run as root") from error
     if not there:
         named = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
-        raise ConfigError(f"{option} = {name}: no such network namespace; accepted: {', '.join(named) or 'none here'}")
+        raise ConfigError(f"{option} = {name}: no such network namespace; expected {', '.join(named) or 'none here'}")
     groups = {cgroups.of_process(pid) for pid in _processes_in(path)}
     return Upf(Path(name).name, path, groups.pop() if len(groups) == 1 else None)
 
@@ -54,7 +54,7 @@ def by_pid(pid: int) -> Upf:
         name = printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
         return Upf(f"{name}-{pid}", Path(f"/proc/{pid}/ns/net"), cgroups.of_process(pid))
     except FileNotFoundError as error:
-        raise ConfigError(f"--pid = {pid}: no such process; accepted: the id of a running one") from error
+        raise ConfigError(f"--pid = {pid}: no such process; expected the id of a running one") from error
 
 
 def by_container(identity: str) -> Upf:
@@ -64,7 +64,7 @@ def by_container(identity: str) -> Upf:
         ConfigError: no process or more than one container answers to it.
     """
     if len(identity) < 6:
-        raise ConfigError(f"--container = {identity}: too short to tell containers apart; accepted: 6 digits or more")
+        raise ConfigError(f"--container = {identity}: too short to tell containers apart; expected 6 digits or more")
     result: dict[str, int] = {}
     folders = GroupFolders()  # somebody's own subtree may have groups of any name
     for pid in sorted(_pids()):
@@ -76,10 +76,10 @@ def by_container(identity: str) -> Upf:
             if identity in part:
                 result.setdefault(part, pid)
     if not result:
-        raise ConfigError(f"--container = {identity}: no process in such a cgroup; accepted: the id of a running one")
+        raise ConfigError(f"--container = {identity}: no process in such a cgroup; expected the id of a running one")
     upfs = {upf.netns.stat().st_ino: upf for upf in map(by_pid, result.values())}
     if len(upfs) > 1:
-        raise ConfigError(f"--container = {identity}: fits {', '.join(sorted(result))}; accepted: more of its id")
+        raise ConfigError(f"--container = {identity}: fits {', '.join(sorted(result))}; expected more of its id")
     [upf] = upfs.values()
     return Upf(identity[:12], upf.netns, upf.cgroup)
 
@@ -130,7 +130,7 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         n6 = NetPoint(upf.netns, own, "egress") if own else None
     n4 = _named(f"{label}n4", devices.n4, there) or _usual("n4", there)
     if tun is None and n6 is None:
-        raise ConfigError(f"{label}tun or {label}n6: {upf.name} has no TUN device; accepted: {', '.join(there)}")
+        raise ConfigError(f"{label}tun or {label}n6: {upf.name} has no TUN device; expected {', '.join(there)}")
     return SlicePoints(
         upf.name,
         n3,
@@ -158,7 +158,7 @@ def points_of_service(service: Upf, device: str, far_netns: str | None, ports: P
         # Numbers of interfaces are told apart within a namespace only.
         if end is None or namespaces.identity(far) == namespaces.identity(service.netns):
             raise ConfigError(
-                f"{label}far_netns = {far_netns}: the other end of {device} is not there; accepted: the network "
+                f"{label}far_netns = {far_netns}: the other end of {device} is not there; expected the network "
                 "namespace of the other end of a veth pair"
             )
         left = NetPoint(far, end.name, behind=(service.netns, device))
@@ -187,7 +187,7 @@ def _n3(upf: Upf, named: str | None, there: dict[str, Link], label: str) -> str:
         return n3
     ethernet = [link.name for link in there.values() if not link.bare_ip and link.name != "lo"]
     if len(ethernet) != 1:
-        raise ConfigError(f"{label}n3: which interface of {upf.name}? accepted: {', '.join(ethernet) or 'none there'}")
+        raise ConfigError(f"{label}n3: which interface of {upf.name}? expected {', '.join(ethernet) or 'none there'}")
     return ethernet[0]
 
 
@@ -199,7 +199,7 @@ def n6_device(upf: Upf, named: str | None = None, label: str = "--") -> str | No
 
 def _named(option: str, name: str | None, there: dict[str, Link]) -> str | None:
     if name is not None and name not in there:
-        raise ConfigError(f"{option} = {name}: no such interface; accepted: {', '.join(there)}")
+        raise ConfigError(f"{option} = {name}: no such interface; expected {', '.join(there)}")
     return name
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import layout
 from .packets import PacketProbe
 
-SCARCE = 0.75  # of the places: beyond, new flows do not find one near where they look
+SCARCE = 0.75  # of the slots: beyond, new flows have none within reach
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def read(probe: PacketProbe) -> list[Flow]:
     result: dict[tuple[int, int, int], list[Any]] = {}
     for index in np.flatnonzero(keys):
         key = int(keys[index])
-        # A flow is there twice when a place before its own became free meanwhile.
+        # A flow is there twice when a slot before its own became free meanwhile.
         result.setdefault((key >> 40 & 0xFF, key & 0xFFFFFFFF, key >> 32 & 0x7F), []).append(probe.flows[index].copy())
     return [_flow(key, records) for key, records in sorted(result.items())]
 
@@ -54,7 +54,7 @@ def _flow(key: tuple[int, int, int], records: list[Any]) -> Flow:
 
 
 class IdleFlows:
-    """Frees the places of flows that have gone, as those of a UPF that restarted with new TEIDs; call it every minute
+    """Frees the slots of flows that have gone, as those of a UPF that restarted with new TEIDs; call it every minute
     or so."""
 
     def __init__(self, probe: PacketProbe) -> None:
@@ -62,7 +62,7 @@ class IdleFlows:
         self._packets: npt.NDArray[np.uint64] | None = None
 
     def free(self) -> int:
-        """Where places are getting scarce, forget flows that had no packet since the last call; returns how many."""
+        """Where slots are getting scarce, forget flows that had no packet since the last call; returns how many."""
         probe, before = self._probe, self._packets
         now = probe.flows["packets"].copy()
         freed = np.array([], np.intp)

@@ -15,7 +15,7 @@ from . import layout
 from .attachments import Hook, Hooks
 from .layout import FOLDER, mapped
 from .points import SlicePoints, users
-from .sharing import ServicePorts, Sharing, told_by_qfi
+from .sharing import ServicePorts, Sharing, split_by_qfi
 from .window import PacketWindow
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
@@ -57,12 +57,12 @@ class PacketPrograms:
         uplink_mbps: float = float("inf"),
     ) -> None:
         if not 1 <= len(points) <= layout.MAX_SLICES:
-            raise ConfigError(f"slices = {len(points)}; accepted: 1 to {layout.MAX_SLICES}")
+            raise ConfigError(f"slices = {len(points)}; expected 1 to {layout.MAX_SLICES}")
         _check_rates(sample_every, report_every, timed_per_s)
         if len({point.n6 is None for point in points}) > 1:
-            raise ConfigError("n6 = given for some slices only; accepted: for all of them, or for none")
+            raise ConfigError("n6 = given for some slices only; expected for all of them, or for none")
         if not uplink_mbps > 0:
-            raise ConfigError(f"uplink_mbps = {uplink_mbps:g}; accepted: a rate above 0, or inf")
+            raise ConfigError(f"uplink_mbps = {uplink_mbps:g}; expected a rate above 0, or inf")
         self.points = tuple(points)
         self.object = BpfObject(
             FOLDER / "packets.bpf.o",
@@ -138,7 +138,7 @@ class PacketProbe(PacketPrograms):
         for point, indices in users(self.points, "n6").items():
             yield Hook(point, n6, "n6", _class_of(indices))
         request, answer = (self.object.program(f"service_{name}").fd for name in ("request", "answer"))
-        for number, (came, left) in enumerate(self.services.places):
+        for number, (came, left) in enumerate(self.services.interfaces):
             yield Hook(came, request, "n3", number)
             yield Hook(left, answer, "n6", number)
 
@@ -154,7 +154,7 @@ def _check_rates(sample_every: int, report_every: int, timed_per_s: int) -> None
         ("timed_per_s", timed_per_s, 0),
     ):
         if not least <= value <= MOST:
-            raise ConfigError(f"{name} = {value}; accepted: {least} to {MOST}")
+            raise ConfigError(f"{name} = {value}; expected {least} to {MOST}")
 
 
 def _up_to(one_in: int) -> int:
@@ -170,5 +170,5 @@ def _constants(points: Sequence[SlicePoints], report_one_in: int, report: bool, 
     """``config`` of packets.bpf.c."""
     shared = any(len(indices) > 1 for at in ("tun", "n6") for indices in users(points, at).values())
     return struct.pack(
-        "=7I", len(points), _up_to(report_one_in), report, _last(points), by_flow, told_by_qfi(points), shared
+        "=7I", len(points), _up_to(report_one_in), report, _last(points), by_flow, split_by_qfi(points), shared
     )

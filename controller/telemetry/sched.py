@@ -54,7 +54,7 @@ class SchedProbe:
             )
         versions = {cgroups.unified(group) for group in groups if group and not cgroups.awaited(group)}
         if len(versions) > 1:
-            raise ConfigError("cgroups = both versions; accepted: all of version 1, or all of version 2")
+            raise ConfigError("cgroups = both versions; expected all of version 1, or all of version 2")
         if not versions and any(groups):
             versions = {CpuHierarchy.find().version == 2}
         start_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)

@@ -49,7 +49,7 @@ class Sharing:
             for way, owners in self._ways(group, members).items():
                 if (two := self.contenders(owners)) is not None:
                     raise ConfigError(
-                        f"{self._named(two)}: {_spoken(way)} belongs to both; accepted: pools, TEIDs or QFIs that are "
+                        f"{self._named(two)}: {_spoken(way)} belongs to both; expected pools, TEIDs or QFIs that are "
                         "one slice's"
                     )
                 self._given[way] = tuple(owners)
@@ -107,7 +107,7 @@ class Sharing:
             if not item.sessions:
                 del self._learned[way]
                 if way not in self._given:
-                    table, key = self._place(way)
+                    table, key = self._key(way)
                     table.delete(key)
 
     def _add(self, way: Way, owners: Owners, session: object) -> None:
@@ -139,7 +139,7 @@ class Sharing:
             if traffic is None:
                 others = ", ".join(self._points[other].name for other in members if other != index)
                 raise ConfigError(
-                    f"slices.{self._points[index].name}: its N3 is also that of {others}; accepted: traffic.ue_pools "
+                    f"slices.{self._points[index].name}: its N3 is also that of {others}; expected traffic.ue_pools "
                     "or traffic.teids in each, which say whose packets are whose, or traffic.dnns or traffic.s_nssai, "
                     "by which it is learned"
                 )
@@ -153,7 +153,7 @@ class Sharing:
         value = next(iter(owners))
         if len(owners) > 1 or self._qfis_of(value):
             value = self._anchor(owners) | BY_QFI
-        table, key = self._place(way)
+        table, key = self._key(way)
         table.update(key, struct.pack("=I", value))
 
     def _anchor(self, owners: Owners) -> int:
@@ -175,7 +175,7 @@ class Sharing:
         traffic = self._points[index].traffic
         return () if traffic is None else traffic.qfis
 
-    def _place(self, way: Way) -> tuple[Map, bytes]:
+    def _key(self, way: Way) -> tuple[Map, bytes]:
         group, what = way
         if isinstance(what, int):
             return self._tunnels, struct.pack("=2I", group, what)
@@ -194,14 +194,14 @@ class ServicePorts:
     """Fills the table of services' ports.
 
     Attributes:
-        places: each interface that services are at: where requests come in, where answers leave.
+        interfaces: each interface that services are at: where requests come in, where answers leave.
 
     Raises:
         ConfigError: two services at one interface have a port in common, or answers that leave by several ways.
     """
 
     def __init__(self, points: Sequence[SlicePoints], loaded: BpfObject) -> None:
-        self.places: list[tuple[NetPoint, NetPoint]] = []
+        self.interfaces: list[tuple[NetPoint, NetPoint]] = []
         table = loaded.map("service_ports")
         for number, (point, indices) in enumerate(users(points, "n3", services=True).items()):
             owners: dict[int, SlicePoints] = {}
@@ -212,21 +212,21 @@ class ServicePorts:
                 if item.n6 != first.n6:
                     raise ConfigError(
                         f"slices.{item.name}: its answers are measured elsewhere than those of {first.name}, at the "
-                        "same interface; accepted: the same far_netns in both"
+                        "same interface; expected the same far_netns in both"
                     )
                 for port in item.ports.numbers:
                     if (other := owners.setdefault(port, item)) is not item:
                         raise ConfigError(
                             f"slices.{item.name}: port {port} of {point.device} is also that of {other.name}; "
-                            "accepted: ports that are one slice's"
+                            "expected ports that are one slice's"
                         )
                     value = struct.pack("=2I", index, item.ports.echoed_octets)
                     table.update(struct.pack("=I", number << 16 | port), value)
             assert first.n6 is not None
-            self.places.append((point, first.n6))
+            self.interfaces.append((point, first.n6))
 
 
-def told_by_qfi(points: Sequence[SlicePoints]) -> bool:
+def split_by_qfi(points: Sequence[SlicePoints]) -> bool:
     """Whether packets of one UE may belong to several slices."""
     return any(point.traffic is not None and point.traffic.qfis for point in points)
 

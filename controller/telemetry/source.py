@@ -126,12 +126,12 @@ class KernelSource:
         """What is not measured any more, and why; marks slices without a first or last point invalid.
 
         Attaches again what has come back: a UPF that restarted, new groups below a slice's. Points are looked at by a
-        thread, which takes about 0.1 ms a point, or as long as others make it wait; what it has not found by now is
-        in the next `measure`, and told by the next call. Call it about once a second, outside the loop's budget.
+        thread, which takes about 0.1 ms a point, or as long as others make it wait; what it has not seen by now is
+        in the next `measure`, and reported by the next call. Call it about once a second, outside the loop's budget.
         """
         self._look.start()
         self._take_look()
-        return [*self._lost.values(), *self._told_crowded(), *self.sched.refresh()]
+        return [*self._lost.values(), *self._crowded_slices(), *self.sched.refresh()]
 
     def _take_look(self) -> None:
         lost = self._look.take()
@@ -143,7 +143,7 @@ class KernelSource:
         for index, item in enumerate(self.packets.points):
             self._telemetry.valid[index] = not away & {item.n3, item.n6 or item.tun}
 
-    def _told_crowded(self) -> list[str]:
+    def _crowded_slices(self) -> list[str]:
         now = self.packets.slices["n3"]["crowded"][:-1].copy()
         new, self._crowded = now - self._crowded, now
         return [

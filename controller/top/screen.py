@@ -47,7 +47,7 @@ def show(follower: Follower, console: Console, glyphs: Glyphs, interval_s: float
     with StopRequest() as stop:
         try:
             with keyboard(terminal) as keys, screen:
-                while not stop.asked:
+                while not stop.requested:
                     follower.look()
                     view = View(*console.size, glyphs, page, absent=not follower.present, stale=follower.stale)
                     screen.update(Group(*lines_of(follower, view)), refresh=True)
@@ -56,7 +56,7 @@ def show(follower: Follower, console: Console, glyphs: Glyphs, interval_s: float
                         return
                     page = max(0, page + sum(TURNS.get(key, 0) for key in pressed))
         except (OSError, termios.error):
-            if not stop.asked:  # a hang-up also sends a signal
+            if not stop.requested:  # a hang-up also sends a signal
                 raise
 
 

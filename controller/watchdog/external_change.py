@@ -184,7 +184,7 @@ class ExternalChangeWatch:
         """Note a change that was undone; raises ActuatorError."""
         self.reasserted.append(change)
         if self._config.restore == "newest" and self._keeper is not None:
-            self._keeper.rebase(change.slice, self._actuator.found_cpu(change.slice))
+            self._keeper.rebase(change.slice, self._actuator.original_cpu(change.slice))
         return change
 
     def _act(self, deviation: Deviation, now_ns: int) -> ExternalChange:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from slicepilot.controller.system.bpf.libbpf import links_held, new_links
+from slicepilot.controller.system.bpf.libbpf import link_listeners, links_held
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.own_programs import environment, python
 from slicepilot.controller.system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
@@ -75,7 +75,7 @@ class SupervisorHandle:
         except BaseException:
             self._sentinel.close()
             raise
-        new_links.append(self._pass_on)
+        link_listeners.append(self._pass_on)
 
     def alive(self) -> bool:
         """Whether it runs; a microsecond."""
@@ -133,7 +133,7 @@ class SupervisorHandle:
             self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise ActuatorError(f"supervisor {self._process.pid} stays: something is left to restore") from None
-        new_links.remove(self._pass_on)
+        link_listeners.remove(self._pass_on)
         self._reap()
         self._sentinel.close()
 

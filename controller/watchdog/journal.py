@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slicepilot.controller.actuators.cilium.rate import FoundThrottle
+from slicepilot.controller.actuators.cilium.rate import OriginalThrottle
 from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
 from slicepilot.controller.system.processes import start_ticks
@@ -100,7 +100,7 @@ class SliceOriginals:
     threads: tuple[ThreadOriginal, ...] = ()
     egress: EgressOriginals | None = None
     pod: PodOriginals | None = None
-    throttle: FoundThrottle | None = None
+    throttle: OriginalThrottle | None = None
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from slicepilot.controller.actuators.bandwidth import NO_QUOTA, bandwidth_files
 from slicepilot.controller.actuators.cilium.choice import Choice
 from slicepilot.controller.actuators.nice import ThreadOriginal
-from slicepilot.controller.actuators.slice_knobs import FoundCpu
+from slicepilot.controller.actuators.slice_knobs import OriginalCpu
 from slicepilot.controller.actuators.targets import SliceTargets, paced_by, pod_of
 from slicepilot.controller.actuators.weight import weight_file
 from slicepilot.controller.system.cgroup import CpuGroup
@@ -84,7 +84,7 @@ class JournalKeeper:
             released = (*others, *((target.name, knob) for knob in sorted(target.left)))
             self._save(dataclasses.replace(self.journal.with_slice(original), released=released))
 
-    def rebase(self, name: str, newest: FoundCpu) -> None:
+    def rebase(self, name: str, newest: OriginalCpu) -> None:
         """Restore what others have set since, instead of the first original settings; raises ActuatorError."""
         with self._lock:
             self._save(self.journal.with_cpu(name, newest.quota, newest.pod_quota, newest.weight))

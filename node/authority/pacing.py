@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.system.net import namespaces
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.node.config.spec import EgressBy
@@ -19,14 +19,14 @@ OWN = Path("/proc/self/ns/net")
 UNSEEN = "what it holds back waits behind the last point that packets are measured at, and is in no figure"
 
 
-def cilium_of(wanted: EgressBy, points: SlicePoints, netns: Path | None) -> CiliumPlaces | None:
+def cilium_of(wanted: EgressBy, points: SlicePoints, netns: Path | None) -> CiliumPaths | None:
     """Where a slice's entry is looked for; None where a shaper is to be its egress rate in any case.
 
     Args:
         wanted: ``auto`` is Cilium where what it does is seen; ``cilium`` also where it is not.
         points: where the slice is measured; netns: its UPF's network namespace.
     """
-    return CiliumPlaces() if wanted == "cilium" or (wanted == "auto" and seen(points, netns)) else None
+    return CiliumPaths() if wanted == "cilium" or (wanted == "auto" and seen(points, netns)) else None
 
 
 def seen(points: SlicePoints, netns: Path | None) -> bool:

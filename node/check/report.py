@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slicepilot.controller.actuators.bandwidth import limit_mcpu
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces, choose
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths, choose
 from slicepilot.controller.actuators.slice_knobs import CPU_KNOBS
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cgroup_paths import awaited
@@ -114,7 +114,7 @@ def _unseen(backend: NodeBackend, name: str) -> list[str]:
     device = target.egress_device
     if target.cilium is not None or device is None or "egress_mbps" in target.left:
         return []
-    choice = choose(device, target.netns, CiliumPlaces())
+    choice = choose(device, target.netns, CiliumPaths())
     return (
         [] if choice.throttle is None else [f"{choice.why}; a shaper is its knob, since {UNSEEN} (egress_by: cilium)"]
     )

@@ -167,7 +167,7 @@ def _place(
         n6_of(item, upf),
         netns,
         frozenset(item.leave),
-        within_found=not item.may_exceed_limit,
+        within_original=not item.may_exceed_limit,
         cilium=cilium_of(item.egress_by, points, netns),
         ceiling_mcpu=math.inf if item.ceiling_mcpu is None else item.ceiling_mcpu,
         moves_pod=moves_pod,

@@ -54,7 +54,7 @@ class BenchRun:
             RuntimeError: something failed on the way.
         """
         report = self.operation.run(count, force=True)
-        if self.stop.asked:
+        if self.stop.requested:
             raise KeyboardInterrupt
         if report.last_error is not None:
             raise RuntimeError(report.last_error)

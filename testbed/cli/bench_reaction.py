@@ -107,7 +107,7 @@ def _run(agent: Agent, live: TestbedBackend, played: Scenario, bound_us: float, 
     stop = StopRequest()
     config = LoopConfig(max_ticks=live.context.num_steps, seed=seed)
     Loop(live, ActivePolicy.live(agent, live), config, stop, watch=watch).run()
-    if stop.asked:
+    if stop.requested:
         raise KeyboardInterrupt
     time.sleep(0.1)
     events.append(live.packet_events())

@@ -35,7 +35,7 @@ pytestmark = [
 ]
 DENIED, NO_ACCESS = errno.EPERM, errno.EACCES
 
-# Started in place of Python, with Python's arguments; `{code}` runs where `{where}` would, and then that.
+# Started instead of Python, with Python's arguments; `{code}` runs where `{where}` would, and then that.
 STAND_IN = """#!{python}
 import ctypes, importlib, json, os, sys
 sys.path[:0] = {path!r}

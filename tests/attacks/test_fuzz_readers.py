@@ -32,7 +32,7 @@ from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.status.report import report
 from slicepilot.configs import ConfigError, read_yaml
 from slicepilot.controller.actuators.cilium.endpoints import parse as parse_endpoint
-from slicepilot.controller.actuators.cilium.rate import FoundThrottle
+from slicepilot.controller.actuators.cilium.rate import OriginalThrottle
 from slicepilot.controller.contracts.orders import parse
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.promotion import certificate
@@ -324,7 +324,7 @@ def test_records(tmp_path: Path) -> None:
 
 def test_journals(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
-    throttle = FoundThrottle("/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "lxc1", 5)
+    throttle = OriginalThrottle("/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "lxc1", 5)
     found = SliceOriginals("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024, throttle=throttle)
     sound = Journal.of((found,), os.getpid()).dump()
 

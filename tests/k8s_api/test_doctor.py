@@ -16,7 +16,7 @@ from slicepilot.cluster.doctor.reader import ClusterReader
 from slicepilot.cluster.resources.names import path as path_of
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import Check
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 
 from .documents import set_document, slice_document
 from .test_client import Answer, serving
@@ -46,7 +46,7 @@ def test_files_that_are_none_leave_it_open(tmp_path: Path, state: str) -> None:
 
 
 def test_without_a_server_the_node_is_told(tmp_path: Path) -> None:
-    places = CiliumPlaces(tmp_path / "bpf" / "tc" / "globals" / "cilium_throttle", tmp_path / "state")
+    places = CiliumPaths(tmp_path / "bpf" / "tc" / "globals" / "cilium_throttle", tmp_path / "state")
     told = {one.name: one for one in checks(None, "edge", places, tmp_path)}
     assert not told["API server"].ok
     assert told["Cilium"].found.endswith("none: pods are shaped where they send")
@@ -106,6 +106,6 @@ def doctored(folder: Path, spec: Any, networks: str) -> dict[str, Check]:
         del method, query, body
         return (200, {}, [answers[path]]) if path in answers else (404, {}, [{"message": "none"}])
 
-    places = CiliumPlaces(folder / "bpf" / "tc" / "globals" / "cilium_throttle", folder / "state")
+    places = CiliumPaths(folder / "bpf" / "tc" / "globals" / "cilium_throttle", folder / "state")
     with serving(folder, script):
         return {one.name: one for one in checks(folder / "config.yaml", "edge", places, folder)}

@@ -142,7 +142,7 @@ def test_devices_that_do_not_exist_are_named(foreign: Foreign, node: Path) -> No
         node.write_text(yaml.safe_dump(document))
         for command in COMMANDS.values():
             line = told(command, node, code=2)
-            assert f"slices.slice1.devices.{role} = nope: no such interface; accepted: {where}" in line
+            assert f"slices.slice1.devices.{role} = nope: no such interface; expected {where}" in line
 
 
 def test_a_group_without_the_cpu_controller_leaves_the_rest(tmp_path: Path) -> None:

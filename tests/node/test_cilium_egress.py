@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.node.authority.pacing import cilium_of, seen
 from slicepilot.node.config.spec import EgressBy, NodeSpec
@@ -54,7 +54,7 @@ def test_ciliums_entry_is_the_knob_where_it_is_wanted(
 ) -> None:
     pod, beyond = spaces
     chosen = cilium_of(wanted, points(NetPoint(beyond, "far")), pod), cilium_of(wanted, points(NetPoint(OWN, "l")), pod)
-    assert chosen == (CiliumPlaces() if where_seen else None, CiliumPlaces() if elsewhere else None)
+    assert chosen == (CiliumPaths() if where_seen else None, CiliumPaths() if elsewhere else None)
 
 
 NODE = """

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.actuators.cilium.layout import entry_of
 
 from ..controller.actuators.cilium.machine import (
@@ -91,7 +91,7 @@ class InPlace(Agent):
     """Everything where Cilium has it."""
 
     def __init__(self) -> None:
-        self.places = CiliumPlaces()
+        self.places = CiliumPaths()
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.mount(b"run", b"/run", b"tmpfs", 0, b"mode=0755") == 0
         self.places.state.mkdir(parents=True)

@@ -310,10 +310,10 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     assert "slices.slice1: its N3 is also that of slice2" in told(
         upf(1, process={"name": "upf"}, netns=foreign.netns[0])
     )
-    assert "slices.slice1.devices.n3 = n9: no such interface; accepted: lo, n3, n4, n6, tun" in told(devices(n3="n9"))
+    assert "slices.slice1.devices.n3 = n9: no such interface; expected lo, n3, n4, n6, tun" in told(devices(n3="n9"))
     assert "no such network namespace" in told(devices(n6_netns="vanished"))
     far = told(devices(n3_netns=f"{foreign.prefix}-ran", n3_far="n9"))
-    assert "slices.slice1.devices.n3_far = n9: no such interface; accepted: lo, n3-1, n4-1" in far
+    assert "slices.slice1.devices.n3_far = n9: no such interface; expected lo, n3-1, n4-1" in far
     assert "slices.0.weight" in told(lambda document: document["slices"][0].update(weight=-1))
     assert (
         "expected none with a node"

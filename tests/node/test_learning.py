@@ -389,7 +389,7 @@ def test_who_learns_has_to_have_an_n4_and_sessions_of_its_own(node: Foreign, tmp
         return str(caught.value)
 
     first, second = (a_slice(node, name, number, dnns=["internet"]) for number, name in enumerate("ab"))
-    assert "a and b: sessions of DNN internet are both's; accepted: " in told(first, second)
+    assert "a and b: sessions of DNN internet are both's; expected " in told(first, second)
     assert "expected ue_pools, teids, dnns, s_nssai" in told(a_slice(node, "a", 0, qfis=[3]))
     assert "dnns" in told(a_slice(node, "a", 0, dnns=["no spaces"]))
 

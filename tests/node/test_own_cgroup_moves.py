@@ -103,7 +103,7 @@ def test_groups_are_made_where_root_alone_writes(tmp_path: Path) -> None:
             group_path("a", below)
         os.chown(below.parent, 0, -1)
         below.chmod(0o777)
-        with pytest.raises(ActuatorError, match="accepted: groups that only root writes to"):
+        with pytest.raises(ActuatorError, match="expected groups that only root writes to"):
             make(below / f"{PREFIX}a")
         (tmp_path / "link").symlink_to(below)
         for outside in (tmp_path / "link", below / ".." / "below", Path("/tmp")):

@@ -216,11 +216,11 @@ def test_it_is_recorded_to_learn_from(measured: Measured, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("run", "--node", "NODE", "--seconds", "1"), "control period = 0.01 s: accepted: 2 to 30, twice the scrape"),
+        (("run", "--node", "NODE", "--seconds", "1"), "control period = 0.01 s: expected 2 to 30, twice the scrape"),
         (("run", "--node", "NODE", "--period-ms", "31000", "--seconds", "1"), "period_ms"),
         (
             ("run", "--node", "NODE", "--period-ms", "2000", "--seconds", "1"),
-            "guard: telemetry.most_age_s = 0.1: accepted: 2 or more",
+            "guard: telemetry.most_age_s = 0.1: expected 2 or more",
         ),
         (("node", "check", "NODE"), "telemetry.prometheus: node check looks at packets; expected a node without it"),
         (("probe", "--node", "NODE"), "telemetry.prometheus: probe looks at packets; expected a node without it"),

@@ -203,10 +203,10 @@ def test_what_is_wrong_of_a_service_is_said_in_a_line(tmp_path: Path, change: di
 @pytest.mark.parametrize(
     ("listens", "told"),
     [
-        ({"device": "eth7"}, "slices.shop.listens.device = eth7: no such interface; accepted: lo, eth0"),
+        ({"device": "eth7"}, "slices.shop.listens.device = eth7: no such interface; expected lo, eth0"),
         ({"device": "lo"}, "slices.shop.listens.far_netns"),
         ({"far_netns": "nowhere"}, "slices.shop.listens.far_netns = nowhere: no such network namespace"),
-        ({"far_netns": "its own"}, "the other end of eth0 is not there; accepted: the network namespace"),
+        ({"far_netns": "its own"}, "the other end of eth0 is not there; expected the network namespace"),
     ],
 )
 def test_what_is_not_there_is_named(site: Site, tmp_path: Path, listens: dict[str, Any], told: str) -> None:

@@ -180,7 +180,7 @@ def test_who_shares_has_to_say_what_is_whose(node: Foreign, tmp_path: Path) -> N
         return str(caught.value)
 
     first = a_slice(node, "a", 1, teids=[1])
-    assert "slices.b: its N3 is also that of a; accepted: traffic.ue_pools or" in told(first, a_slice(node, "b", 1))
+    assert "slices.b: its N3 is also that of a; expected traffic.ue_pools or" in told(first, a_slice(node, "b", 1))
     assert "TEID 0x1 belongs to both" in told(first, a_slice(node, "b", 1, teids=[1]))
     both = [a_slice(node, name, 1, ue_pools=["10.61.1.0/24"], qfis=[9]) for name in "ab"]
     assert "pool 10.61.1.0/24 belongs to both" in told(*both)

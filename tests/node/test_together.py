@@ -158,5 +158,5 @@ def test_one_of_them_restarts_and_the_other_goes_on(foreign: Foreign, path: Path
 
 def test_tunnels_do_not_tell_them_apart_where_both_number_them_alike(foreign: Foreign, path: Path) -> None:
     path.write_text(yaml.safe_dump(document_of(foreign, teids=[1])))
-    with pytest.raises(ConfigError, match="TEID 0x1 belongs to both; accepted: pools, TEIDs or QFIs that are one"):
+    with pytest.raises(ConfigError, match="TEID 0x1 belongs to both; expected pools, TEIDs or QFIs that are one"):
         opened(path)

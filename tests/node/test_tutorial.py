@@ -92,7 +92,7 @@ def test_with_systemd(machine: Machine) -> None:
     looked, filled_in, _, changed = told[2:6]
     check_words(looked, ["upf-1", "upf-2"], "systemd (CPUQuota= and CPUWeight=")
     check_words(filled_in, ["control", "video"], "systemd (CPUQuota= and CPUWeight=")
-    assert "quota 50000 us in 100000 us in place of" in changed
+    assert "quota 50000 us in 100000 us instead of" in changed
     assert "perhaps by systemd" in changed
     report = json.loads((machine.folder / "report.json").read_text())
     assert report["mode"] == "live"

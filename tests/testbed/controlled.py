@@ -34,7 +34,7 @@ Records = np.ndarray[Any, np.dtype[Any]]
 
 @contextlib.contextmanager
 def fresh_testbed(spec: TestbedSpec) -> Iterator[Testbed]:
-    """One that goes down at the end, in place of what a test that was killed may have left under its name."""
+    """One that goes down at the end, instead of what a test that was killed may have left under its name."""
     take_down(spec.name)
     testbed = Testbed.up(spec)
     try:

@@ -115,7 +115,7 @@ def to_episodes(
         ConfigError: settings that do not fit, or nothing in the range that a step can be scored by.
         PrometheusError: the server does not answer.
     """
-    queries = spec.asked()
+    queries = spec.loaded_queries()
     rows = rows_of(queries, spec, slices.names, float(requested.period_s))
     client = Client(spec, secrets_of(spec))
     times_s = requested.times_s

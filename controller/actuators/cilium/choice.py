@@ -11,14 +11,14 @@ from slicepilot.controller.system.net.links import peer_of
 
 from .endpoints import STATE, endpoint_of
 from .layout import DEFAULT_HORIZON_NS, LayoutName
-from .rate import FoundThrottle, words
+from .rate import OriginalThrottle, words
 from .throttle import PIN, ThrottleMap
 
 ANNOTATION = "kubernetes.io/egress-bandwidth"
 
 
 @dataclass(frozen=True)
-class CiliumPlaces:
+class CiliumPaths:
     """Where Cilium keeps what is needed here.
 
     Attributes:
@@ -31,7 +31,7 @@ class CiliumPlaces:
 
 @dataclass(frozen=True)
 class Choice:
-    """What was found.
+    """How a slice is paced.
 
     Attributes:
         throttle: the entry of the slice's pod; None where Cilium does not pace it.
@@ -39,32 +39,32 @@ class Choice:
         layout: of the map.
     """
 
-    throttle: FoundThrottle | None = None
+    throttle: OriginalThrottle | None = None
     why: str = ""
     layout: LayoutName | None = None
 
 
-def choose(device: str, netns: Path | None, places: CiliumPlaces) -> Choice:
+def choose(device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
     """By what is pinned, the kernel's links and the agent's state; writes nothing.
 
     What cannot be looked at is not chosen, and `Choice.why` says so.
     """
     try:
-        throttle = ThrottleMap(places.pin)
+        throttle = ThrottleMap(paths.pin)
     except ActuatorError as error:
         return Choice(why="" if error.vanished else str(error))
     with contextlib.closing(throttle):
         try:
-            return _choose(throttle, device, netns, places)
+            return _choose(throttle, device, netns, paths)
         except (ActuatorError, OSError) as error:
             return Choice(why=f"Cilium's map is not used: {error}", layout=throttle.layout)
 
 
-def _choose(throttle: ThrottleMap, device: str, netns: Path | None, places: CiliumPlaces) -> Choice:
+def _choose(throttle: ThrottleMap, device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
     pair = None if netns is None else peer_of(device, netns)
     if netns is None or pair is None:
         return Choice(why=f"{device} is no pod's end of a pair, so Cilium does not pace it", layout=throttle.layout)
-    endpoint = endpoint_of(pair, places.state)
+    endpoint = endpoint_of(pair, paths.state)
     if endpoint is None:
         why = f"{device} ends at {pair.name}, which is no endpoint's of Cilium: it does not pace it"
         return Choice(why=why, layout=throttle.layout)
@@ -72,8 +72,8 @@ def _choose(throttle: ThrottleMap, device: str, netns: Path | None, places: Cili
     if entry is None:
         why = f"Cilium's {endpoint} has no rate: the pod has to have the annotation {ANNOTATION} first"
         return Choice(why=why, layout=throttle.layout)
-    result = FoundThrottle(
-        str(places.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, pair.name, pair.ifindex
+    result = OriginalThrottle(
+        str(paths.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, pair.name, pair.ifindex
     )
     horizon = "" if entry.horizon_ns == DEFAULT_HORIZON_NS else f", drop horizon {entry.horizon_ns / 1e6:g} ms"
     return Choice(result, f"Cilium paces its {endpoint} with {words(entry.bytes_per_s)}{horizon}", throttle.layout)

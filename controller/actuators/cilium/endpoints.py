@@ -71,7 +71,7 @@ def endpoint_of(pair: Pair, state: Path = STATE) -> Endpoint | None:
     ]
     if len(result) > 1:
         numbers = " and ".join(str(item.id) for item in result)
-        raise ActuatorError(f"{state}: endpoints {numbers} have the same link {pair.name}; accepted: one")
+        raise ActuatorError(f"{state}: endpoints {numbers} have the same link {pair.name}; expected one")
     return result[0] if result else None
 
 
@@ -80,7 +80,7 @@ def endpoints(state: Path = STATE) -> list[Endpoint]:
     try:
         with opened_folder(state, str(state)) as folder:
             if not _roots(folder):
-                raise ActuatorError(f"{path_of(folder)}: can be changed by others; accepted: root's alone")
+                raise ActuatorError(f"{path_of(folder)}: can be changed by others; expected root's alone")
             there = (entry.name for entry in Path(f"/proc/self/fd/{folder}").iterdir())
             names = sorted((name for name in there if _number(name)), key=int)
             return list(filter(None, (_read(folder, name) for name in names[:MOST_ENDPOINTS])))

@@ -71,7 +71,7 @@ class Entry:
 def key_of(endpoint: int) -> bytes:
     """Of an endpoint's egress; raises LayoutError for a number that Cilium gives to none."""
     if not 0 < endpoint <= MOST_ENDPOINT:
-        raise LayoutError(f"endpoint = {endpoint}; accepted: 1 to {MOST_ENDPOINT}")
+        raise LayoutError(f"endpoint = {endpoint}; expected 1 to {MOST_ENDPOINT}")
     return _KEY.pack(endpoint, EGRESS)
 
 
@@ -105,7 +105,7 @@ def check_map(info: MapInfo) -> None:
         ("flags", info.flags, NO_PREALLOC),
     ):
         if current != accepted:
-            raise LayoutError(f"{what} = {current}; accepted: {accepted}")
+            raise LayoutError(f"{what} = {current}; expected {accepted}")
 
 
 def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
@@ -116,7 +116,7 @@ def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
         key = {member.name: member for member in types.members(info.key_type)}
         value = {member.name: member for member in types.members(info.value_type)}
     except BtfError as error:
-        raise LayoutError(f"types = {error}; accepted: edt_id and edt_info") from None
+        raise LayoutError(f"types = {error}; expected edt_id and edt_info") from None
     for name, at, size in (("bps", _RATE_AT, 8), ("t_last", _LAST_AT, 8), ("t_horizon_drop", _HORIZON_AT, 8)):
         _check_member("value", value, name, at, size)
     if "prio" in value:
@@ -129,15 +129,15 @@ def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
     return "priority" if "prio" in value else "plain"
 
 
-def _check_member(where: str, found: dict[str, Member], name: str, at: int, size: int) -> None:
-    member = found.get(name)
+def _check_member(where: str, members: dict[str, Member], name: str, at: int, size: int) -> None:
+    member = members.get(name)
     if member is None:
-        raise LayoutError(f"{where}.{name}: not in {', '.join(found) or 'it'}; accepted: Cilium's edt_id and edt_info")
+        raise LayoutError(f"{where}.{name}: not in {', '.join(members) or 'it'}; expected Cilium's edt_id and edt_info")
     if (member.at, member.bytes, member.integer) != (at, size, True):
         what = f"{member.bytes} bytes at {member.at}" + ("" if member.integer else ", no number")
-        raise LayoutError(f"{where}.{name} = {what}; accepted: a number of {size} bytes at {at}")
+        raise LayoutError(f"{where}.{name} = {what}; expected a number of {size} bytes at {at}")
 
 
 def _check_size(value: bytes) -> None:
     if len(value) != VALUE_BYTES:
-        raise LayoutError(f"value = {len(value)} bytes; accepted: {VALUE_BYTES}")
+        raise LayoutError(f"value = {len(value)} bytes; expected {VALUE_BYTES}")

@@ -3,7 +3,7 @@
 Cilium's program on the host's devices gives each packet a time of departure (EDT), which sch_fq keeps; what would have
 to wait for its drop horizon (2 s) or longer is dropped (bpf/lib/edt.h, ``edt_sched_departure``). No entry is ever made:
 the annotation ``kubernetes.io/egress-bandwidth`` comes first, so that the entry is the agent's, which takes away what
-it does not know. And no rate is set above the one that was found, since that is what the pod was given.
+it does not know. And no rate is set above the original one, since that is what the pod was given.
 
 The program writes the last departure into the same value. bpf(2) puts whole values, so what the program writes between
 our look and our write is lost, and a pod may send early what left meanwhile: `python -m
@@ -29,8 +29,8 @@ DEAD_BAND_RATIO = 0.005
 
 
 @dataclass(frozen=True)
-class FoundThrottle:
-    """An endpoint's entry as it was found, for whoever puts it back.
+class OriginalThrottle:
+    """An endpoint's entry as it was originally, for whoever puts it back.
 
     Attributes:
         pin: path of the map; map_id: which map that was.
@@ -60,10 +60,10 @@ class FoundThrottle:
 
 
 class ThrottleRate:
-    """One pod's rate. Nothing is written before the first `set` that asks for another one.
+    """One pod's rate. Nothing is written before the first `set` of another rate.
 
     Args:
-        found: the entry.
+        original: the entry.
         horizon_ms: drop horizon to set with the first rate; None leaves what is there.
         dead_band_ratio: relative change below which the rate stays.
 
@@ -72,15 +72,15 @@ class ThrottleRate:
     """
 
     def __init__(
-        self, found: FoundThrottle, horizon_ms: float | None = None, dead_band_ratio: float = DEAD_BAND_RATIO
+        self, original: OriginalThrottle, horizon_ms: float | None = None, dead_band_ratio: float = DEAD_BAND_RATIO
     ) -> None:
-        self.found_entry, self._dead_band = found, dead_band_ratio
-        self._map = ThrottleMap(Path(found.pin))
-        if self._map.info.id != found.map_id:
+        self.original, self._dead_band = original, dead_band_ratio
+        self._map = ThrottleMap(Path(original.pin))
+        if self._map.info.id != original.map_id:
             self._map.close()
             raise self._gone("another map is pinned there now")
         self._horizon_ns = None if horizon_ms is None else round(1e6 * horizon_ms)
-        self._bytes_per_s, self._moved = found.bytes_per_s, False
+        self._bytes_per_s, self._moved = original.bytes_per_s, False
 
     @property
     def mbps(self) -> float:
@@ -91,21 +91,21 @@ class ThrottleRate:
     def least_mbps(self) -> float:
         """The lowest rate that lets anything through: below it the largest segment would have to wait for the whole
         drop horizon, and be dropped each time."""
-        horizon_ns = self._horizon_ns or self.found_entry.horizon_ns
+        horizon_ns = self._horizon_ns or self.original.horizon_ns
         return LARGEST_SEGMENT_BYTES * 1e9 / max(horizon_ns, 1) / BYTES_PER_S_PER_MBPS
 
     def set(self, egress_mbps: float) -> float:
-        """Set the rate, at most the one that was found; returns the one that holds.
+        """Set the rate, at most the original one; returns the one that holds.
 
         Raises:
             ActuatorError: the entry is gone; or somebody else has changed it, which is theirs until it is judged.
         """
         wanted, held = self._within(egress_mbps), self._bytes_per_s
-        if wanted == held or (wanted != self.found_entry.bytes_per_s and self._close(wanted, held)):
+        if wanted == held or (wanted != self.original.bytes_per_s and self._close(wanted, held)):
             return mbps(held)
         value, entry = self._read()
         if not self._ours(entry):
-            raise ActuatorError(f"{self}: {self._told(entry)}")
+            raise ActuatorError(f"{self}: {self._difference(entry)}")
         self._write(value, wanted)
         return mbps(wanted)
 
@@ -118,12 +118,12 @@ class ThrottleRate:
         return self._read()[1].waits_ns(now_ns) / 1e6
 
     def deviation(self) -> str | None:
-        """What the map has in place of what was set last; None where that holds. Raises ActuatorError where the entry,
+        """What the map has instead of what was set last; None where that holds. Raises ActuatorError where the entry,
         or the map, is gone."""
-        if pinned_id(self._map.path) != self.found_entry.map_id:
+        if pinned_id(self._map.path) != self.original.map_id:
             raise self._gone("Cilium has taken the map away, or made it anew")
         entry = self._read()[1]
-        return None if self._ours(entry) else self._told(entry)
+        return None if self._ours(entry) else self._difference(entry)
 
     def adopt(self) -> float:
         """Take what somebody else has set for what holds."""
@@ -136,20 +136,20 @@ class ThrottleRate:
         return mbps(self._bytes_per_s)
 
     def restore(self) -> None:
-        """What was found; raises ActuatorError (`vanished`) where the pod, its entry or the map is gone."""
-        put_back(self._map, self.found_entry)
-        self._bytes_per_s, self._moved = self.found_entry.bytes_per_s, False
+        """Restore the original; raises ActuatorError (`vanished`) where the pod, its entry or the map is gone."""
+        put_back(self._map, self.original)
+        self._bytes_per_s, self._moved = self.original.bytes_per_s, False
 
     def close(self) -> None:
         """Release the map."""
         self._map.close()
 
     def __str__(self) -> str:
-        return f"{self._map.path}: endpoint {self.found_entry.endpoint}"
+        return f"{self._map.path}: endpoint {self.original.endpoint}"
 
     def _within(self, egress_mbps: float) -> int:
         """Bytes per second: none is what was found, and more than that is not given."""
-        most = self.found_entry.bytes_per_s
+        most = self.original.bytes_per_s
         if egress_mbps <= 0 or egress_mbps == math.inf:
             return most
         wanted = round(max(egress_mbps, self.least_mbps) * BYTES_PER_S_PER_MBPS)
@@ -162,20 +162,20 @@ class ThrottleRate:
         horizon = self._horizon_ns if self._moved and self._horizon_ns is not None else entry.horizon_ns
         return (entry.bytes_per_s, entry.horizon_ns) == (self._bytes_per_s, horizon)
 
-    def _told(self, entry: Entry) -> str:
+    def _difference(self, entry: Entry) -> str:
         current, ours = words(entry.bytes_per_s), words(self._bytes_per_s)
         if entry.bytes_per_s != self._bytes_per_s:
-            return f"{current} in place of {ours}"
-        return f"a drop horizon of {entry.horizon_ns / 1e6:g} ms in place of {(self._horizon_ns or 0) / 1e6:g} ms"
+            return f"{current} instead of {ours}"
+        return f"a drop horizon of {entry.horizon_ns / 1e6:g} ms instead of {(self._horizon_ns or 0) / 1e6:g} ms"
 
     def _read(self) -> tuple[bytes, Entry]:
-        value = self._map.value(self.found_entry.endpoint)
+        value = self._map.value(self.original.endpoint)
         if value is None:
             raise self._gone("its entry is gone")
         return value, entry_of(value)
 
     def _write(self, value: bytes, bytes_per_s: int) -> None:
-        if not self._map.replace(self.found_entry.endpoint, changed(value, bytes_per_s, self._horizon_ns)):
+        if not self._map.replace(self.original.endpoint, changed(value, bytes_per_s, self._horizon_ns)):
             raise self._gone("its entry is gone")
         self._bytes_per_s, self._moved = bytes_per_s, True
 
@@ -183,30 +183,32 @@ class ThrottleRate:
         return ActuatorError(f"{self}: {why}", errno.ENOENT)
 
 
-def put_back(throttle: ThrottleMap, found: FoundThrottle, dry_run: bool = False) -> str:
-    """Write what was found where something else is; what was done, or nothing to say.
+def put_back(throttle: ThrottleMap, original: OriginalThrottle, dry_run: bool = False) -> str:
+    """Write the original where something else is; what was done, or nothing to say.
 
     Args:
-        throttle: the map in which it was found; one with another number holds nothing of ours.
+        throttle: the map that it was read from; one with another number holds nothing of ours.
         dry_run: look, and write nothing.
 
     Raises:
         ActuatorError: the map, the entry or the pod is gone (`vanished`), or it cannot be written.
     """
-    where = f"{found.pin}: endpoint {found.endpoint}"
-    if throttle.info.id != found.map_id:
+    where = f"{original.pin}: endpoint {original.endpoint}"
+    if throttle.info.id != original.map_id:
         raise ActuatorError(f"{where}: Cilium has made the map anew", errno.ENOENT)
-    if not found.pod_lives:
+    if not original.pod_lives:
         raise ActuatorError(f"{where}: its pod is gone", errno.ENOENT)
-    value = throttle.value(found.endpoint)
+    value = throttle.value(original.endpoint)
     if value is None:
         raise ActuatorError(f"{where}: its entry is gone", errno.ENOENT)
     entry = entry_of(value)
-    if (entry.bytes_per_s, entry.horizon_ns) == (found.bytes_per_s, found.horizon_ns):
+    if (entry.bytes_per_s, entry.horizon_ns) == (original.bytes_per_s, original.horizon_ns):
         return ""
-    if not dry_run and not throttle.replace(found.endpoint, changed(value, found.bytes_per_s, found.horizon_ns)):
+    if not dry_run and not throttle.replace(
+        original.endpoint, changed(value, original.bytes_per_s, original.horizon_ns)
+    ):
         raise ActuatorError(f"{where}: its entry is gone", errno.ENOENT)
-    return f"Cilium's endpoint {found.endpoint}: {words(entry.bytes_per_s)} -> {words(found.bytes_per_s)}"
+    return f"Cilium's endpoint {original.endpoint}: {words(entry.bytes_per_s)} -> {words(original.bytes_per_s)}"
 
 
 def mbps(bytes_per_s: int) -> float:

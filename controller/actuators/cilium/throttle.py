@@ -61,7 +61,7 @@ class ThrottleMap:
         return None if value is None else entry_of(value, self.layout)
 
     def replace(self, endpoint: int, value: bytes) -> bool:
-        """Put a value in the place of an endpoint's; whether it had an entry. Makes none; raises ActuatorError."""
+        """Put a value instead of an endpoint's; whether it had an entry. Makes none; raises ActuatorError."""
         try:
             return self._map.replace(key_of(endpoint), value)
         except OSError as error:
@@ -108,12 +108,12 @@ def pinned_id(path: Path) -> int | None:
         result.close()
 
 
-def _checked(found: PinnedMap) -> tuple[MapInfo, LayoutName]:
-    info = found.info()
+def _checked(pinned: PinnedMap) -> tuple[MapInfo, LayoutName]:
+    info = pinned.info()
     check_map(info)
     if not info.btf_id:
         return info, "not told"
     try:
         return info, layout_of(Btf(type_data(info.btf_id)), info)
     except BtfError as error:
-        raise LayoutError(f"types = {error}; accepted: edt_id and edt_info") from None
+        raise LayoutError(f"types = {error}; expected edt_id and edt_info") from None

@@ -33,7 +33,7 @@ class Member:
 
     Attributes:
         name: of the member.
-        at: its place in bytes from the beginning of the whole.
+        at: its offset in bytes of the whole.
         bytes: its size.
         integer: whether it is a number.
     """
@@ -60,10 +60,10 @@ class Btf:
         except struct.error as error:
             raise BtfError(f"BTF of {len(data)} bytes: {error}") from None
         if (magic, version) != (MAGIC, 1):
-            raise BtfError(f"BTF: magic {magic:#x}, version {version}; accepted: {MAGIC:#x}, 1")
+            raise BtfError(f"BTF: magic {magic:#x}, version {version}; expected {MAGIC:#x}, 1")
         self._types = data[length + types_at : length + types_at + types_bytes]
         self._strings = data[length + strings_at : length + strings_at + strings_bytes]
-        self._places = self._found()
+        self._offsets = self._type_offsets()
         self._steps = 0
 
     def members(self, number: int) -> tuple[Member, ...]:
@@ -118,20 +118,20 @@ class Btf:
         raise BtfError(f"BTF: type {number} leads nowhere")
 
     def _info(self, number: int) -> int:
-        return int(_TYPE.unpack_from(self._types, self._place(number))[1])
+        return int(_TYPE.unpack_from(self._types, self._offset(number))[1])
 
     def _type(self, number: int) -> tuple[int, int, int, int]:
         """Kind, number of parts, size or type, and where the parts begin."""
-        position = self._place(number)
+        position = self._offset(number)
         _, info, size = _TYPE.unpack_from(self._types, position)
         return info >> 24 & 0x1F, info & 0xFFFF, size, position + _TYPE.size
 
-    def _place(self, number: int) -> int:
-        if not 1 <= number <= len(self._places):
-            raise BtfError(f"BTF: no type {number}; accepted: 1 to {len(self._places)}")
-        return self._places[number - 1]
+    def _offset(self, number: int) -> int:
+        if not 1 <= number <= len(self._offsets):
+            raise BtfError(f"BTF: no type {number}; expected 1 to {len(self._offsets)}")
+        return self._offsets[number - 1]
 
-    def _found(self) -> list[int]:
+    def _type_offsets(self) -> list[int]:
         """Where each type begins."""
         positions, at = [], 0
         while at < len(self._types):
@@ -141,7 +141,7 @@ class Btf:
             info = _TYPE.unpack_from(self._types, at)[1]
             kind, count = info >> 24 & 0x1F, info & 0xFFFF
             if not INT <= kind <= ENUM64:
-                raise BtfError(f"BTF: a type of kind {kind}; accepted: {INT} to {ENUM64}")
+                raise BtfError(f"BTF: a type of kind {kind}; expected {INT} to {ENUM64}")
             at += _TYPE.size + _MORE_BYTES.get(kind, 0) + count * _EACH_BYTES.get(kind, 0)
         if at != len(self._types):
             raise BtfError("BTF: its types end amid one")

@@ -270,8 +270,8 @@ class TcxLink:
         if self._fd < 0:
             raise OSError(-self._fd, os.strerror(-self._fd))
         _links.add(self._fd)
-        for tell in (*new_links,):  # others come and go meanwhile
-            tell(self._fd)
+        for listener in (*link_listeners,):  # others come and go meanwhile
+            listener(self._fd)
 
     def attached(self) -> bool:
         """Is the device still there?"""
@@ -288,8 +288,8 @@ class TcxLink:
 
 
 _links: set[int] = set()
-new_links: list[Callable[[int], None]] = []
-"""Who is told the descriptor of each new link, by the thread that makes it."""
+link_listeners: list[Callable[[int], None]] = []
+"""Called with the descriptor of each new link, by the thread that makes it."""
 
 
 @contextlib.contextmanager

@@ -171,7 +171,7 @@ def _roots_own(path: Path) -> int:
     another thing into the place of what is root's there.
     """
     if not path.is_absolute():
-        raise NotRootsError(f"{path}: accepted: an absolute path")
+        raise NotRootsError(f"{path}: expected an absolute path")
     opened = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     steps = path.parts[1:]
     for index, name in enumerate(steps):
@@ -183,13 +183,13 @@ def _roots_own(path: Path) -> int:
         report = Path("/", *steps[: index + 1])
         why = ""
         if stat.S_ISLNK(status.st_mode):
-            why = "is a link; accepted: the path itself"
+            why = "is a link; expected the path itself"
         elif status.st_uid != 0:
-            why = f"is user {status.st_uid}'s; accepted: root's"
+            why = f"is user {status.st_uid}'s; expected root's"
         elif status.st_mode & WRITABLE_BY_OTHERS and not (
             stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
         ):
-            why = "can be changed by others; accepted: what root alone can write to"
+            why = "can be changed by others; expected what root alone can write to"
         if why:
             os.close(opened)
             raise NotRootsError(f"{report} {why}")

@@ -67,7 +67,7 @@ class RootQdisc:
         there = self.handle()
         if there not in {0, QDISC}:
             raise ActuatorError(
-                f"{self.route}: {self.device}: a qdisc with handle {there >> 16:x}: is configured; accepted: the "
+                f"{self.route}: {self.device}: a qdisc with handle {there >> 16:x}: is configured; expected the "
                 f"device's default, since another one could not be restored (tc qdisc del dev {self.device} root)"
             )
         return there == QDISC

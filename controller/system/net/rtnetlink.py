@@ -89,7 +89,7 @@ class RouteSocket:
         indices = self._indices()
         if device not in indices:
             raise ActuatorError(
-                f"device {device!r} in {self}: not there; accepted: {', '.join(sorted(indices)) or 'none'}"
+                f"device {device!r} in {self}: not there; expected {', '.join(sorted(indices)) or 'none'}"
             )
         return indices[device]
 

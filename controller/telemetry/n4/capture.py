@@ -34,7 +34,7 @@ class Capture:
         ring_octets: of the buffer, a power of two from a page.
 
     Attributes:
-        counters: `layout.N4_COUNTERS` by place (P,).
+        counters: `layout.N4_COUNTERS` by point (P,).
 
     Raises:
         ProbeError: something that is needed is missing; nothing stays attached.
@@ -60,9 +60,9 @@ class Capture:
             self._object.close()
             raise
 
-    def watch(self, upf: int, place: int, addresses: Collection[Address]) -> None:
+    def watch(self, upf: int, point: int, addresses: Collection[Address]) -> None:
         """From now on a UPF is what has these addresses, at one of the points; raises OSError."""
-        wanted = {struct.pack("=2H16s", place, address.version, address.packed) for address in addresses}
+        wanted = {struct.pack("=2H16s", point, address.version, address.packed) for address in addresses}
         for key in [key for key, whose in self._watched.items() if whose == upf and key not in wanted]:
             self._addresses.delete(key)
             del self._watched[key]

@@ -27,12 +27,12 @@ class LearningUpf:
 
     Attributes:
         number: of the UPF, as whoever asks counts them.
-        place: where its N4 is watched, by number.
+        point: where its N4 is watched, by number.
         slices: that are its own, by index.
     """
 
     number: int
-    place: int
+    point: int
     slices: Owners
 
 
@@ -103,7 +103,7 @@ class Learning:
         had is gone."""
         for number, item in enumerate(self.upfs):
             if item.number == upf and self._capture is not None:
-                self._capture.watch(number, item.place, addresses)
+                self._capture.watch(number, item.point, addresses)
                 self.sessions.restarted(number, since_ns)
 
     def poll(self, budget_s: float = BUDGET_S) -> None:
@@ -159,7 +159,7 @@ class Learning:
         item = self._points[index]
         if item.n4 is None:
             raise ConfigError(
-                f"slices.{item.name}.traffic: sessions are seen on N4, which is not known; accepted: devices.n4, the "
+                f"slices.{item.name}.traffic: sessions are seen on N4, which is not known; expected devices.n4, the "
                 "UPF's interface with PFCP"
             )
         return item.n4.facing("ingress")
@@ -175,7 +175,7 @@ class Learning:
             if (two := self._sharing.contenders(indices)) is not None:
                 raise ConfigError(
                     f"{' and '.join(self._points[index].name for index in two)}: sessions of DNN {name} are both's; "
-                    "accepted: DNNs or QFIs that are one slice's, or s_nssai with them"
+                    "expected DNNs or QFIs that are one slice's, or s_nssai with them"
                 )
 
     def _owners(self, upf: int, session: Session) -> Owners:
@@ -205,7 +205,7 @@ class Learning:
         """Why sessions of a UPF may be unknown since its association was set up."""
         assert self._capture is not None
         item, since = self.upfs[number], self.sessions.associated.get(number)
-        counters = self._capture.counters[item.place]
+        counters = self._capture.counters[item.point]
         lost = int(counters["lost"]) - (since.lost if since else 0)
         unread = int(counters["unread"]) - (since.unread if since else 0)
         report = [
@@ -217,7 +217,7 @@ class Learning:
             )
             if count
         ]
-        if item.place in self._again_ns and (since is None or since.seen_ns < self._again_ns[item.place]):
+        if item.point in self._again_ns and (since is None or since.seen_ns < self._again_ns[item.point]):
             report.append("it was away for a while")
         return f"N4 of {self._names(item.slices)}: {', '.join(report)}: sessions may be missing" if report else ""
 

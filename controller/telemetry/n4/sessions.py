@@ -1,6 +1,6 @@
 """Which PFCP sessions UPFs have: the state that follows from requests and the answers to them.
 
-A request changes nothing: what counts is that it was accepted, which is said by who was asked. So somebody who forges
+A request changes nothing: what counts is that it was accepted, which is said by who was request. So somebody who forges
 requests to a UPF can have no session learned that the UPF has not set up.
 """
 
@@ -103,13 +103,13 @@ class Session:
         looked_for = {flow for rule in self.rules.values() for flow in rule.flows}
         return looked_for | {flow for flow in self.marks.values() if flow is not None}
 
-    def change(self, asked: Message, answer: Message) -> None:
+    def change(self, request: Message, answer: Message) -> None:
         """What an establishment or modification that was accepted has made of it."""
-        for pdr in asked.removed:
+        for pdr in request.removed:
             self.rules.pop(pdr, None)
-        for qer in asked.unmarked:
+        for qer in request.unmarked:
             self.marks.pop(qer, None)
-        for pdr, rule in asked.rules.items():
+        for pdr, rule in request.rules.items():
             before = self.rules.get(pdr)
             kept = before.teid if rule.teid == CHOOSE and before is not None else rule.teid
             self.rules[pdr] = replace(rule, teid=kept)
@@ -117,7 +117,7 @@ class Session:
             if (known := self.rules.get(pdr)) is not None:
                 addresses = tuple(dict.fromkeys(known.addresses + chosen.addresses))
                 self.rules[pdr] = replace(known, teid=chosen.teid or known.teid, addresses=addresses)
-        self.marks.update(asked.marks)
+        self.marks.update(request.marks)
 
 
 class _State(Enum):
@@ -252,35 +252,35 @@ class Sessions:
             request.state = _State.ANSWERED
             self._settle(datagram, asks_upf, request.message, message)
 
-    def _settle(self, datagram: Datagram, asks_upf: bool, asked: Message, answer: Message) -> None:
+    def _settle(self, datagram: Datagram, asks_upf: bool, request: Message, answer: Message) -> None:
         accepted = answer.cause == ACCEPTED
-        match asked.kind:
+        match request.kind:
             case kind if kind in {ASSOCIATION_SETUP, ASSOCIATION_RELEASE}:
-                node = asked.node if asks_upf else answer.node
-                if accepted and node is not None and not asked.retains:
+                node = request.node if asks_upf else answer.node
+                if accepted and node is not None and not request.retains:
                     self._forget(datagram, node)
                     if kind == ASSOCIATION_SETUP:
                         self.associated[datagram.upf] = datagram
                         del self.unexplained[datagram.upf]
             case kind if kind == ESTABLISHMENT:
                 if accepted:
-                    self._establish(datagram, asked, answer)
-            case kind if kind == MODIFICATION and asked.seid is not None:
+                    self._establish(datagram, request, answer)
+            case kind if kind == MODIFICATION and request.seid is not None:
                 if accepted or answer.cause == MORE_REPORTS:
-                    self._modify((datagram.upf, asked.seid), asked, answer)
+                    self._modify((datagram.upf, request.seid), request, answer)
                 elif answer.cause == NO_SUCH_SESSION:
-                    self._drop((datagram.upf, asked.seid))
-            case kind if kind == DELETION and asked.seid is not None:
+                    self._drop((datagram.upf, request.seid))
+            case kind if kind == DELETION and request.seid is not None:
                 if answer.cause in {ACCEPTED, MORE_REPORTS, NO_SUCH_SESSION}:
-                    self._drop((datagram.upf, asked.seid))
+                    self._drop((datagram.upf, request.seid))
             case kind if kind == REPORT and answer.seid is not None:
-                if asked.deleted and accepted:
+                if request.deleted and accepted:
                     self._drop((datagram.upf, answer.seid))
 
     def _forget(self, datagram: Datagram, node: bytes) -> None:
         """All of a control-plane function: a new association is without sessions (clauses 6.2.6, 6.2.8).
 
-        What it has asked before goes, too: it may count from the beginning, and ask the same under the same number.
+        What it has request before goes, too: it may count from the beginning, and ask the same under the same number.
         """
         self._leaving.append(self._of_node.pop((datagram.upf, node), {}))
         past = [item for item in self._asked if (item[0], item[3]) == (datagram.upf, datagram.other)]
@@ -288,28 +288,28 @@ class Sessions:
             if self._asked[exchange].state is _State.ANSWERED:
                 del self._asked[exchange]
 
-    def _establish(self, datagram: Datagram, asked: Message, answer: Message) -> None:
-        if asked.node is None or answer.f_seid is None:
+    def _establish(self, datagram: Datagram, request: Message, answer: Message) -> None:
+        if request.node is None or answer.f_seid is None:
             return
         key = (datagram.upf, answer.f_seid)
         self._drop(key)
-        session = Session(asked.node, datagram.seen_ns, asked.dnn, asked.s_nssai)
-        session.change(asked, answer)
+        session = Session(request.node, datagram.seen_ns, request.dnn, request.s_nssai)
+        session.change(request, answer)
         if not self._wanted(datagram.upf, session):
             return
         if len(self._sessions) >= self._most:
             self.counts["over"] += 1
             return
         self._sessions[key] = session
-        self._of_node.setdefault((datagram.upf, asked.node), {})[key] = session
+        self._of_node.setdefault((datagram.upf, request.node), {})[key] = session
         self._changed.append(key)
 
-    def _modify(self, key: Key, asked: Message, answer: Message) -> None:
+    def _modify(self, key: Key, request: Message, answer: Message) -> None:
         session = self._sessions.get(key)
-        tells = asked.rules or asked.removed or asked.marks or asked.unmarked or answer.chosen
+        tells = request.rules or request.removed or request.marks or request.unmarked or answer.chosen
         if session is None or not tells:  # a handover, for instance, is another tunnel of the radio's
             return
-        session.change(asked, answer)
+        session.change(request, answer)
         if len(session.rules) + len(session.marks) > MOST_RULES:
             self.counts["over"] += 1
             self._drop(key)

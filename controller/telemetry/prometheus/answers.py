@@ -164,10 +164,10 @@ def _why(
         return f"the newest sample of SELECTOR is {ages_s.min():.0f} s old"
     if fresh.sum() > 1:
         which = [item.labels for item, is_fresh in zip(samples, fresh, strict=True) if is_fresh]
-        return f"{fresh.sum()} series fit SELECTOR, accepted: one; they differ in {_differences(which)}"
+        return f"{fresh.sum()} series fit SELECTOR, expected one; they differ in {_differences(which)}"
     numbers = [item.at[-1] for item in values]
     if len(numbers) > 1:
-        return f"its query gives {len(numbers)} values, accepted: one"
+        return f"its query gives {len(numbers)} values, expected one"
     if not numbers:
         return "its query gives nothing yet: two samples are needed"
     number = value if math.isfinite(value) else numbers[0]

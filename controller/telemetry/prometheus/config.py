@@ -105,7 +105,7 @@ class Queries:
 def _check(queries: Queries) -> Queries:
     for name in NEEDED:
         if name not in queries.slices:
-            raise ValueError(f"slices: no {name}; accepted: at least {', '.join(NEEDED)}")
+            raise ValueError(f"slices: no {name}; expected at least {', '.join(NEEDED)}")
     return queries
 
 
@@ -135,10 +135,10 @@ def _server(url: str) -> str:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise ValueError(f"{error}; accepted: http://HOST:PORT or https://HOST:PORT") from None
+        raise ValueError(f"{error}; expected http://HOST:PORT or https://HOST:PORT") from None
     bad = parts.scheme not in {"http", "https"} or not parts.hostname or port == 0
     if bad or parts.query or parts.fragment or parts.username is not None or parts.password is not None:
-        raise ValueError("accepted: http://HOST:PORT or https://HOST:PORT, a path may follow, and no password")
+        raise ValueError("expected http://HOST:PORT or https://HOST:PORT, a path may follow, and no password")
     return url.rstrip("/")
 
 
@@ -171,7 +171,7 @@ class PrometheusSpec:
     timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 5.0
     most_mbytes: Annotated[float, Field(gt=0, le=64)] = 4.0
 
-    def asked(self) -> Queries:
+    def loaded_queries(self) -> Queries:
         """The queries, with this server's scrape interval; raises ConfigError."""
         queries = Queries.from_yaml(self.queries)
         if self.scrape_interval_s is None:
@@ -182,15 +182,15 @@ class PrometheusSpec:
 def check_spec(spec: PrometheusSpec) -> PrometheusSpec:
     """The same where it fits together; raises ValueError."""
     if spec.token_file is not None and spec.basic_auth is not None:
-        raise ValueError("token_file, basic_auth: both are given; accepted: one of them at most")
+        raise ValueError("token_file, basic_auth: both are given; expected one of them at most")
     parts = urlsplit(spec.url)
     assert parts.hostname is not None
     if parts.scheme == "http":
         for name in ("ca_file", "client_certificate"):
             if getattr(spec, name) is not None:
-                raise ValueError(f"{name}: accepted: with https")
+                raise ValueError(f"{name}: expected with https")
         if (spec.token_file or spec.basic_auth) and not _loopback(parts.hostname):
-            raise ValueError(f"url = {spec.url}: would show the password to the network; accepted: https")
+            raise ValueError(f"url = {spec.url}: would show the password to the network; expected https")
     return spec
 
 
@@ -231,7 +231,7 @@ def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], peri
     """All rows of a node's slices.
 
     Args:
-        queries: see `PrometheusSpec.asked`.
+        queries: see `PrometheusSpec.loaded_queries`.
         names: of the slices.
         period_s: of control.
 
@@ -257,19 +257,19 @@ def check_period(queries: Queries, period_s: float) -> None:
     scrape_s, (_, longest_s) = queries.scrape_interval_s, PERIOD_RANGE_S
     if SCRAPES * scrape_s > longest_s:
         raise ConfigError(
-            f"scrape_interval_s = {scrape_s:g}: accepted: at most {longest_s / SCRAPES:g}, since a control period is "
+            f"scrape_interval_s = {scrape_s:g}: expected at most {longest_s / SCRAPES:g}, since a control period is "
             f"{longest_s:g} s at most and holds {SCRAPES} scrapes"
         )
     if period_s < SCRAPES * scrape_s * (1 - 1e-6):
         raise ConfigError(
-            f"control period = {period_s:g} s: accepted: {SCRAPES * scrape_s:g} to {longest_s:g}, twice the scrape "
+            f"control period = {period_s:g} s: expected {SCRAPES * scrape_s:g} to {longest_s:g}, twice the scrape "
             f"interval of {scrape_s:g} s or more"
         )
 
 
-def _row(kind: Any, name: str, one: RowQuery, places: list[tuple[str, dict[str, str]]]) -> Row:
+def _row(kind: Any, name: str, one: RowQuery, labelled: list[tuple[str, dict[str, str]]]) -> Row:
     parts, samples = [], []
-    for number, (position, labels) in enumerate(places):
+    for number, (position, labels) in enumerate(labelled):
         query, selector = _filled(one.query, labels, position), _filled(one.samples, labels, position)
         samples.append(" ".join(selector.split()))
         parts += [_tagged(query, f"{number}:v"), _tagged(f"timestamp({selector})", f"{number}:t")]
@@ -280,13 +280,13 @@ def _tagged(query: str, tag: str) -> str:
     return f'label_replace(({query}), "{TAG}", "{tag}", "", "")'
 
 
-def _filled(template: str, labels: Mapping[str, str], place: str) -> str:
+def _filled(template: str, labels: Mapping[str, str], where: str) -> str:
     try:
         return string.Template(template).substitute(labels)
     except KeyError as error:
-        raise ConfigError(f"{place}: no {error.args[0]}; accepted: {error.args[0]}: VALUE") from None
+        raise ConfigError(f"{where}: no {error.args[0]}; expected {error.args[0]}: VALUE") from None
     except ValueError:
-        raise ConfigError(f"query = {template!r}: accepted: $NAME for a label, $$ for a dollar") from None
+        raise ConfigError(f"query = {template!r}: expected $NAME for a label, $$ for a dollar") from None
 
 
 def credential_files(spec: PrometheusSpec) -> dict[str, Path]:

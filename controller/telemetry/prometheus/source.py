@@ -84,7 +84,7 @@ class PrometheusSource:
     def __init__(
         self, spec: PrometheusSpec, names: Sequence[str], period_s: float, uplink_mbps: float = float("inf")
     ) -> None:
-        self.queries: Queries = spec.asked()
+        self.queries: Queries = spec.loaded_queries()
         self._spec, self._names, self._uplink_mbps = spec, tuple(names), uplink_mbps
         self._rows = [row for row in rows_of(self.queries, spec, self._names, period_s) if row.kind != "knob"]
         self._telemetry = Telemetry.empty(len(names))

@@ -19,7 +19,7 @@ def _open(path: Path, columns: str, option: str) -> TextIO:
     try:
         file = path.open("w")
     except OSError as error:
-        raise ConfigError(f"{option} = {path}: {error.strerror}; accepted: a file that can be written") from error
+        raise ConfigError(f"{option} = {path}: {error.strerror}; expected a file that can be written") from error
     file.write(columns + "\n")
     return file
 

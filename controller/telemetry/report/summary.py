@@ -19,7 +19,7 @@ POINTS = {"tun": layout.AT_TUN, "n6": layout.AT_N6}
 def summary(source: KernelSource, pfcp: PfcpProbe | None, seconds: float) -> dict[str, Any]:
     """Totals, delays and latencies by slice, and by flow and PFCP message type below them.
 
-    ``match_ratio`` is the share of timed packets that were found again among those that came by, None before the first.
+    ``match_ratio`` is the share of timed packets recognised again among those that left; None before the first.
     Of a service ``n3`` has its requests and ``n6`` its answers, of which those are matched that came first.
     """
     cpu_ns = source.cpu_ns()

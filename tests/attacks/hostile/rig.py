@@ -130,7 +130,7 @@ class Rig:
             flow_id: the sink tells flows by it.
             mbps: of inner IP packets.
             real: else the same packets are made and sent, and no UPF is there to receive them.
-            more: fields in place of those of a steady flow of the slice's own UE.
+            more: fields instead of those of a steady flow of the slice's own UE.
         """
         return {
             "id": flow_id,

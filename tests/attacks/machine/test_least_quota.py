@@ -57,7 +57,7 @@ def test_the_least_quota_that_somebody_sets_is_respected_and_taken_back(
             [change] = running.notes()["foreign"]
             assert (change["slice"], change["knob"], change["policy"]) == ("slice2", "cpu_limit_mcpu", "respect")
             assert change["found"] == pytest.approx(1e3 * quota_us / period_us)
-            assert f"quota {quota_us} us in {period_us} us in place of " in change["text"]
+            assert f"quota {quota_us} us in {period_us} us instead of " in change["text"]
             slicepilot("control", "resume", *where)
             until(lambda: not running.notes()["foreign"], "not taken back", 5.0)
         ticking(running)

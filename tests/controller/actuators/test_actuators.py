@@ -131,7 +131,7 @@ def test_what_the_kernel_refuses_names_file_value_and_reason(groups: list[Path],
     with pytest.raises(ActuatorError, match=rf"{name}: write '500': Invalid argument \(EINVAL\)") as caught:
         KernelFile(groups[0] / name).write(b"500")
     assert caught.value.errno == errno.EINVAL
-    with pytest.raises(ActuatorError, match="CFS period = 500 us; accepted: 1000 to 1000000"):
+    with pytest.raises(ActuatorError, match="CFS period = 500 us; expected 1000 to 1000000"):
         CpuQuota(CpuGroup.at(groups[0]), QuotaConfig(period_us=500))
 
 
@@ -256,7 +256,7 @@ def test_node_applies_reads_back_and_restores(groups: list[Path]) -> None:
 def test_a_limit_that_was_found_is_not_exceeded_where_that_is_not_wanted(groups: list[Path]) -> None:
     CpuQuota(CpuGroup.at(groups[0])).set(600)
     before = limit_mcpu(CpuGroup.at(groups[0]))
-    with NodeActuator([SliceTargets("a", groups[0], within_found=True)]) as node:
+    with NodeActuator([SliceTargets("a", groups[0], within_original=True)]) as node:
         for request, held in ((400, 400), (900, 600), (np.inf, 600), (0, 600), (500, 500)):
             receipt = node.apply(knobs([request], [0]))
             assert receipt.error is None
@@ -265,7 +265,7 @@ def test_a_limit_that_was_found_is_not_exceeded_where_that_is_not_wanted(groups:
     assert limit_mcpu(CpuGroup.at(groups[0])) == before == 600
     with NodeActuator([SliceTargets("a", groups[0])]) as node:
         assert node.apply(knobs([900], [0])).applied.cpu_limit_mcpu.item() == 900
-    with NodeActuator([SliceTargets("b", groups[1], within_found=True)]) as node:
+    with NodeActuator([SliceTargets("b", groups[1], within_original=True)]) as node:
         assert node.apply(knobs([900], [0])).applied.cpu_limit_mcpu.item() == 900, "there was none"
     with NodeActuator([SliceTargets("c", groups[2], ceiling_mcpu=800.0)]) as node:
         for request, held in ((np.inf, 800), (900, 800), (300, 300)):
@@ -306,7 +306,7 @@ def test_a_target_that_is_missing_leaves_nothing_changed(groups: list[Path]) -> 
 def test_wrong_shapes_are_refused(groups: list[Path]) -> None:
     with (
         NodeActuator([SliceTargets("a", groups[0])]) as node,
-        pytest.raises(ValueError, match=r"knobs: shape \(3, 2, 1\); accepted: \(3, 1, 1\)"),
+        pytest.raises(ValueError, match=r"knobs: shape \(3, 2, 1\); expected \(3, 1, 1\)"),
     ):
         node.apply(Knobs.none(2))
 

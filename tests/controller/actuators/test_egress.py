@@ -186,7 +186,7 @@ def test_a_device_that_vanishes_is_told_and_needs_no_restoring(link: tuple[Path,
 
 
 def test_missing_device_and_namespace_are_named(link: tuple[Path, Path]) -> None:
-    with pytest.raises(ActuatorError, match=r"device 'n7' in network namespace .*; accepted: .*n6"):
+    with pytest.raises(ActuatorError, match=r"device 'n7' in network namespace .*; expected .*n6"):
         EgressRate("n7", link[0])
     with pytest.raises(ActuatorError, match=r"network namespace /run/netns/none: No such file or directory"):
         EgressRate("n6", Path("/run/netns/none"))

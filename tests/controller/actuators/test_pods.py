@@ -92,7 +92,7 @@ def test_what_others_have_set_since_is_put_back_where_that_is_wanted(pod: Path) 
             for knob in ("cpu_limit_mcpu", "nice"):
                 node.reassert("a", knob, newest=True)
             assert limits(pod)[0] == 400.0
-            result = node.found_cpu("a")
+            result = node.original_cpu("a")
             since = journal.with_cpu("a", result.quota, result.pod_quota, result.weight)
             assert Journal.parse(since.dump(), "j") == since
     assert (limits(pod), weight(pod.parent)) == ([800.0, 1000.0], 60)

@@ -80,32 +80,32 @@ def test_slices_take_from_the_default_what_they_do_not_say() -> None:
         ),
         ({"safe": {"slices": {"video": {}}}}, "safe.slices = 'video': unknown slice; expected s0"),
         ({"sla_floor": {"slices": {"S0": {}}}}, "sla_floor.slices = 'S0'"),
-        ({"safe": {"default": {"nice": 18}}}, "safe setting of s0: nice = 18: accepted: -15 to 15"),
-        ({"safe": {"default": {"cpu_limit_mcpu": 20}}}, "of s0: cpu_limit_mcpu = 20: accepted: none, 50 to 1000"),
+        ({"safe": {"default": {"nice": 18}}}, "safe setting of s0: nice = 18: expected -15 to 15"),
+        ({"safe": {"default": {"cpu_limit_mcpu": 20}}}, "of s0: cpu_limit_mcpu = 20: expected none, 50 to 1000"),
         (
             {"safe": {"slices": {"s2": {"egress_mbps": 1e4}}}},
-            "of s2: egress_mbps = 10000: accepted: none, 0, 1 to 1000",
+            "of s2: egress_mbps = 10000: expected none, 0, 1 to 1000",
         ),
         (
             {"safe": {"default": {"cpu_limit_mcpu": 90}}, "floor": {"slices": {"s1": {"cpu_limit_mcpu": 100}}}},
-            "of s1: cpu_limit_mcpu = 90: accepted: none, 100 to 1000",
+            "of s1: cpu_limit_mcpu = 90: expected none, 100 to 1000",
         ),
-        ({"floor": {"default": {"cpu_limit_mcpu": 700}}}, "floors of all slices = 2100 mCPU: accepted: at most 2000"),
+        ({"floor": {"default": {"cpu_limit_mcpu": 700}}}, "floors of all slices = 2100 mCPU: expected at most 2000"),
         (
             {"floor": {"default": {"egress_mbps": 2000}}},
-            "floor of s0: egress_mbps = 2000: accepted: at most its bound 1000",
+            "floor of s0: egress_mbps = 2000: expected at most its bound 1000",
         ),
         (
             {"floor": {"default": {"cpu_limit_mcpu": 400}}, "budget": {"cpu_limits_ratio": 0.5}},
-            "floors of all slices = 1200 mCPU: accepted: at most 1000",
+            "floors of all slices = 1200 mCPU: expected at most 1000",
         ),
         (
             {"safe": {"default": {"cpu_limit_mcpu": 400}}, "budget": {"cpu_limits_ratio": 0.5}},
-            "safe: CPU limits of all slices = 1200 mCPU: accepted: at most 1000",
+            "safe: CPU limits of all slices = 1200 mCPU: expected at most 1000",
         ),
         (
             {"safe": {"slices": {"s0": {"nice": 10}}}, "floor": {"slices": {"s0": {"cpu_share_mcpu": 200}}}},
-            r"floor of s0: cpu_share_mcpu = 200: accepted: at most 101\.9",
+            r"floor of s0: cpu_share_mcpu = 200: expected at most 101\.9",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_arrays_of_any_layout_and_precision_are_judged_alike() -> None:
 
 def test_telemetry_of_other_slices_is_refused() -> None:
     guard = Node().guard
-    with pytest.raises(ValueError, match=r"another shape; accepted: \(3, 1\)"):
+    with pytest.raises(ValueError, match=r"another shape; expected \(3, 1\)"):
         guard.judge(Telemetry.empty(2), knobs(), knobs(), 0)
     with pytest.raises(ValueError, match="another shape"):
         guard.judge(Telemetry.empty(3), knobs(), knobs(count=4), 0)

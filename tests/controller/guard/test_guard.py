@@ -262,7 +262,7 @@ def test_nice_levels_leave_every_slice_its_share_of_a_busy_node() -> None:
 def test_requests_weigh_and_the_nice_of_processes_does_not() -> None:
     slices = slice_set()
     share = config(**AT_ONCE, floor={"slices": {"s0": {"cpu_share_mcpu": 900}}})
-    with pytest.raises(ConfigError, match=r"floor of s0: cpu_share_mcpu = 900: accepted: at most 666\.667"):
+    with pytest.raises(ConfigError, match=r"floor of s0: cpu_share_mcpu = 900: expected at most 666\.667"):
         Guard(share, slices, context(slices))
     guard = Guard(share, slices, context(slices), request_mcpu=np.asarray([200, 100, 100], np.float32))
     verdict = guard.judge(Telemetry.empty(3), knobs(nice=[5, 0, 0]), knobs(), 0)

@@ -118,7 +118,7 @@ def test_a_signal_during_the_wait_is_seen_and_the_tick_comes_at_its_time() -> No
     with StopRequest() as stop:
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         ticks.wait()
-    assert stop.asked
+    assert stop.requested
     assert stop.number == signal.SIGTERM
     assert time.monotonic() - start >= 0.2
 
@@ -131,7 +131,7 @@ def test_the_second_signal_interrupts_and_handlers_come_back(number: signal.Sign
     before = signal.getsignal(number)
     with StopRequest() as stop:
         signal.raise_signal(number)
-        assert (stop.asked, stop.number) == (True, number)
+        assert (stop.requested, stop.number) == (True, number)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before
@@ -143,7 +143,7 @@ def test_outside_the_main_thread_the_flag_is_all_there_is() -> None:
     def work() -> None:
         with StopRequest() as stop:
             stop.stop()
-            seen.append(stop.asked)
+            seen.append(stop.requested)
 
     thread = threading.Thread(target=work)
     thread.start()

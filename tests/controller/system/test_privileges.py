@@ -166,8 +166,8 @@ def test_nobody_stays_nobody() -> None:
 @pytest.mark.parametrize(
     ("user", "message"),
     [
-        ("no-such-user", "user = 'no-such-user': unknown; accepted: a user of this machine"),
-        ("root", "user = 'root': is root; accepted: a user without privileges"),
+        ("no-such-user", "user = 'no-such-user': unknown; expected a user of this machine"),
+        ("root", "user = 'root': is root; expected a user without privileges"),
     ],
 )
 def test_users_that_are_none_are_refused(user: str, message: str) -> None:

@@ -295,11 +295,11 @@ def test_a_point_that_is_not_there(network: Any, points: Callable[[Any], SlicePo
 def test_points_that_do_not_go_together(network: Any) -> None:
     with pytest.raises(ConfigError, match="n6 = given for some slices only"):
         PacketProbe([network.points(), network.points(n6=False)])
-    with pytest.raises(ConfigError, match="slices = 0; accepted: 1 to 256"):
+    with pytest.raises(ConfigError, match="slices = 0; expected 1 to 256"):
         PacketProbe([])
-    with pytest.raises(ConfigError, match="sample_every = 0; accepted: 1 to"):
+    with pytest.raises(ConfigError, match="sample_every = 0; expected 1 to"):
         PacketProbe([network.points()], sample_every=0)
-    with pytest.raises(ConfigError, match="uplink_mbps = 0; accepted: a rate above 0"):
+    with pytest.raises(ConfigError, match="uplink_mbps = 0; expected a rate above 0"):
         PacketProbe([network.points()], uplink_mbps=0)
 
 

@@ -1,4 +1,4 @@
-"""What is made of counters and histograms: delays, rates, loss, backlog, CPU use, waits; on arrays in place of maps."""
+"""What is made of counters and histograms: delays, rates, loss, backlog, CPU use, waits; on arrays instead of maps."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(
             300.0,
             500.0,
             "respect",
-            "quota 30000 us in 100000 us in place of quota 5000 us in 10000 us",
+            "quota 30000 us in 100000 us instead of quota 5000 us in 10000 us",
         )
     ]
     assert node.receipt.applied.cpu_limit_mcpu.item() == 300.0
@@ -216,7 +216,7 @@ def test_threads_that_somebody_else_renices_are_left_alone(
             node.apply(knobs(math.inf, nice, scope="process"))
         assert [os.getpriority(os.PRIO_PROCESS, p.pid) for p in (one, two)] == [9, 6]
         [foreign] = watch.look(0)
-        assert (foreign.knob, foreign.text) == ("nice", f"thread {one.pid}: nice 9 in place of 6")
+        assert (foreign.knob, foreign.text) == ("nice", f"thread {one.pid}: nice 9 instead of 6")
         time.sleep(RELIST_NS / 1e9)
         node.apply(knobs(math.inf, -3, scope="process"))
         assert os.getpriority(os.PRIO_PROCESS, two.pid) == 6, "the slice's nice is theirs now"
@@ -305,7 +305,7 @@ def test_a_rate_of_somebody_else_is_respected(shaped: tuple[NodeActuator, SliceT
     tc(target, "class", "change", "dev", device, "parent", "51ce:", "classid", "51ce:1", "htb", "rate", "40mbit")
     [foreign] = watch.look(0)
     assert (foreign.knob, foreign.found, foreign.ours) == ("egress_mbps", 40.0, 12.5)
-    assert foreign.text == "40 Mbit/s in place of 12.5 Mbit/s"
+    assert foreign.text == "40 Mbit/s instead of 12.5 Mbit/s"
     assert node.apply(knobs(math.inf, 0, 20.0)).applied.egress_mbps.item() == 40.0
     assert "rate 40Mbit" in tc(target, "class", "show", "dev", device)
     watch.resume()

@@ -191,7 +191,7 @@ def test_what_comes_of_it_can_be_learned_from(stored: Stored, tmp_path: Path) ->
         (("--start", "yesterday"), "start = 'yesterday': accepted: a time such as"),
         (("--start", "@3600", "--end", "@60"), "start, end: -1 steps of 30 s; expected 1 to"),
         (("--start", "@60", "--end", "2999-01-01"), "start, end: "),
-        (("--start", "@60", "--end", "@3600", "--period-s", "15"), "control period = 15 s: accepted: 30 to 30"),
+        (("--start", "@60", "--end", "@3600", "--period-s", "15"), "control period = 15 s: expected 30 to 30"),
         (("--start", "@7200", "--end", "@9000"), "no step of which enough was measured for a reward: s1: offered_mbps"),
     ],
 )

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.actuators.cilium.layout import DEFAULT_HORIZON_NS, NAME, VALUE_BYTES, key_of
 from slicepilot.controller.system.bpf.libbpf import BpfObject, Map, TcxLink
 from slicepilot.controller.system.bpf.pinned import PinnedMap
@@ -114,7 +114,7 @@ class Agent:
     """What Cilium's agent would write: files and entries."""
 
     def __init__(self, folder: Path) -> None:
-        self.places = CiliumPlaces(folder / "bpf" / "tc" / "globals" / NAME, folder / "state")
+        self.places = CiliumPaths(folder / "bpf" / "tc" / "globals" / NAME, folder / "state")
         self.places.state.mkdir(mode=0o755)
         mount_bpffs(folder / "bpf")
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from slicepilot.controller.actuators.cilium.layout import entry_of
-from slicepilot.controller.actuators.cilium.rate import FoundThrottle, ThrottleRate
+from slicepilot.controller.actuators.cilium.rate import OriginalThrottle, ThrottleRate
 from slicepilot.controller.actuators.cilium.throttle import pinned_id
 
 from .machine import ENDPOINT, Agent, Datapath, own_namespaces, value_of
@@ -40,7 +40,7 @@ def knob(agent: Agent, path: Datapath, horizon_ms: float | None = None) -> Throt
     number = pinned_id(agent.places.pin)
     assert number is not None
     where = path.pod.link, path.pod.ifindex
-    result = FoundThrottle(str(agent.places.pin), number, ENDPOINT, entry.bytes_per_s, entry.horizon_ns, *where)
+    result = OriginalThrottle(str(agent.places.pin), number, ENDPOINT, entry.bytes_per_s, entry.horizon_ns, *where)
     return ThrottleRate(result, horizon_ms, dead_band_ratio=0)
 
 
@@ -104,8 +104,8 @@ def raising() -> None:
 
 WRITER = """
 import json, os, sys, time
-from slicepilot.controller.actuators.cilium.rate import FoundThrottle, ThrottleRate
-rate, every_s, writes = ThrottleRate(FoundThrottle(**json.loads(sys.argv[1]))), float(sys.argv[2]), 0
+from slicepilot.controller.actuators.cilium.rate import OriginalThrottle, ThrottleRate
+rate, every_s, writes = ThrottleRate(OriginalThrottle(**json.loads(sys.argv[1]))), float(sys.argv[2]), 0
 print("ready", flush=True)
 end = time.monotonic() + float(sys.argv[3])
 while time.monotonic() < end:
@@ -123,7 +123,7 @@ def lost_updates() -> None:
         with datapath() as (agent, path):
             agent.write(ENDPOINT, value_of(round(20 * MBPS), horizon_ns=200_000_000))
             with contextlib.closing(knob(agent, path)) as rate:
-                result = json.dumps(asdict(rate.found_entry))
+                result = json.dumps(asdict(rate.original))
             command = [sys.executable, "-c", WRITER, result, str(every_s), str(seconds)]
             writes = 0
             if every_s is None:

@@ -17,7 +17,7 @@ import pytest
 from slicepilot.controller.actuators.cilium.choice import choose
 from slicepilot.controller.actuators.cilium.endpoints import Endpoint, endpoints, parse
 from slicepilot.controller.actuators.cilium.layout import entry_of
-from slicepilot.controller.actuators.cilium.rate import FoundThrottle, ThrottleRate
+from slicepilot.controller.actuators.cilium.rate import OriginalThrottle, ThrottleRate
 from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -52,7 +52,7 @@ def knobs(egress_mbps: float) -> Knobs:
     return result
 
 
-def found_of(pod: Pod, agent: Agent) -> FoundThrottle:
+def found_of(pod: Pod, agent: Agent) -> OriginalThrottle:
     result = choose("eth0", pod.netns, agent.places).throttle
     assert result is not None
     return result
@@ -96,7 +96,7 @@ def test_another_pods_file_that_names_the_link_is_not_believed(paced: Agent, pod
     paced.endpoint(79, pod.link, pod.ifindex)  # by both: which of them is it?
     choice = choose("eth0", pod.netns, paced.places)
     assert choice.throttle is None
-    assert "endpoints 79 and 1234 have the same link lxc1; accepted: one" in choice.why
+    assert "endpoints 79 and 1234 have the same link lxc1; expected one" in choice.why
     other.close()
 
 
@@ -118,7 +118,7 @@ def test_state_that_others_can_change_is_not_read(paced: Agent, pod: Pod) -> Non
     paced.places.state.chmod(0o777)
     choice = choose("eth0", pod.netns, paced.places)
     assert choice.throttle is None
-    assert "can be changed by others; accepted: root's alone" in choice.why
+    assert "can be changed by others; expected root's alone" in choice.why
     paced.places.state.chmod(0o755)
     folder = paced.places.state / str(ENDPOINT)
     folder.chmod(0o770)
@@ -186,7 +186,7 @@ def test_a_drop_horizon_is_set_where_it_is_asked_for(paced: Agent, pod: Pod) -> 
         rate.set(20)
         assert paced.read(ENDPOINT) == value_of(2_500_000, 77, 50_000_000, prio=9)
         paced.write(ENDPOINT, value_of(2_500_000, 77, 2_000_000_000, prio=9))
-        assert rate.deviation() == "a drop horizon of 2000 ms in place of 50 ms"
+        assert rate.deviation() == "a drop horizon of 2000 ms instead of 50 ms"
         rate.reassert()
         assert entry_of(paced.read(ENDPOINT)).horizon_ns == 50_000_000
         rate.restore()
@@ -197,11 +197,11 @@ def test_what_the_agent_writes_is_not_written_over_before_it_is_judged(paced: Ag
     with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
         rate.set(10)
         paced.write(ENDPOINT, value_of(5_000_000, prio=9))
-        with pytest.raises(ActuatorError, match="40 Mbit/s in place of 10 Mbit/s") as raised:
+        with pytest.raises(ActuatorError, match="40 Mbit/s instead of 10 Mbit/s") as raised:
             rate.set(12)
         assert not raised.value.vanished
         assert paced.read(ENDPOINT) == value_of(5_000_000, prio=9)
-        assert rate.deviation() == "40 Mbit/s in place of 10 Mbit/s"
+        assert rate.deviation() == "40 Mbit/s instead of 10 Mbit/s"
         assert rate.reassert() == 10
         assert rate.set(12) == 12
 
@@ -245,7 +245,7 @@ def test_the_node_moves_ciliums_entry(paced: Agent, pod: Pod) -> None:
         assert float(receipt.applied.values[2, 0, 0]) == 10
         assert entry_of(paced.read(ENDPOINT)).bytes_per_s == 1_250_000
         assert "htb" not in pod.tool("tc", "qdisc", "show", "dev", "eth0")
-        assert node.paced["a"].found_entry.endpoint == ENDPOINT
+        assert node.paced["a"].original.endpoint == ENDPOINT
         now_ns = time.monotonic_ns()
         paced.write(ENDPOINT, value_of(1_250_000, last_ns=now_ns + 3_000_000, prio=9))
         assert node.paced["a"].waits_ms(now_ns) == 3
@@ -292,7 +292,7 @@ def test_a_write_of_the_agent_is_noticed_and_left_to_it(paced: Agent, pod: Pod) 
         paced.write(ENDPOINT, theirs)
         [change] = watch.look(1)
         assert (change.found, change.ours, change.policy) == (20, 10, "respect")
-        assert change.text == "20 Mbit/s in place of 10 Mbit/s"
+        assert change.text == "20 Mbit/s instead of 10 Mbit/s"
         assert float(node.apply(knobs(5)).applied.values[2, 0, 0]) == 20
     assert paced.read(ENDPOINT) == theirs, "what was left to others is not restored"
 

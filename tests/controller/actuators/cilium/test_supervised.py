@@ -29,7 +29,7 @@ FOUND = value_of(6_250_000, last_ns=77, prio=9)
 CONTROLLER = """
 import json, sys, time
 from pathlib import Path
-from slicepilot.controller.actuators.cilium.choice import CiliumPlaces
+from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.watchdog.handle import SupervisorHandle
@@ -40,7 +40,7 @@ from slicepilot.env.telemetry import Telemetry
 import numpy as np
 
 state, netns, pin, folder = map(Path, sys.argv[1:])
-target = SliceTargets("a", None, "eth0", netns, cilium=CiliumPlaces(pin, folder))
+target = SliceTargets("a", None, "eth0", netns, cilium=CiliumPaths(pin, folder))
 state.mkdir(exist_ok=True)
 recovered = recover(state)
 ring = TickRing(state.with_name(f"{state.name}-ticks"), 1, 16)

@@ -74,10 +74,10 @@ def test_a_map_without_types_is_taken_by_what_it_is(agent: Agent) -> None:
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (MOVED, r"value\.bps = 8 bytes at 8; accepted: a number of 8 bytes at 0"),
+        (MOVED, r"value\.bps = 8 bytes at 8; expected a number of 8 bytes at 0"),
         (UNNAMED, r"value\.bps: not in rate, t_last, t_horizon_drop, pad; accepted"),
-        (LARGER, "value size = 64; accepted: 56"),
-        (OTHER_FLAGS, "flags = 0; accepted: 1"),
+        (LARGER, "value size = 64; expected 56"),
+        (OTHER_FLAGS, "flags = 0; expected 1"),
     ],
 )
 def test_what_no_version_has_is_refused(agent: Agent, objects: Path, layout: int, message: str) -> None:
@@ -90,10 +90,10 @@ def test_what_no_version_has_is_refused(agent: Agent, objects: Path, layout: int
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"key_bytes": 4}, "key size = 4; accepted: 8"),
-        ({"value_bytes": 48}, "value size = 48; accepted: 56"),
-        ({"name": "cilium_lxc"}, "name = cilium_lxc; accepted: cilium_throttle"),
-        ({"kind": 9, "flags": 0}, "type = 9; accepted: 1"),  # least recently used
+        ({"key_bytes": 4}, "key size = 4; expected 8"),
+        ({"value_bytes": 48}, "value size = 48; expected 56"),
+        ({"name": "cilium_lxc"}, "name = cilium_lxc; expected cilium_throttle"),
+        ({"kind": 9, "flags": 0}, "type = 9; expected 1"),  # least recently used
     ],
 )
 def test_another_map_in_its_place_is_refused(agent: Agent, wrong: dict[str, Any], message: str) -> None:
@@ -123,7 +123,7 @@ def test_what_others_can_put_there_is_not_opened(agent: Agent) -> None:
     agent.pin(descriptor)
     position = agent.places.pin
     for change, undo, message in (
-        (lambda: os.chown(position, 1000, 0), lambda: os.chown(position, 0, 0), "is user 1000's; accepted: root's"),
+        (lambda: os.chown(position, 1000, 0), lambda: os.chown(position, 0, 0), "is user 1000's; expected root's"),
         (
             lambda: os.chown(position.parent, 1000, 0),
             lambda: os.chown(position.parent, 0, 0),
@@ -184,9 +184,9 @@ def test_a_change_leaves_every_other_byte(value: bytes, rate: int, horizon_ns: i
 def test_keys_are_those_of_both_structures() -> None:
     assert key_of(0x1234) == struct.pack("<Q", 0x1234) == struct.pack("<IB3x", 0x1234, 0)
     for wrong in (0, -1, 65536):
-        with pytest.raises(LayoutError, match=f"endpoint = {wrong}; accepted: 1 to 65535"):
+        with pytest.raises(LayoutError, match=f"endpoint = {wrong}; expected 1 to 65535"):
             key_of(wrong)
-    with pytest.raises(LayoutError, match="value = 48 bytes; accepted: 56"):
+    with pytest.raises(LayoutError, match="value = 48 bytes; expected 56"):
         entry_of(bytes(48))
 
 

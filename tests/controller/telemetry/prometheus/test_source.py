@@ -274,7 +274,7 @@ def test_two_series_for_one_slice_are_none(pod: Pod, whole: Prometheus) -> None:
         pod.more = [f"container_cpu_usage_seconds_total{item} 7"]
         until(lambda: valid(source) == [False])
         assert told(source, "cpu_use_mcpu: 2 series fit")
-        assert told(source, "accepted: one; they differ in id, name")
+        assert told(source, "expected one; they differ in id, name")
 
 
 @pytest.mark.parametrize(
@@ -506,26 +506,26 @@ def test_a_period_below_twice_the_scrape_interval_is_refused() -> None:
     queries = Queries.from_yaml("cadvisor")
     assert queries.scrape_interval_s == 15
     check_period(queries, 30.0)
-    with pytest.raises(ConfigError, match=r"^control period = 29 s: accepted: 30 to 30, twice the scrape interval"):
+    with pytest.raises(ConfigError, match=r"^control period = 29 s: expected 30 to 30, twice the scrape interval"):
         check_period(queries, 29.0)
-    slow = spec_of("http://localhost:1", scrape_interval_s=30.0).asked()
-    with pytest.raises(ConfigError, match=r"^scrape_interval_s = 30: accepted: at most 15"):
+    slow = spec_of("http://localhost:1", scrape_interval_s=30.0).loaded_queries()
+    with pytest.raises(ConfigError, match=r"^scrape_interval_s = 30: expected at most 15"):
         check_period(slow, 30.0)
 
 
 def test_labels_that_are_not_there_are_named() -> None:
     spec = spec_of("http://localhost:1")
     broken = validate(PrometheusSpec, {"url": spec.url, "slices": {"s1": {"pod": "upf-1"}}}, "test")
-    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: no namespace; accepted: namespace: VALUE"):
-        rows_of(broken.asked(), broken, ("s1",), 30.0)
+    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: no namespace; expected namespace: VALUE"):
+        rows_of(broken.loaded_queries(), broken, ("s1",), 30.0)
     with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: unknown slice; expected one of s2"):
-        rows_of(spec.asked(), spec, ("s2",), 30.0)
+        rows_of(spec.loaded_queries(), spec, ("s2",), 30.0)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"url": "ftp://a"}, r"url = 'ftp://a': accepted: http://HOST:PORT"),
+        ({"url": "ftp://a"}, r"url = 'ftp://a': expected http://HOST:PORT"),
         ({"url": "http://me:secret@a"}, "and no password"),
         ({"url": "https://a", "slices": {"s": {"pod": 'x"} or vector(1)'}}}, r"slices\.s\.pod"),
         ({"url": "https://a", "token": "x"}, "unknown field; did you mean token_file"),
