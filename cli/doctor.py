@@ -94,9 +94,9 @@ def _python_checks() -> list[Check]:
         ("ray", "tune", "train,ray"),
         ("pyroute2", "live", ""),
     ):
-        found = _version(package)
+        result = _version(package)
         hint = f"pip install 'slicepilot[{extra}]'" if extra else "reinstall slicepilot"
-        checks.append(Check(package, found is not None, found or "missing", needed_for, hint))
+        checks.append(Check(package, result is not None, result or "missing", needed_for, hint))
     return checks
 
 
@@ -148,10 +148,10 @@ def _confinement_checks() -> list[Check]:
     from slicepilot.controller.system.confinement import landlock_version, without_seccomp
 
     why, interface = without_seccomp(), landlock_version()
-    found = f"version {interface}" if interface else "none"
+    result = f"version {interface}" if interface else "none"
     return [
         Check("seccomp", not why, why or "yes", "confinement", "a kernel with CONFIG_SECCOMP_FILTER, x86-64 or arm64"),
-        Check("Landlock", bool(interface), found, "confinement", "a kernel with CONFIG_SECURITY_LANDLOCK, in lsm="),
+        Check("Landlock", bool(interface), result, "confinement", "a kernel with CONFIG_SECURITY_LANDLOCK, in lsm="),
     ]
 
 
@@ -161,14 +161,14 @@ def _program_checks() -> list[Check]:
     from slicepilot.controller.system.bpf.libbpf import BUILD, version
 
     compiled, clang = sorted(BUILD.parent.glob("*.bpf.o")), shutil.which("clang")
-    found = f"{len(compiled)} BPF objects" if compiled else "missing"
+    result = f"{len(compiled)} BPF objects" if compiled else "missing"
     # With compiled objects no compiler is needed.
     checks = [Check("clang", bool(clang or compiled), clang or "missing", "live", "install the package clang")]
     try:
         checks.append(Check("libbpf", True, version(), "live"))
     except ProbeError as error:
         checks.append(Check("libbpf", False, "missing", "live", str(error)))
-    checks.append(Check("probe", bool(compiled), found, "live", f"compile the BPF programs: {remedy('live')}"))
+    checks.append(Check("probe", bool(compiled), result, "live", f"compile the BPF programs: {remedy('live')}"))
     for plugin in plugins().values():
         checks += plugin.call("checks")
     return checks

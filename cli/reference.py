@@ -64,7 +64,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "bench loop": {"": bench.LoopBench},
     "bench probe": {"": bench.ProbeBench},
     "bench upf": {"": bench.UpfBench},
-    "bench reaction": {"": bench.ReactionBench},
     "bench soak": {"": bench.SoakBench},
 }
 NOTES = {

@@ -74,8 +74,8 @@ class Knobs:
         """
         if self is other:
             return True
-        one, two = self.values, other.values
-        return self.nice_scope == other.nice_scope and one.shape == two.shape and one.tobytes() == two.tobytes()
+        item, two = self.values, other.values
+        return self.nice_scope == other.nice_scope and item.shape == two.shape and item.tobytes() == two.tobytes()
 
     def between_groups(self) -> Knobs:
         """The same of group scope: nice of process scope ranks threads inside a pod and moves no weight, so it is 0."""

@@ -133,12 +133,12 @@ class SliceSet:
 
     def repeated(self, num_slices: int) -> SliceSet:
         """So many slices, these again and again, told apart by name and S-NSSAI."""
-        found = []
+        result = []
         for i in range(num_slices):
             spec = self.slices[i % len(self)]
             name = f"{spec.name}-{i // len(self)}" if i >= len(self) else spec.name
-            found.append(dataclasses.replace(spec, name=name, s_nssai=SNssai(spec.s_nssai.sst, f"{i + 1:06X}")))
-        return SliceSet(tuple(found))
+            result.append(dataclasses.replace(spec, name=name, s_nssai=SNssai(spec.s_nssai.sst, f"{i + 1:06X}")))
+        return SliceSet(tuple(result))
 
     @property
     def names(self) -> tuple[str, ...]:

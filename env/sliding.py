@@ -97,8 +97,8 @@ def _over(
                     sums[row], gone[row] = total, slices[field, s, lane]
         if window > 1:
             for s in range(slices.shape[1]):
-                one, oldest = of_slices[s, lane], past[at, s, lane]
-                new, longest = slices[_P99, s, lane], one.longest_p99_us
+                item, oldest = of_slices[s, lane], past[at, s, lane]
+                new, longest = slices[_P99, s, lane], item.longest_p99_us
                 if new < longest == oldest.p99_us:  # the longest leaves the window
                     longest = new
                     for other in range(window):
@@ -107,7 +107,7 @@ def _over(
                 longest = max(longest, new)
                 seen_slices[_P99, s, lane] = longest
                 if keep:
-                    oldest.p99_us, one.longest_p99_us = new, longest
+                    oldest.p99_us, item.longest_p99_us = new, longest
                 offered = seen_slices[_OFFERED, s, lane]
                 lost = max(offered - seen_slices[_CARRIED, s, lane], _ZERO)
                 seen_slices[_LOSS, s, lane] = min(lost / (offered + _TINY), _ONE)

@@ -47,10 +47,6 @@ BACKEND = BackendPlugin(
             f"{_HERE}.cli.bench_upf:upf",
             "Measure capacity, CPU use, loss, reordering and PFCP round-trip times of one reference UPF.",
         ),
-        "bench reaction": Command(
-            f"{_HERE}.cli.bench_reaction:reaction",
-            "Measure the time from a burst until the priority slice's p99 delay is inside its bound again.",
-        ),
         "bench soak": Command(
             f"{_HERE}.cli.bench_soak:soak",
             "Run a live controller under injected faults, and measure its survival and memory growth.",

@@ -192,10 +192,10 @@ class Greedy:
         # What is to stay off the uplink for want of CPU gets no margin.
         exact = np.where(by_cpu & (self._shapes | ~passes), self._cost, cost)
         demand, cpu_need, least = (np.minimum(mbps, wanted) * exact for mbps in (wanted, need_cpu, least))
-        granted, limit = allocate(cpu_need, demand, order, self._capacity, weight, cfg.spare_cpu, least)
+        admitted, limit = allocate(cpu_need, demand, order, self._capacity, weight, cfg.spare_cpu, least)
         share = np.minimum(limit, self._most)
         limit = np.where(limit >= offered * cost, self._enough(), share)
-        kept = granted & passes
+        kept = admitted & passes
         self.workings = Workings(
             kept=kept,
             tight=self._tight,
@@ -279,7 +279,7 @@ class Greedy:
 def allocate(
     need: FloatArray,
     demand: FloatArray,
-    worth: FloatArray,
+    value: FloatArray,
     capacity: FloatArray,
     claim: FloatArray,
     spare: float,
@@ -296,19 +296,19 @@ def allocate(
     Returns:
         Which needs were granted, and what each slice gets, (S, L) each.
     """
-    order = np.argsort(-worth / np.maximum(need, TINY), axis=0, kind="stable")
-    granted = np.zeros(need.shape, np.bool_)
+    order = np.argsort(-value / np.maximum(need, TINY), axis=0, kind="stable")
+    admitted = np.zeros(need.shape, np.bool_)
     least = least * np.minimum(ONE, LEAST_OF_ALL * capacity / np.maximum(least.sum(axis=0), TINY))
     more = np.maximum(need - least, np.float32(0.0))
     left = np.asarray(capacity - least.sum(axis=0), np.float32)
     lanes = np.arange(need.shape[1])
     for row in order:
-        asked = more[row, lanes]
-        fits = asked <= left
-        granted[row, lanes] = fits
-        left -= asked * fits
+        requested = more[row, lanes]
+        fits = requested <= left
+        admitted[row, lanes] = fits
+        left -= requested * fits
     kept_back: FloatArray = np.float32(1.0 - spare) * np.maximum(left, np.float32(0.0))
-    return granted, filled(least + more * granted, demand, claim, capacity - kept_back)
+    return admitted, filled(least + more * admitted, demand, claim, capacity - kept_back)
 
 
 def _towards(new: FloatArray, old: FloatArray, weight: FloatArray) -> FloatArray:

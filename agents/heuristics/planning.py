@@ -92,9 +92,9 @@ class Planner:
     def __init__(self, config: PlanningConfig, weights: RewardWeights | None, proposals: Sequence[Agent]) -> None:
         self.config, self.weights, self.proposals = config, weights, tuple(proposals)
         # The plan so far and the present knobs have theirs.
-        places = config.candidates - 2
-        if len(self.proposals) > places:
-            raise ValueError(f"{len(self.proposals)} proposals; accepted: at most {places} (candidates - 2)")
+        locations = config.candidates - 2
+        if len(self.proposals) > locations:
+            raise ValueError(f"{len(self.proposals)} proposals; accepted: at most {locations} (candidates - 2)")
 
     def reset(self, model: Model, slices: SliceSet, context: Context, seed: int) -> None:
         """Start a run."""

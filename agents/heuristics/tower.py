@@ -256,9 +256,9 @@ class CaptainTower(Captain):
 
 def features(load: Array, first: Array, second: Array) -> Array:
     """Quadratic polynomial of a load and the rungs of both groups in 0..1, (N,) each: (N, 10)."""
-    one = np.ones_like(load)
+    item = np.ones_like(load)
     return np.stack(
-        [one, load, load**2, first, second, first**2, second**2, first * second, load * first, load * second], axis=1
+        [item, load, load**2, first, second, first**2, second**2, first * second, load * first, load * second], axis=1
     )
 
 

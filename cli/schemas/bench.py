@@ -4,7 +4,7 @@ from typing import Literal
 
 from slicepilot.configs.documents import Document
 
-from .shared import Ends, Median, Quantiles
+from .shared import Ends, Quantiles
 
 
 class SimulatorSpeed(Document):
@@ -96,36 +96,6 @@ class UpfBench(Document):
     """At 1000 Mbit/s."""
     below_capacity: RatePlayed
     """At 90% of the capacity."""
-
-
-class AgentReaction(Document):
-    """Reaction of an agent: the parts of the time are medians, null where no decision fell into it."""
-
-    agent: str
-    bursts: int
-    left: int
-    """Bursts that moved the slice outside its bound."""
-    not_back: int
-    """Bursts after which it did not return."""
-    reaction_ms: Median
-    """From the first packet of a burst until the slice is inside its bound again."""
-    window_ms: float | None
-    """Until the first measurement that can show the burst."""
-    decision_ms: float | None
-    """Until the knobs have changed."""
-    drain_ms: float | None
-    """Until the queue of that moment is empty."""
-    rest_ms: float | None
-
-
-class ReactionBench(Document):
-    """How long a burst of its neighbours keeps the priority slice outside its bound."""
-
-    scenario: str
-    period_ms: float
-    bound_ms: float
-    """Bound on the 99th percentile of the delay in windows of 10 ms."""
-    agents: list[AgentReaction]
 
 
 class SoakFailure(Document):

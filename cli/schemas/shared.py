@@ -9,20 +9,6 @@ Quantiles = dict[Literal["p50", "p99", "p999"], float]
 Knob = Literal["cpu_limit", "nice", "egress"]
 
 
-class Mean(Document):
-    """A mean with its confidence interval."""
-
-    mean: float
-    ci95: Ends
-
-
-class Median(Document):
-    """A median with its confidence interval."""
-
-    median: float
-    ci95: Ends
-
-
 class Difference(Document):
     """A difference, and the ends of its 95% confidence interval."""
 

@@ -73,8 +73,8 @@ def close_to_others(folder: Path) -> None:
     alone (`slicepilot.controller.watchdog.lock`). Any other folder is left to whoever refuses it.
     """
     try:
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        result = folder.lstat()
+        if stat.S_ISDIR(result.st_mode) and result.st_uid == os.geteuid() and not result.st_mode & 0o022:
             folder.chmod(0o700)
     except OSError:  # not there, or on a file system that is not for writing
         return
@@ -99,9 +99,9 @@ def keep_compiled(state_root: Path) -> None:
     folder = state_root / COMPILED / hashlib.sha256(record.encode()).hexdigest()[:16]
     try:
         state_root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for one in (folder.parent, folder):
-            one.mkdir(mode=0o700, exist_ok=True)
-            one.chmod(0o700)
+        for item in (folder.parent, folder):
+            item.mkdir(mode=0o700, exist_ok=True)
+            item.chmod(0o700)
         for other in folder.parent.iterdir():
             if other != folder:
                 shutil.rmtree(other, ignore_errors=True)

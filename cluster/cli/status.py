@@ -31,50 +31,50 @@ def status(
     from slicepilot.configs import FailureError
 
     try:
-        found = overview(operator_api(kubeconfig), namespace)
+        result = overview(operator_api(kubeconfig), namespace)
     except ApiError as error:
         raise FailureError(str(error)) from error
     if as_json:
-        print_json(found, schema.Overview)
+        print_json(result, schema.Overview)
     else:
-        _print(found)
-    if not found["agents"] or not all(one["ready"] for one in found["agents"]):
+        _print(result)
+    if not result["agents"] or not all(item["ready"] for item in result["agents"]):
         raise typer.Exit(1)
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(result: dict[str, Any]) -> None:
     from slicepilot.cli.shared.output import console, figures_table
 
-    agents = figures_table(f"Agents in {found['namespace']}", ("node", "ready", "most", "restarts"))
-    for one in found["agents"]:
-        agents.add_row(_short(one["node"]), _yes(one["ready"]), one["highest_mode"], str(one["restarts"]))
+    agents = figures_table(f"Agents in {result['namespace']}", ("node", "ready", "most", "restarts"))
+    for item in result["agents"]:
+        agents.add_row(_short(item["node"]), _yes(item["ready"]), item["highest_mode"], str(item["restarts"]))
     console.print(agents)
     sets = figures_table("SliceSets", ("SliceSet", "mode", "nodes", "kept", "ready"))
-    for one in found["slice_sets"]:
-        name = _short(f"{one['namespace']}/{one['name']}", 2 * MOST_NAME)
-        sets.add_row(name, one["mode"], str(one["nodes"]), one["kept"] or "-", _state(one, "Ready"))
+    for item in result["slice_sets"]:
+        name = _short(f"{item['namespace']}/{item['name']}", 2 * MOST_NAME)
+        sets.add_row(name, item["mode"], str(item["nodes"]), item["kept"] or "-", _state(item, "Ready"))
     console.print(sets)
-    for text in _troubles(found):
+    for text in _troubles(result):
         console.print(text, highlight=False, markup=False)
 
 
-def _troubles(found: dict[str, Any]) -> list[str]:
+def _troubles(result: dict[str, Any]) -> list[str]:
     """What is not as it should be, a line for each; long ones wrap."""
-    told = [f"{one['node']}: {one['trouble']}" for one in found["agents"] if one["trouble"]]
-    for one in found["nodes"]:
-        where = f"{one['namespace']}/{one['slice_set']} on {one['node']}"
-        for each in one["conditions"]:
+    reported = [f"{item['node']}: {item['trouble']}" for item in result["agents"] if item["trouble"]]
+    for item in result["nodes"]:
+        where = f"{item['namespace']}/{item['slice_set']} on {item['node']}"
+        for each in item["conditions"]:
             wrong = each["status"] == ("True" if each["type"] == "Degraded" else "False")
             if wrong and each["type"] != "Controlled":
-                told.append(f"{where}: {each['type']}: {each['reason']}: {each['message']}")
-    return told
+                reported.append(f"{where}: {each['type']}: {each['reason']}: {each['message']}")
+    return reported
 
 
-def _state(one: dict[str, Any], kind: str) -> str:
-    found = next((each for each in one["conditions"] if each["type"] == kind), None)
-    if found is None:
+def _state(item: dict[str, Any], kind: str) -> str:
+    result = next((each for each in item["conditions"] if each["type"] == kind), None)
+    if result is None:
         return "-"
-    return "yes" if found["status"] == "True" else found["reason"]
+    return "yes" if result["status"] == "True" else result["reason"]
 
 
 def _yes(value: bool) -> str:

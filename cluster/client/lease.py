@@ -110,20 +110,20 @@ class Lease:
 
     def _look(self, now_s: float) -> None:
         try:
-            found = self._api.get(self._path)
+            result = self._api.get(self._path)
         except ApiError as error:
             if error.status != NOT_FOUND:
                 raise
             self._known, self.holder = None, None
             return
-        self._keep(found, now_s)
+        self._keep(result, now_s)
 
-    def _keep(self, found: dict[str, Any], now_s: float) -> None:
+    def _keep(self, result: dict[str, Any], now_s: float) -> None:
         before = None if self._known is None else self._known["metadata"].get("resourceVersion")
-        if found["metadata"].get("resourceVersion") != before:
+        if result["metadata"].get("resourceVersion") != before:
             self._seen_s = now_s
-        self._known = found
-        self.holder = (found.get("spec") or {}).get("holderIdentity") or None
+        self._known = result
+        self.holder = (result.get("spec") or {}).get("holderIdentity") or None
 
     def _free(self, now_s: float) -> bool:
         spec = (self._known or {}).get("spec") or {}

@@ -122,7 +122,7 @@ class Fetcher:
     def found(self) -> dict[Wanted, Fetched]:
         """The state of everything that is wanted."""
         with self._lock:
-            known = {item: Fetched(one.path, one.problem, one.refusal) for item, one in self._states.items()}
+            known = {item: Fetched(entry.path, entry.problem, entry.refusal) for item, entry in self._states.items()}
             return known | self._over_limit
 
     def _run(self) -> None:

@@ -147,12 +147,12 @@ class Store:
 
     def marks(self, folder: Path) -> tuple[object, ...]:
         """Marks that change when the bundle is promoted or signed."""
-        found: list[object] = []
+        result: list[object] = []
         for name in (PROMOTION_FILE, SIGNATURE_FILE):
             with contextlib.suppress(OSError):
                 status = (folder / name).lstat()
-                found.append((name, status.st_ino, status.st_mtime_ns, status.st_size))
-        return tuple(found)
+                result.append((name, status.st_ino, status.st_mtime_ns, status.st_size))
+        return tuple(result)
 
     def whole(self, folder: Path) -> bool:
         """Whether a stored bundle still has the contents that its name says: a disk may have lost some."""

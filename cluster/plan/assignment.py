@@ -77,12 +77,12 @@ def assign_pods(
         chosen: dict[str, SlicePod] = {}
         troubles: list[Trouble] = []
         for each in declared.slices:
-            found, trouble = _select(declared, each, available, before.get(declared.uid, {}).get(each.name), now_s)
-            if found is not None and (conflict := _conflict(declared, each, found, owners)):
-                found, trouble = None, conflict
-            if found is not None:
-                chosen[each.name] = found
-                owners.setdefault(found.pod.key, (declared, each))
+            result, trouble = _select(declared, each, available, before.get(declared.uid, {}).get(each.name), now_s)
+            if result is not None and (conflict := _conflict(declared, each, result, owners)):
+                result, trouble = None, conflict
+            if result is not None:
+                chosen[each.name] = result
+                owners.setdefault(result.pod.key, (declared, each))
             if trouble is not None:
                 troubles.append(trouble)
         assigned[declared.uid] = Assignment(chosen, tuple(troubles))
@@ -133,16 +133,16 @@ def _not_ready(each: DeclaredSlice, selected: list[Pod]) -> Trouble | None:
 def _conflict(
     declared: DeclaredSet,
     each: DeclaredSlice,
-    found: SlicePod,
+    result: SlicePod,
     owners: Mapping[tuple[str, str], tuple[DeclaredSet, DeclaredSlice]],
 ) -> Trouble | None:
     """Why a pod cannot be this slice's."""
-    owner = owners.get(found.pod.key)
+    owner = owners.get(result.pod.key)
     if owner is None or (owner[0].uid == declared.uid and owner[1].shares and each.shares):
         return None
     if owner[0].uid == declared.uid:
         hint = "expected one slice a pod, or traffic in all slices of it"
-        text = f"slice {each.name}: pod {found.pod.name} is that of slice {owner[1].name} already; {hint}"
+        text = f"slice {each.name}: pod {result.pod.name} is that of slice {owner[1].name} already; {hint}"
     else:
-        text = f"slice {each.name}: pod {found.pod.name} belongs to the older SliceSet {owner[0].name}"
+        text = f"slice {each.name}: pod {result.pod.name} belongs to the older SliceSet {owner[0].name}"
     return Trouble(each.name, CONFLICT, text)

@@ -121,7 +121,7 @@ class Planner:
     @property
     def used(self) -> set[Path]:
         """Paths that loops were last planned with: whatever is declared now, loops may still run with them."""
-        texts = [one.run.get(key) for one in self._had.values() for key in ("bundle", "guard")]
+        texts = [entry.run.get(key) for entry in self._had.values() for key in ("bundle", "guard")]
         return {Path(text) for text in texts if text is not None and text.startswith("/")}
 
     def plan(
@@ -225,14 +225,14 @@ def _sources(
 
 def _oldest(documents: Iterable[Mapping[str, Any]], namespaces: set[str]) -> list[Mapping[str, Any]]:
     """The oldest `MOST_SETS` of each namespace with pods here: thousands of them delay their own namespace only."""
-    found: dict[str, list[Mapping[str, Any]]] = {namespace: [] for namespace in namespaces}
+    result: dict[str, list[Mapping[str, Any]]] = {namespace: [] for namespace in namespaces}
     for document in documents:
-        of_namespace = found.get(document["metadata"]["namespace"])
+        of_namespace = result.get(document["metadata"]["namespace"])
         if of_namespace is not None:
             of_namespace.append(document)
-    for of_namespace in found.values():
+    for of_namespace in result.values():
         of_namespace.sort(key=lambda item: (item["metadata"].get("creationTimestamp", ""), item["metadata"]["name"]))
-    return [document for of_namespace in found.values() for document in of_namespace[:MOST_SETS]]
+    return [document for of_namespace in result.values() for document in of_namespace[:MOST_SETS]]
 
 
 def _declared(document: Mapping[str, Any]) -> DeclaredSet | str:

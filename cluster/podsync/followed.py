@@ -16,7 +16,7 @@ from .pod_sync import Followed, Key
 
 def followed_pods(plans: Iterable[SetPlan], states: Mapping[str, LoopState]) -> dict[Key, Followed]:
     """Slices whose loops act, or are about to, with the knobs that these have set."""
-    found: dict[Key, Followed] = {}
+    result: dict[Key, Followed] = {}
     for plan in plans:
         if plan.loop is None or plan.loop.mode not in ACTING:
             continue
@@ -30,10 +30,10 @@ def followed_pods(plans: Iterable[SetPlan], states: Mapping[str, LoopState]) -> 
             limit = rate = None
             if item is not None and item.in_charge != "nobody" and item.knobs is not None:
                 limit, rate = (_unlimited(item.knobs.get(knob)) for knob in ("cpu_limit_mcpu", "egress_mbps"))
-            found[plan.identity.uid, name] = Followed(
+            result[plan.identity.uid, name] = Followed(
                 plan.identity.generation, plan.pods[name].pod, plan.pods[name].container, follow, limit, rate
             )
-    return found
+    return result
 
 
 def with_troubles(plans: Iterable[SetPlan], troubles: Mapping[Key, str]) -> list[SetPlan]:

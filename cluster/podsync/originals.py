@@ -95,7 +95,7 @@ class OriginalsFile:
             self._save({key: original for key, original in self.pods.items() if key != uid})
 
     def _save(self, pods: dict[str, Original]) -> None:
-        document = {"version": VERSION, "pods": {uid: dataclasses.asdict(one) for uid, one in pods.items()}}
+        document = {"version": VERSION, "pods": {uid: dataclasses.asdict(item) for uid, item in pods.items()}}
         self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(self._path, json.dumps(document).encode(), 0o600)
         self.pods = pods

@@ -237,10 +237,10 @@ def _guard(namespace: str, document: Mapping[str, Any]) -> tuple[str, Wanted | N
 
 def _check(declared_set: DeclaredSet) -> None:
     """Check it by the types with which a loop reads it, as if every slice had a pod."""
-    places = {item.name: {"upf": {"pod": {"name": "any"}}} for item in declared_set.slices}
+    locations = {item.name: {"upf": {"pod": {"name": "any"}}} for item in declared_set.slices}
     run = {"node": "any", "mode": declared_set.mode, "canary": list(declared_set.canary), "guard": declared_set.guard}
     try:
-        validate(CheckedNodeSpec, declared_set.node_document(places), "spec")
+        validate(CheckedNodeSpec, declared_set.node_document(locations), "spec")
         validate(RunConfig, run | dict(declared_set.policy) | {"period_ms": declared_set.period_ms}, "spec")
     except ConfigError as error:
         raise ConfigError(camel(str(error))) from error

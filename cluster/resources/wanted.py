@@ -61,17 +61,17 @@ class Fetched:
 def bundle_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
     """From ``policy.bundle``; raises ConfigError for what could not be anywhere."""
     [kind] = document
-    one, field = document[kind], f"policy.bundle.{kind}"
-    digest = str(one["digest"])
+    item, field = document[kind], f"policy.bundle.{kind}"
+    digest = str(item["digest"])
     if not DIGEST.fullmatch(digest):
         raise ConfigError(f"{field}.digest: accepted: the SHA-256 of the bundle's SHA256SUMS, in lower case")
     if kind == CONFIG_MAP:
-        return Wanted(namespace, kind, _object(field, "name", one["name"]), "", digest)
+        return Wanted(namespace, kind, _object(field, "name", item["name"]), "", digest)
     if kind == VOLUME:
-        within = str(one.get("path") or "")
+        within = str(item.get("path") or "")
         if within.startswith("/") or ".." in within.split("/") or "\0" in within or len(within) > MOST_PATH:
             raise ConfigError(f"{field}.path = {within!r:.80}: expected a folder in the volume, without ..")
-        return Wanted(namespace, kind, _object(field, "name", one["name"]), within, digest)
+        return Wanted(namespace, kind, _object(field, "name", item["name"]), within, digest)
     raise ConfigError(f"{field}: expected shipped, {CONFIG_MAP} or {VOLUME}; OCI images and claims are volumes")
 
 

@@ -42,27 +42,27 @@ def overview(api: Api, namespace: str) -> dict[str, Any]:
 
 def _agent(pod: Mapping[str, Any]) -> dict[str, Any]:
     status, spec = pod.get("status") or {}, pod["spec"]
-    ready = any((one["type"], one["status"]) == ("Ready", "True") for one in status.get("conditions") or ())
-    containers = [one for one in spec["containers"] if one["name"] == "agent"]
-    arguments = [argument for one in containers for argument in one.get("args") or ()]
-    highest = [one.removeprefix(HIGHEST) for one in arguments if one.startswith(HIGHEST)]
+    ready = any((entry["type"], entry["status"]) == ("Ready", "True") for entry in status.get("conditions") or ())
+    containers = [entry for entry in spec["containers"] if entry["name"] == "agent"]
+    arguments = [argument for entry in containers for argument in entry.get("args") or ()]
+    highest = [entry.removeprefix(HIGHEST) for entry in arguments if entry.startswith(HIGHEST)]
     return {
         "node": spec.get("nodeName"),
         "pod": pod["metadata"]["name"],
         "ready": ready,
         "highest_mode": highest[-1] if highest else "shadow",
-        "image": next((one["image"] for one in containers), None),
-        "restarts": sum(int(one.get("restartCount", 0)) for one in status.get("containerStatuses") or ()),
+        "image": next((entry["image"] for entry in containers), None),
+        "restarts": sum(int(entry.get("restartCount", 0)) for entry in status.get("containerStatuses") or ()),
         "trouble": "" if ready else _pod_trouble(pod),
     }
 
 
-def _slice_set(one: Mapping[str, Any]) -> dict[str, Any]:
-    status, meta = one.get("status") or {}, one["metadata"]
+def _slice_set(entry: Mapping[str, Any]) -> dict[str, Any]:
+    status, meta = entry.get("status") or {}, entry["metadata"]
     return {
         "namespace": meta["namespace"],
         "name": meta["name"],
-        "mode": one["spec"].get("mode", "shadow"),
+        "mode": entry["spec"].get("mode", "shadow"),
         "nodes": int(status.get("nodes") or 0),
         "slices": int(status.get("slices") or 0),
         "kept": status.get("kept"),
@@ -70,10 +70,10 @@ def _slice_set(one: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node(one: Mapping[str, Any]) -> dict[str, Any]:
-    status, spec = one.get("status") or {}, one["spec"]
+def _node(entry: Mapping[str, Any]) -> dict[str, Any]:
+    status, spec = entry.get("status") or {}, entry["spec"]
     return {
-        "namespace": one["metadata"]["namespace"],
+        "namespace": entry["metadata"]["namespace"],
         "slice_set": spec.get("sliceSet"),
         "node": spec.get("node"),
         "mode": status.get("mode"),

@@ -52,13 +52,13 @@ def summed(slice_set: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> 
 
 def _with_condition(statuses: list[tuple[str, Mapping[str, Any]]], kind: str, value: str) -> list[tuple[str, str]]:
     """Nothing, or one reason and message for all nodes with a condition of this status."""
-    found = [
+    result = [
         (item["reason"], f"{node}: {item.get('message') or ''}")
         for node, status in statuses
         for item in status.get("conditions") or ()
         if (item["type"], item["status"]) == (kind, value)
     ]
-    return [(found[0][0], _joined([text for _, text in found], "; "))] if found else []
+    return [(result[0][0], _joined([text for _, text in result], "; "))] if result else []
 
 
 def _joined(texts: list[str], separator: str) -> str:

@@ -72,10 +72,10 @@ def python_pins() -> Iterator[Pin]:
     for needed_by in SETS:
         text = (ROOT / "requirements" / f"{needed_by}.txt").read_text()
         for line in re.sub(r"(?m)^\s*#.*\n", "", text).replace("\\\n", " ").splitlines():
-            found = _PIN.match(line.strip())
-            if found is None:
+            result = _PIN.match(line.strip())
+            if result is None:
                 raise SystemExit(f"requirements/{needed_by}.txt: {line!r}: accepted: NAME==VERSION and hashes")
-            name, version, rest = found.groups()
+            name, version, rest = result.groups()
             hashes = tuple(re.findall(r"--hash=sha256:([0-9a-f]{64})", rest))
             marker = rest.partition("--hash")[0].strip().removeprefix(";").strip()
             if (name, version) not in seen:
@@ -143,7 +143,7 @@ def _component(pin: Pin, table: dict[str, Any]) -> Component:
     if pin.kind == "golang":
         properties.append(Property(name="slicepilot:go-sum", value=pin.hashes[0]))
     elif pin.hashes:
-        hashes = [HashType(alg=HashAlgorithm.SHA_256, content=one) for one in pin.hashes]
+        hashes = [HashType(alg=HashAlgorithm.SHA_256, content=item) for item in pin.hashes]
         references.append(
             ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(str(pin.purl)), hashes=hashes)
         )

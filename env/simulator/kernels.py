@@ -262,8 +262,8 @@ def share_cpus(
         v[KERNEL, i] /= v[SPEED, i]
         # What is served is sent: where the UPFs do not get all that they want, less is to be sent as well.
         left = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
-        asked = (v[WANTED, i] - v[EDGE, i] + v[SENDING, i]) / v[SPEED, i]
-        v[SENDING, i] *= min(ONE, left / max(asked, TINY)) / v[SPEED, i]
+        wanted = (v[WANTED, i] - v[EDGE, i] + v[SENDING, i]) / v[SPEED, i]
+        v[SENDING, i] *= min(ONE, left / max(wanted, TINY)) / v[SPEED, i]
     any_below_cfs = False
     for i in range(count):
         any_below_cfs |= v[DT, i] < v[CFS_S, i]

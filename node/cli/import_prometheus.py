@@ -52,13 +52,13 @@ def import_prometheus(
         raise ConfigError(f"{file}: no telemetry; expected telemetry: {{prometheus: {{url: ...}}}}")
     _check_out(out)
     first_s, last_s = _time("start", start), int(time.time()) if end is None else _time("end", end)
-    asked = Range(first_s, last_s, period_s, max(1, episode_s // period_s))
+    wanted = Range(first_s, last_s, period_s, max(1, episode_s // period_s))
     weights = RewardWeights.from_yaml(reward)
     with progress_bar() as progress:
         task = progress.add_task(f"asking {server.url}", total=1.0)
         node = {"uplink_mbps": spec.uplink_mbps, "logical_cpus": spec.cpus}
         made = to_episodes(
-            server, spec.promised, node, asked, weights, lambda share: progress.update(task, completed=share)
+            server, spec.promised, node, wanted, weights, lambda share: progress.update(task, completed=share)
         )
     provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
     episodes = EpisodeSet(made.episodes.episodes, {**made.episodes.facts, **provenance})

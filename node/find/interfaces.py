@@ -90,8 +90,8 @@ def _list(route: RouteSocket) -> Interfaces:
 def _routes(route: RouteSocket) -> list[tuple[int, str | None]]:
     """Of the main table, of IPv4 and of IPv6: the interface that each leads out by, and the network; None for all."""
     result = []
-    asked = request(RTM_GETROUTE, NLM_F_DUMP, RTMSG.pack(0, 0, 0, 0, 0, 0, 0, 0, 0))
-    for _, payload in route.dump(asked, "list routes"):
+    wanted = request(RTM_GETROUTE, NLM_F_DUMP, RTMSG.pack(0, 0, 0, 0, 0, 0, 0, 0, 0))
+    for _, payload in route.dump(wanted, "list routes"):
         family, length, _, _, table, *_ = RTMSG.unpack_from(payload)
         text = attributes(payload[RTMSG.size :])
         if family in {AF_INET, AF_INET6} and table == RT_TABLE_MAIN and RTA_OIF in text:

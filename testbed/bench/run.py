@@ -6,12 +6,10 @@ import contextlib
 import socket
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from slicepilot.agents.learned.agent import LearnedAgent
-from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.shadow import ShadowActuator
 from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
@@ -20,7 +18,7 @@ from slicepilot.controller.loop.node import Node
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.service.controller import Controller
-from slicepilot.controller.service.loaded_policy import LoadedPolicy
+from slicepilot.controller.service.loaded_policy import load_bundle, policy_of
 from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.controller.telemetry.source import KernelSource
@@ -74,17 +72,9 @@ def opened(made: BenchNode, slices: SliceSet, period_ms: float) -> Iterator[Node
 
 
 @contextlib.contextmanager
-def bench_run(
-    policy: PolicyBundle,
-    node: Node,
-    mode: Literal["shadow", "live"] = "live",
-    listen: str = "off",
-    cpu: int | None = None,
-) -> Iterator[BenchRun]:
-    """A controller over a node, gone at the end; the caller closes the node. ``mode``, ``listen`` and ``cpu`` as in
-    `RunConfig`."""
-    period_ms = 1e3 * node.backend.context.period_s.item()
-    config = RunConfig(name=node.name, mode=mode, period_ms=period_ms, cpu=cpu)
+def bench_run(config: RunConfig, node: Node, mode: Literal["shadow", "live"] = "live") -> Iterator[BenchRun]:
+    """A controller over a node, gone at the end; the caller closes the node. The policy is that of ``config``."""
+    config = replace(config, name=node.name, mode=mode, period_ms=1e3 * node.backend.context.period_s.item())
     with contextlib.ExitStack() as undo:
         folder = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="slicepilot-bench-")))
         folder.chmod(0o755)  # the publisher writes records as another user
@@ -95,11 +85,11 @@ def bench_run(
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(ours.close)
         publisher = Publisher.start(
-            PublisherOptions(run=folder, state=folder, listen=listen, log="off", estimate_s=0.0, off_cpu=cpu), theirs
+            PublisherOptions(run=folder, state=folder, listen="off", log="off", estimate_s=0.0, off_cpu=config.cpu),
+            theirs,
         )
         undo.callback(publisher.stop)
-        learned = LoadedPolicy(
-            LearnedAgent(policy, transfer=True), {"path": str(policy.origin), "digest": "", "promoted": False}
-        )
         stop = StopRequest()
-        yield BenchRun(Controller(node, config, learned, ring, state, stop), publisher, stop)
+        # A bundle is tried on its own slices: back to back, the period is shorter than any decision.
+        policy = load_bundle(config.bundle) if config.bundle is not None else policy_of(config, node)
+        yield BenchRun(Controller(node, config, policy, ring, state, stop), publisher, stop)

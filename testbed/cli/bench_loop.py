@@ -14,8 +14,8 @@ from slicepilot.cli.shared.output import console, print_json, progress_bar
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from slicepilot.agents.learned.bundle import PolicyBundle
     from slicepilot.controller.loop.loop import LoopReport
+    from slicepilot.controller.service.run_config import RunConfig
     from slicepilot.env.slices import SliceSet
 
 SLICES = "five-video"
@@ -25,8 +25,9 @@ REPORTED = ("observe", "infer", "guard", "apply", "total", "record")
 
 
 def loop(
-    bundle: Annotated[
-        Path | None, typer.Option(help="Policy bundle (default: the newest under runs/, or the shipped one).")
+    bundle: Annotated[Path | None, typer.Option(help="Policy bundle: its folder, or generalist.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Agent by name, instead of a bundle (default: as for `run`).")
     ] = None,
     node: Annotated[
         str | None,
@@ -54,16 +55,17 @@ def loop(
 
     Example: [bold]slicepilot bench loop --period-ms 2[/bold]
     """
-    from slicepilot.agents.learned.bundle import PolicyBundle
-    from slicepilot.testbed.bench.bundle import bundle_folder
+    from slicepilot.controller.service.run_config import RunConfig
 
     _check(node, mode, slices, num_slices)
-    policy = PolicyBundle.load(bundle_folder(bundle))
+    if bundle is not None and agent is not None:
+        raise ConfigError("bundle, agent: give at most one of them")
+    config = RunConfig(bundle=str(bundle) if bundle else None, agent=agent)
     try:
         if node is None:
-            result = _measure(policy, _slices(slices, num_slices), period_ms, seconds)
+            result = _measure(config, _slices(slices, num_slices), period_ms, seconds)
         else:
-            result = _measure_node(policy, node, mode, period_ms, seconds)
+            result = _measure_node(config, node, mode, period_ms, seconds)
     except ConfigError:
         raise
     except (RuntimeError, OSError) as error:
@@ -99,7 +101,7 @@ def _slices(name: str | None, repeated: int | None) -> SliceSet:
     return slices if repeated is None else slices.repeated(repeated)
 
 
-def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: float) -> dict[str, Any]:
+def _measure(config: RunConfig, slices: SliceSet, period_ms: float, seconds: float) -> dict[str, Any]:
     from slicepilot.testbed.bench.node import BenchNode
 
     with BenchNode(slices) as made:
@@ -108,13 +110,13 @@ def _measure(policy: PolicyBundle, slices: SliceSet, period_ms: float, seconds: 
         def run(part: str, rest_ms: float, ticks: int) -> LoopReport:
             if part == "contended":
                 made.saturate()
-            with opened(made, slices, rest_ms) as node, bench_run(policy, node) as item:
+            with opened(made, slices, rest_ms) as node, bench_run(config, node) as item:
                 return item.ticks(ticks)
 
         return _parts(run, len(slices), period_ms, seconds)
 
 
-def _measure_node(policy: PolicyBundle, name: str, mode: str, period_ms: float, seconds: float) -> dict[str, Any]:
+def _measure_node(config: RunConfig, name: str, mode: str, period_ms: float, seconds: float) -> dict[str, Any]:
     from slicepilot.configs.backends import plugin
     from slicepilot.controller.loop.node import Node
     from slicepilot.testbed.bench.run import bench_run
@@ -130,7 +132,7 @@ def _measure_node(policy: PolicyBundle, name: str, mode: str, period_ms: float, 
             if part == "contended":
                 undo.enter_context(spare_time_used())
             acting = mode == "live" and part != "back_to_back"
-            return undo.enter_context(bench_run(policy, node, "live" if acting else "shadow")).ticks(ticks)
+            return undo.enter_context(bench_run(config, node, "live" if acting else "shadow")).ticks(ticks)
 
     result = _parts(run, 0, period_ms, seconds)
     return result | {"slices": counts[0]}

@@ -22,10 +22,10 @@ PROCESSES = ("loop", "publisher", "supervisor")
 
 
 def soak(
-    bundle: Annotated[
-        Path | None, typer.Option(help="Policy bundle (default: the newest under runs/, or the shipped one).")
+    bundle: Annotated[Path | None, typer.Option(help="Policy bundle: its folder, or generalist.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(help="Agent by name, instead of a bundle (default: as for `run`).")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Agent by name, instead of a bundle.")] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="Duration.")] = 3.0,
     fault_every_s: Annotated[float, typer.Option(min=1, help="Mean seconds between injected faults.")] = 60.0,
     period_ms: Annotated[float, typer.Option(min=2, help="Control period.")] = 10.0,
@@ -38,15 +38,14 @@ def soak(
 
     Example: [bold]slicepilot bench soak --bundle runs/mine/bundle --minutes 60[/bold]
     """
-    from slicepilot.testbed.bench.bundle import bundle_folder
     from slicepilot.testbed.bench.soak import SoakRun
     from slicepilot.testbed.lifecycle.spec import TestbedSpec
     from slicepilot.testbed.lifecycle.testbed import Testbed
 
     if bundle is not None and agent is not None:
-        raise ConfigError("give --bundle or --agent, not both")
-    policy: dict[str, Any] = {"agent": agent} if agent is not None else {"bundle": str(bundle_folder(bundle))}
-    settings = policy | {"period_ms": period_ms, "guard": "testbed"}
+        raise ConfigError("bundle, agent: give at most one of them")
+    policy = {"agent": agent, "bundle": str(bundle) if bundle else None}
+    settings = {name: value for name, value in policy.items() if value} | {"period_ms": period_ms, "guard": "testbed"}
     testbed = Testbed.up(TestbedSpec(name="spso"), owned=True)
     try:
         with tempfile.TemporaryDirectory(prefix="slicepilot-soak-") as folder, progress_bar() as progress:

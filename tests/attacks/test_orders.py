@@ -29,8 +29,8 @@ from ..testbed.controlled import (
     missed,
     order,
     records,
+    reported,
     rig_under,
-    told,
     wait_ticks,
 )
 from . import unprivileged
@@ -289,4 +289,4 @@ def test_shadow_overtakes_what_waits_to_act(rig: Rig, controller: Controller, pl
     assert "shadow was ordered meanwhile" in answers["live"]["error"]
     assert description(controller)["bundle"]["path"].endswith("/first")
     assert controller.notes()["mode"] == "shadow"
-    assert "no such folder" in told(order(rig, "reload", "--bundle", str(place / "bundles" / "none")), 1)
+    assert "no such folder" in reported(order(rig, "reload", "--bundle", str(place / "bundles" / "none")), 1)

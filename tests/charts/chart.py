@@ -30,11 +30,11 @@ def objects(values: dict[str, Any], namespace: str = NAMESPACE) -> dict[str, dic
 
 def by_name(text: str) -> dict[str, dict[str, Any]]:
     """Objects of a YAML stream by kind, namespace where there are several of a name, and name."""
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for item in filter(None, yaml.safe_load_all(text)):
         name = f"{item['kind']}/{item['metadata']['name']}"
-        found[f"{name}/{item['metadata']['namespace']}" if name in found else name] = item
-    return found
+        result[f"{name}/{item['metadata']['namespace']}" if name in result else name] = item
+    return result
 
 
 def pod_of(rendered: dict[str, dict[str, Any]]) -> dict[str, Any]:

@@ -91,20 +91,20 @@ class RunningAgent:
 
     def loops(self) -> list[int]:
         """Its loops' processes."""
-        found = []
+        result = []
         for child in children(self.pid):
             with contextlib.suppress(OSError):
                 if b"slicepilot.cli\0run" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(child)
-        return found
+                    result.append(child)
+        return result
 
     def lines(self) -> list[dict[str, Any]]:
         """What it has logged."""
-        found = []
+        result = []
         for line in self.log.read_text(errors="replace").splitlines():
             with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return [one for one in found if isinstance(one, dict)]
+                result.append(json.loads(line))
+        return [each for each in result if isinstance(each, dict)]
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -159,7 +159,7 @@ def slice_set(name: str = "video", count: int = 5, mode: str = "live", **spec: A
     }
 
 
-def told(cluster: Cluster, name: str = "video") -> dict[str, Any]:
+def reported(cluster: Cluster, name: str = "video") -> dict[str, Any]:
     """Status of a SliceSet on the node; empty while there is none."""
     text = cluster.kubectl("-n", NAMESPACE, "get", "nsls", f"{name}.{NODE}", "-o", "json", code=None)
     status: dict[str, Any] = (json.loads(text).get("status") or {}) if text.strip() else {}
@@ -174,8 +174,8 @@ def summed(cluster: Cluster, name: str = "video") -> dict[str, Any]:
 
 def condition(status: dict[str, Any], kind: str) -> tuple[str, str]:
     """Status and reason of a condition; empty while there is none."""
-    found = [one for one in status.get("conditions") or () if one["type"] == kind]
-    return (found[0]["status"], found[0]["reason"]) if found else ("", "")
+    result = [each for each in status.get("conditions") or () if each["type"] == kind]
+    return (result[0]["status"], result[0]["reason"]) if result else ("", "")
 
 
 def refused(cluster: Cluster, documents: list[dict[str, Any]]) -> str:

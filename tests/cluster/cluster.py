@@ -104,8 +104,8 @@ class Cluster:
 
     def get(self, *arguments: str) -> dict[str, Any]:
         """An object, or a list, as JSON."""
-        found: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
-        return found
+        result: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return result
 
     def unit(self, name: str, *command: str, kind: str = "simple", kill: str = "mixed") -> None:
         """Run a program as a unit of this name; its log is ``NAME.log``."""
@@ -129,8 +129,8 @@ class Cluster:
 
     def wait(self, *arguments: str, seconds: float = READY_S) -> None:
         """``kubectl wait``; an AssertionError tells what has happened in the cluster instead."""
-        told = self.kubectl("wait", *arguments, f"--timeout={seconds:g}s", code=None)
-        assert told, f"{' '.join(arguments)}: {self.kubectl('get', 'events', '-A', '--sort-by=.lastTimestamp')}"
+        reported = self.kubectl("wait", *arguments, f"--timeout={seconds:g}s", code=None)
+        assert reported, f"{' '.join(arguments)}: {self.kubectl('get', 'events', '-A', '--sort-by=.lastTimestamp')}"
 
     def log(self, name: str, lines: int = 15) -> str:
         """The end of what a unit has printed."""

@@ -34,9 +34,9 @@ def write_image(path: Path, reference: str, machine: str, entry: Sequence[str], 
             archive.addfile(folder)
         for name, source in files.items():
             with source.open("rb") as file:
-                one = archive.gettarinfo(name=str(source), arcname=name.lstrip("/"))
-                one.mode, one.uid, one.gid, one.mtime = 0o755, 0, 0, 0
-                archive.addfile(one, file)
+                item = archive.gettarinfo(name=str(source), arcname=name.lstrip("/"))
+                item.mode, item.uid, item.gid, item.mtime = 0o755, 0, 0, 0
+                archive.addfile(item, file)
     rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer.getvalue()).hexdigest()}"]}
     known = {"architecture": ARCHITECTURES[machine], "os": "linux", "config": {"Entrypoint": list(entry)}}
     config = json.dumps(known | {"rootfs": rootfs}).encode()
@@ -44,6 +44,6 @@ def write_image(path: Path, reference: str, machine: str, entry: Sequence[str], 
     manifest = json.dumps([{"Config": name, "RepoTags": [reference], "Layers": ["layer.tar"]}]).encode()
     with tarfile.open(path, "w") as archive:
         for file_name, data in ((name, config), ("layer.tar", layer.getvalue()), ("manifest.json", manifest)):
-            one = tarfile.TarInfo(file_name)
-            one.size = len(data)
-            archive.addfile(one, io.BytesIO(data))
+            item = tarfile.TarInfo(file_name)
+            item.size = len(data)
+            archive.addfile(item, io.BytesIO(data))

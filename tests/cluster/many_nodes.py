@@ -61,7 +61,7 @@ class SimulatedNode:
         pods = Source("/api/v1/pods", {"fieldSelector": f"spec.nodeName={name}"})
         self._pods = Reflector(self._api, pods, self._changed.set, Pod.of)
         node = Source("/api/v1/nodes", {"fieldSelector": f"metadata.name={name}"}, metadata_only=True)
-        self._node = Reflector(self._api, node, self._changed.set, lambda one: one["metadata"].get("labels") or {})
+        self._node = Reflector(self._api, node, self._changed.set, lambda item: item["metadata"].get("labels") or {})
         self._events = Events(self._api, name)
         self._writer = StatusWriter(self._api, name, self._events)
         self._lease = Lease(self._api, SYSTEM, f"slicepilot-{name}", name)
@@ -71,15 +71,15 @@ class SimulatedNode:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        for one in (self._slice_sets, self._pods, self._node):
-            one.start()
+        for item in (self._slice_sets, self._pods, self._node):
+            item.start()
         while True:
             time.sleep(1.0)
             now_s = time.monotonic()
             if self._slice_sets.synced and self._pods.synced and self._node.synced and self._lease.held:
                 labels = (self._node.objects() or [{}])[0]
                 plans = self._planner.plan(self._slice_sets.objects(), self._pods.objects(), labels, now_s)
-                self._writer.post({plan.identity.uid: (plan.who, report(plan, self._state())) for plan in plans})
+                self._writer.post({plan.identity.uid: (plan.identity, report(plan, self._state())) for plan in plans})
             for step in (self._lease.step, self._writer.step, self._events.step, self._summing.step, self._sum):
                 try:
                     step(now_s)
@@ -88,8 +88,8 @@ class SimulatedNode:
 
     def _state(self) -> LoopState:
         rate = self._figures.uniform(5, 50)
-        one = SliceFigures("a", True, True, 100, rate, rate, rate / 10, {"nice": -5.0}, "policy", safe=False)
-        return LoopState(figures=LoopFigures("live", (), "queue-greedy", False, (), (one,)))
+        item = SliceFigures("a", True, True, 100, rate, rate, rate / 10, {"nice": -5.0}, "policy", safe=False)
+        return LoopState(figures=LoopFigures("live", (), "queue-greedy", False, (), (item,)))
 
     def _sum(self, now_s: float) -> None:
         self._summary.step(now_s, self._summing.held and self._slice_sets.synced)
@@ -131,18 +131,18 @@ class Audit:
 
     def seconds(self, since_s: float) -> collections.Counter[int]:
         """How many came in each second from then on."""
-        found: collections.Counter[int] = collections.Counter()
+        result: collections.Counter[int] = collections.Counter()
         with self._path.open() as lines:
             for line in lines:
                 if ACCOUNT not in line or '"verb":"watch"' in line:
                     continue
                 at = datetime.datetime.fromisoformat(json.loads(line)["requestReceivedTimestamp"]).timestamp()
                 if at >= since_s:
-                    found[int(at)] += 1
-        return found
+                    result[int(at)] += 1
+        return result
 
 
-def told(cluster: Cluster) -> int:
+def reported(cluster: Cluster) -> int:
     """Nodes that the SliceSet's own status counts."""
     status = cluster.get("-n", NAMESPACE, "sls", "video").get("status") or {}
     return int(status.get("nodes") or 0)
@@ -186,29 +186,29 @@ def measure(machine: Machine, count: int, seconds: float, processes: int) -> dic
     began_s = time.time()
     started = [machine.start(*itself, "--simulate", str(access), *names[part::processes]) for part in range(processes)]
     deadline_s = time.monotonic() + READY_S
-    while told(cluster) < count and time.monotonic() < deadline_s:
+    while reported(cluster) < count and time.monotonic() < deadline_s:
         time.sleep(1.0)
-    found: dict[str, Any] = {"nodes": count, "summed_up": told(cluster), "all_after_s": time.time() - began_s}
-    found["start"] = _rates(audit.seconds(began_s))
+    result: dict[str, Any] = {"nodes": count, "summed_up": reported(cluster), "all_after_s": time.time() - began_s}
+    result["start"] = _rates(audit.seconds(began_s))
     time.sleep(60.0)  # transitions have been told
     steady_s = time.time()
     time.sleep(seconds)
-    asked = sum(audit.seconds(steady_s).values())
-    found["steady_requests_per_node_in_10_s"] = asked / (count + 1) / seconds * 10
+    wanted = sum(audit.seconds(steady_s).values())
+    result["steady_requests_per_node_in_10_s"] = wanted / (count + 1) / seconds * 10
     [pid] = children(whole.pid)
-    found["whole_agent_mib"] = _mib(pid)
-    found["simulated_agent_mib"] = sum(_mib(one) for process in started for one in children(process.pid)) / count
+    result["whole_agent_mib"] = _mib(pid)
+    result["simulated_agent_mib"] = sum(_mib(item) for process in started for item in children(process.pid)) / count
     cluster.machine.run("systemctl", "stop", "kube-apiserver")
     time.sleep(SERVER_AWAY_S)
     back_s = time.time()
     cluster.machine.run("systemctl", "start", "kube-apiserver")
     time.sleep(60.0)
-    found["server_back"] = _rates(audit.seconds(back_s))
+    result["server_back"] = _rates(audit.seconds(back_s))
     for process in (*started, whole):
-        for one in children(process.pid):
-            os.kill(one, 9)
+        for item in children(process.pid):
+            os.kill(item, 9)
         process.wait(10)
-    return found
+    return result
 
 
 def _rates(seconds: collections.Counter[int]) -> dict[str, float]:
@@ -242,19 +242,19 @@ def main() -> int:
         simulate(Path(given.simulate[0]), given.simulate[1:])
         return 0
     with tempfile.TemporaryDirectory() as folder, booted(Path(folder)) as machine:
-        found = measure(machine, given.nodes, given.seconds, given.processes)
+        result = measure(machine, given.nodes, given.seconds, given.processes)
     if given.json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return 0
-    start, back = found["start"], found["server_back"]
-    print(f"{found['nodes']} nodes, summed up {found['summed_up']} after {found['all_after_s']:.0f} s")
+    start, back = result["start"], result["server_back"]
+    print(f"{result['nodes']} nodes, summed up {result['summed_up']} after {result['all_after_s']:.0f} s")
     print(
         f"start: {start['requests']} requests, {start['worst_second']} in the worst second, over {start['seconds']} s"
     )
-    print(f"steady: {found['steady_requests_per_node_in_10_s']:.2f} requests a node in 10 s, watches left out")
+    print(f"steady: {result['steady_requests_per_node_in_10_s']:.2f} requests a node in 10 s, watches left out")
     print(f"server started anew: {back['requests']} requests in 60 s, {back['worst_second']} in the worst second")
-    print(f"a whole agent, which sums up: {found['whole_agent_mib']:.0f} MiB; ", end="")
-    print(f"a simulated one {found['simulated_agent_mib']:.1f} MiB of a process with many")
+    print(f"a whole agent, which sums up: {result['whole_agent_mib']:.0f} MiB; ", end="")
+    print(f"a simulated one {result['simulated_agent_mib']:.1f} MiB of a process with many")
     return 0
 
 

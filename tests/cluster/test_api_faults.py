@@ -15,7 +15,7 @@ import yaml
 
 from ..node.machine import children
 from ..node.runtimes import until
-from .agents import SYSTEM, agent, condition, rights, slice_set, told
+from .agents import SYSTEM, agent, condition, reported, rights, slice_set
 from .cluster import Cluster
 from .rings import goes_on, written
 from .upfs import NAMESPACE, PodUpfs
@@ -72,7 +72,7 @@ def test_loops_go_on_and_an_edit_is_taken_up(cluster: Cluster, upfs: PodUpfs, ac
         [loop], moved = running.loops(), upfs.knobs()
         ring = running.root / "run" / f"{NAMESPACE}.video" / "ticks"
         for name, (what, meanwhile) in FAULTS.items():
-            until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), f"not live: {name}", AFTER_S)
+            until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), f"not live: {name}", AFTER_S)
             until(lambda: upfs.knobs() == moved, f"not moved: {name}", WITHIN_S)
             fault(what)
             ticks, began_s = written(ring), time.monotonic()
@@ -86,7 +86,11 @@ def test_loops_go_on_and_an_edit_is_taken_up(cluster: Cluster, upfs: PodUpfs, ac
             rate = (written(ring) - ticks) / (time.monotonic() - began_s)
             assert rate > 50, f"{name}: of 100 ticks a second"
             fault({})
-            until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), f"{told(cluster)}", AFTER_S)
+            until(
+                lambda: condition(reported(cluster), "Controlled") == ("False", "Shadow"),
+                f"{reported(cluster)}",
+                AFTER_S,
+            )
             assert goes_on(running, loop), name
             assert upfs.knobs() == before, name
             cluster.kubectl("apply", given=slice_set(count=COUNT))
@@ -113,7 +117,7 @@ def test_what_the_store_has_forgotten_is_listed_anew(
     before = upfs.knobs()
     with agent(cluster, access) as running:
         cluster.kubectl("apply", given=slice_set(count=COUNT))
-        until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
+        until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
         [loop] = running.loops()
         fault({"status": 503, "watches": True})
         cluster.kubectl("apply", given=slice_set(count=COUNT, mode="shadow"))
@@ -121,7 +125,9 @@ def test_what_the_store_has_forgotten_is_listed_anew(
         cluster.machine.run("systemctl", "restart", "kube-apiserver")
         until(lambda: cluster.kubectl("get", "--raw", "/readyz", code=None).strip() == "ok", "no API server", AFTER_S)
         fault({})
-        until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), f"{told(cluster)}", AFTER_S)
+        until(
+            lambda: condition(reported(cluster), "Controlled") == ("False", "Shadow"), f"{reported(cluster)}", AFTER_S
+        )
         gone = [line["event"] for line in running.lines() if "410" in line["event"] or "too old" in line["event"]]
         assert gone, f"nothing was forgotten up to revision {revision}"
         print(f"compacted up to revision {revision}: {gone[0]}")
@@ -140,13 +146,13 @@ def test_each_right_is_needed_and_one_that_lacks_is_named(cluster: Cluster, upfs
 
     def grant() -> None:
         for kind, role in roles.items():
-            granted = [
+            admitted = [
                 {"apiGroups": rule["apiGroups"], "resources": [resource], "verbs": verbs}
                 for other, rule in rules
                 for resource in rule["resources"]
                 if other == kind and (verbs := [verb for verb in rule["verbs"] if (resource, verb) not in missing])
             ]
-            cluster.kubectl("apply", "--server-side", "--force-conflicts", given={**role, "rules": granted})
+            cluster.kubectl("apply", "--server-side", "--force-conflicts", given={**role, "rules": admitted})
 
     grant()
     try:
@@ -163,7 +169,7 @@ def test_each_right_is_needed_and_one_that_lacks_is_named(cluster: Cluster, upfs
             cluster.kubectl("apply", given=slice_set(count=COUNT))
             while missing:
                 if {verb for _, verb in missing} == {"delete"}:
-                    until(lambda: condition(told(cluster), "Ready")[0] == "True", f"{told(cluster)}", WITHIN_S)
+                    until(lambda: condition(reported(cluster), "Ready")[0] == "True", f"{reported(cluster)}", WITHIN_S)
                     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video", "--cascade=orphan")
                 # A Lease that it has made itself is renewed after 40 s.
                 until(lambda: bool(named()), f"none of {missing} is named", 2 * AFTER_S)

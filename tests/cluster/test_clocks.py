@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..node.runtimes import until
-from .agents import RunningAgent, agent, condition, slice_set, told
+from .agents import RunningAgent, agent, condition, reported, slice_set
 from .cluster import Cluster
 from .upfs import NAMESPACE, PodUpfs
 
@@ -48,7 +48,7 @@ def test_one_that_is_an_hour_ahead_acts_and_its_lease_is_not_taken(
     before = upfs.knobs()
     with agent(cluster, access, environment=off_by(library, HOUR_S)) as ahead:
         cluster.kubectl("apply", given=slice_set(count=COUNT))
-        until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), f"{told(cluster)}", WITHIN_S)
+        until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), f"{reported(cluster)}", WITHIN_S)
         until(lambda: upfs.knobs() != before, "nothing was moved", WITHIN_S)
         assert hours_off(ahead) == pytest.approx(1.0, abs=0.1)
         moved = upfs.knobs()
@@ -69,7 +69,7 @@ def test_one_that_is_an_hour_ahead_does_not_take_a_lease_that_is_held(
     before = upfs.knobs()
     with agent(cluster, access) as right:
         cluster.kubectl("apply", given=slice_set(count=COUNT))
-        until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), f"{told(cluster)}", WITHIN_S)
+        until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), f"{reported(cluster)}", WITHIN_S)
         with agent(cluster, access, "other", environment=off_by(library, HOUR_S)) as ahead:
             until(lambda: waits(ahead), "does not wait", WITHIN_S)
             assert hours_off(ahead) == pytest.approx(1.0, abs=0.1)

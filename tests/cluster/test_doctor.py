@@ -133,78 +133,78 @@ def _access(cluster: Cluster) -> Iterator[Path]:
     cluster.kubectl("apply", given=SLICES)
     yield cluster.folder / "admin.yaml"
     cluster.kubectl("delete", "namespace", SPACE, "--timeout=60s")
-    cluster.kubectl("delete", "crd", *(one["metadata"]["name"] for one in CRDS), "--ignore-not-found")
+    cluster.kubectl("delete", "crd", *(item["metadata"]["name"] for item in CRDS), "--ignore-not-found")
     cluster.kubectl("-n", "kube-system", "delete", "configmap/cilium-config", "ds/cilium", "--ignore-not-found")
 
 
 def doctor(cluster: Cluster, access: Path, *more: str) -> dict[str, dict[str, Any]]:
     """Its findings by name."""
     command = ["slicepilot", "doctor", "--kubernetes", "--kubeconfig", str(access), "--node", NODE, "--json", *more]
-    return {one["name"]: one for one in json.loads(cluster.machine.run(*command))}
+    return {item["name"]: item for item in json.loads(cluster.machine.run(*command))}
 
 
 def test_a_cluster_without_cilium(cluster: Cluster, access: Path) -> None:
-    found = doctor(cluster, access)
-    assert found["API server"]["found"].startswith("v1.")
-    assert found["in-place resize"] == {
+    result = doctor(cluster, access)
+    assert result["API server"]["found"].startswith("v1.")
+    assert result["in-place resize"] == {
         "name": "in-place resize", "ok": True, "found": "pods/resize", "needed_for": "kubernetes",
-        "hint": found["in-place resize"]["hint"],
+        "hint": result["in-place resize"]["hint"],
     }  # fmt: skip
-    assert (found["CPU manager"]["ok"], found["CPU manager"]["found"]) == (True, "none")
-    assert found["cgroup"]["found"] in {"version 1", "version 2"}
-    assert (found["Cilium"]["ok"], found["Cilium"]["found"]) == (True, "none: pods are shaped where they send")
-    assert "map of rates" not in found
+    assert (result["CPU manager"]["ok"], result["CPU manager"]["found"]) == (True, "none")
+    assert result["cgroup"]["found"] in {"version 1", "version 2"}
+    assert (result["Cilium"]["ok"], result["Cilium"]["found"]) == (True, "none: pods are shaped where they send")
+    assert "map of rates" not in result
 
 
 def test_what_keeps_cilium_from_pacing_is_named(cluster: Cluster, access: Path) -> None:
     cluster.kubectl("apply", given=CRDS)
-    for one in CRDS:
-        cluster.wait(f"crd/{one['metadata']['name']}", "--for=condition=Established")
+    for item in CRDS:
+        cluster.wait(f"crd/{item['metadata']['name']}", "--for=condition=Established")
     cluster.kubectl("apply", given=[AGENT, policy("fetches", True), policy("sends", False)])
     wrong = {"enable-bandwidth-manager": "false", "enable-ipsec": "true", "enable-host-legacy-routing": "true"}
     cluster.kubectl("apply", given=config(**wrong))
-    found = doctor(cluster, access)
-    assert (found["Cilium"]["ok"], found["Cilium"]["found"]) == (True, "v1.16.5")
-    for name, told in (
+    result = doctor(cluster, access)
+    assert (result["Cilium"]["ok"], result["Cilium"]["found"]) == (True, "v1.16.5")
+    for name, reported in (
         ("bandwidth manager", "off: pods are shaped where they send"),
         ("host routing", "by the host's stack"),
         ("IPsec", "on: the bandwidth manager is off then"),
         ("L7 egress policies", f"{SPACE}/fetches"),
     ):
-        assert (found[name]["ok"], found[name]["found"]) == (False, told)
-        assert found[name]["hint"]
+        assert (result[name]["ok"], result[name]["found"]) == (False, reported)
+        assert result[name]["hint"]
     cluster.kubectl("-n", SPACE, "delete", "ciliumnetworkpolicy", "fetches")
     cluster.kubectl("apply", given=config(**{"enable-bandwidth-manager": "true"}))
-    found = doctor(cluster, access)
-    assert all(found[name]["ok"] for name in ("bandwidth manager", "host routing", "IPsec", "L7 egress policies"))
-    assert (found["map of rates"]["ok"], found["map of rates"]["found"]) == (False, "none")
-    assert found[f"{SPACE}/video/paced: rate"]["found"] == f"{SPACE}/upf-0 is no endpoint of Cilium"
+    result = doctor(cluster, access)
+    assert all(result[name]["ok"] for name in ("bandwidth manager", "host routing", "IPsec", "L7 egress policies"))
+    assert (result["map of rates"]["ok"], result["map of rates"]["found"]) == (False, "none")
+    assert result[f"{SPACE}/video/paced: rate"]["found"] == f"{SPACE}/upf-0 is no endpoint of Cilium"
 
 
 def test_each_slices_pod_has_a_line(cluster: Cluster, access: Path) -> None:
     cluster.kubectl("apply", given=[endpoint("upf-0", 77), endpoint("upf-1", 78)])
     cluster.machine.run(sys.executable, "-c", PIN, str(REPOSITORY))
-    found = doctor(cluster, access)
-    assert (found["bpffs"]["ok"], found["bpffs"]["found"]) == (True, "/sys/fs/bpf")
-    assert (found["map of rates"]["ok"], found["map of rates"]["found"]) == (True, "cilium_throttle, without types")
-    assert (found[f"{SPACE}/video/paced: rate"]["ok"], found[f"{SPACE}/video/paced: rate"]["found"]) == (
+    result = doctor(cluster, access)
+    assert (result["bpffs"]["ok"], result["bpffs"]["found"]) == (True, "/sys/fs/bpf")
+    assert (result["map of rates"]["ok"], result["map of rates"]["found"]) == (True, "cilium_throttle, without types")
+    assert (result[f"{SPACE}/video/paced: rate"]["ok"], result[f"{SPACE}/video/paced: rate"]["found"]) == (
         True, "endpoint 77: 50 Mbit/s",
     )  # fmt: skip
-    bare = found[f"{SPACE}/video/bare: rate"]
+    bare = result[f"{SPACE}/video/bare: rate"]
     assert (bare["ok"], bare["found"]) == (False, f"endpoint 78 ({SPACE}/upf-1) has none")
     assert bare["hint"] == "annotate the pod: kubernetes.io/egress-bandwidth"
-    assert found[f"{SPACE}/video/paced: networks"]["found"] == f"n6-net of {SPACE}/upf-0: Cilium does not pace these"
+    assert result[f"{SPACE}/video/paced: networks"]["found"] == f"n6-net of {SPACE}/upf-0: Cilium does not pace these"
 
 
 def test_who_may_not_look_is_told_so(cluster: Cluster, access: Path) -> None:
     del access
     cluster.kubectl("-n", SPACE, "create", "serviceaccount", "nobody")
     token = cluster.kubectl("-n", SPACE, "create", "token", "nobody").strip()
-    found = doctor(cluster, cluster.write_access("nobody", token))
-    assert (found["Cilium"]["ok"], found["Cilium"]["found"]) == (
+    result = doctor(cluster, cluster.write_access("nobody", token))
+    assert (result["Cilium"]["ok"], result["Cilium"]["found"]) == (
         False, "not permitted; none: pods are shaped where they send",
     )  # fmt: skip
-    assert found["API server"]["ok"], "versions may be read by all"
+    assert result["API server"]["ok"], "versions may be read by all"
 
 
 def test_the_page_is_80_columns_wide(cluster: Cluster, access: Path) -> None:
@@ -218,9 +218,9 @@ def test_a_server_that_is_away_is_an_exit_code(cluster: Cluster, access: Path, t
     away = cluster.folder / "away.yaml"
     away.write_text(access.read_text().replace(":6443", ":1"))
     command = ["slicepilot", "doctor", "--kubernetes", "--kubeconfig", str(away), "--json"]
-    found = json.loads(cluster.machine.run(*command, code=1))
-    assert found[0]["name"] == "API server"
-    assert not found[0]["ok"]
+    result = json.loads(cluster.machine.run(*command, code=1))
+    assert result[0]["name"] == "API server"
+    assert not result[0]["ok"]
     missing = tmp_path / "none.yaml"
-    told = cluster.machine.run("slicepilot", "doctor", "--kubernetes", "--kubeconfig", str(missing), code=2)
-    assert told == "", "errors are not on standard output"
+    reported = cluster.machine.run("slicepilot", "doctor", "--kubernetes", "--kubeconfig", str(missing), code=2)
+    assert reported == "", "errors are not on standard output"

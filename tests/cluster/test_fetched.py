@@ -19,7 +19,7 @@ from slicepilot.controller.promotion.criteria import Criteria
 
 from ..k8s_fetch.bundles import digest, parts
 from ..node.runtimes import until
-from .agents import RunningAgent, agent, condition, install, slice_set, told
+from .agents import RunningAgent, agent, condition, install, reported, slice_set
 from .cluster import PAUSE, Cluster
 from .test_sliceset import requests
 from .upfs import NAMESPACE, PodUpfs, pod_upfs, shares
@@ -70,7 +70,7 @@ def bundle(kind: str, mark: str = "", **where: Any) -> dict[str, Any]:
 
 
 def message(status: dict[str, Any], kind: str = "Ready") -> str:
-    return next((str(one["message"]) for one in status.get("conditions") or () if one["type"] == kind), "")
+    return next((str(item["message"]) for item in status.get("conditions") or () if item["type"] == kind), "")
 
 
 @pytest.fixture(scope="module", name="upfs")
@@ -100,24 +100,24 @@ def _access(cluster: Cluster, upfs: PodUpfs) -> Path:
 @pytest.fixture(name="running_agent")
 def _running(cluster: Cluster, access: Path, volumes: Path) -> Iterator[RunningAgent]:
     cluster.kubectl("apply", given=[config_map("policy", parts("map"))])
-    with agent(cluster, access, "fetching", ("--bundle-volumes", str(volumes))) as found:
-        yield found
+    with agent(cluster, access, "fetching", ("--bundle-volumes", str(volumes))) as result:
+        yield result
         cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
-        until(lambda: not found.loops(), "loops go on", WITHIN_S)
+        until(lambda: not result.loops(), "loops go on", WITHIN_S)
 
 
 def ready(cluster: Cluster, name: str) -> tuple[str, str]:
-    return condition(told(cluster, name), "Ready")
+    return condition(reported(cluster, name), "Ready")
 
 
 def is_ready(cluster: Cluster, *names: str) -> None:
     wanted = [("True", "LoopRunning")] * len(names)
-    until(lambda: [ready(cluster, one) for one in names] == wanted, f"{', '.join(names)}: not ready", WITHIN_S)
+    until(lambda: [ready(cluster, item) for item in names] == wanted, f"{', '.join(names)}: not ready", WITHIN_S)
 
 
 def not_fetched(cluster: Cluster, name: str, why: str) -> None:
-    until(lambda: ready(cluster, name)[1] == "NotFetched", f"{name}: {told(cluster, name)}", WITHIN_S)
-    until(lambda: why in message(told(cluster, name)), f"{name}: {told(cluster, name)}", WITHIN_S)
+    until(lambda: ready(cluster, name)[1] == "NotFetched", f"{name}: {reported(cluster, name)}", WITHIN_S)
+    until(lambda: why in message(reported(cluster, name)), f"{name}: {reported(cluster, name)}", WITHIN_S)
 
 
 def test_bundles_are_fetched_from_both_and_act_when_they_are_promoted(
@@ -130,15 +130,15 @@ def test_bundles_are_fetched_from_both_and_act_when_they_are_promoted(
     cluster.kubectl("apply", given=list(sets.values()))
     is_ready(cluster, *sets)
     for name in sets:
-        assert condition(told(cluster, name), "Controlled") == ("False", "NotPromoted"), told(cluster, name)
-        assert "never promoted; run it in shadow" in message(told(cluster, name), "Controlled")
+        assert condition(reported(cluster, name), "Controlled") == ("False", "NotPromoted"), reported(cluster, name)
+        assert "never promoted; run it in shadow" in message(reported(cluster, name), "Controlled")
     kept = running_agent.root / "state" / FOLDER / "bundles" / NAMESPACE
     assert {path.name for path in kept.iterdir()} == {digest(parts(mark)) for mark in ("map", "volume")}
     (kept / digest(parts("map")) / "promotion.yaml").write_bytes(promotion(parts("map")))
     loops = running_agent.loops()
-    until(lambda: condition(told(cluster, "by-map"), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
+    until(lambda: condition(reported(cluster, "by-map"), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
     assert running_agent.loops() == loops
-    assert condition(told(cluster, "by-volume"), "Controlled") == ("False", "NotPromoted")
+    assert condition(reported(cluster, "by-volume"), "Controlled") == ("False", "NotPromoted")
     assert shares([upfs.group(3)]) == ["102"]  # as the kubelet has made it of its request
 
 
@@ -156,7 +156,7 @@ def test_what_is_refused_costs_no_neighbour(cluster: Cluster, upfs: PodUpfs, run
     cluster.kubectl("apply", given=[of_pair(2, name, "shadow", policy=policy) for name, (policy, _) in wrong.items()])
     climbing = of_pair(2, "up", policy=bundle("volume", "volume", name="policies", path="../../etc"))
     cluster.kubectl("apply", given=climbing)
-    until(lambda: ready(cluster, "up")[1] == "Invalid", f"{told(cluster, 'up')}", WITHIN_S)
+    until(lambda: ready(cluster, "up")[1] == "Invalid", f"{reported(cluster, 'up')}", WITHIN_S)
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "up")
     # A pod is of the oldest SliceSet that selects it: what is fetched for the others is seen as each becomes that.
     for name, (_, why) in wrong.items():
@@ -195,7 +195,7 @@ def test_rules_that_are_edited_are_taken_up(cluster: Cluster, upfs: PodUpfs, run
     guard = {"configMap": {"name": "rules"}}
     cluster.kubectl("apply", given=of_pair(2, "ruled", guard=guard))
     is_ready(cluster, "ruled")
-    until(lambda: condition(told(cluster, "ruled"), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
+    until(lambda: condition(reported(cluster, "ruled"), "Controlled") == ("True", "Live"), "not live", WITHIN_S)
     [loop] = running_agent.loops()
     path = running_agent.root / "run" / "agent" / f"{NAMESPACE}.ruled.run.yaml"
 
@@ -207,16 +207,16 @@ def test_rules_that_are_edited_are_taken_up(cluster: Cluster, upfs: PodUpfs, run
     began_s, before = time.monotonic(), requests(cluster)
     cluster.kubectl("apply", given=rules("dwell: {nice_s: 0.5}"))
     until(lambda: runs_with() == "dwell: {nice_s: 0.5}", "rules are as they were", 1.2 * RULES_S)
-    took_s, asked = time.monotonic() - began_s, requests(cluster) - before
-    print(f"edited rules were taken up after {took_s:.1f} s; {asked} requests in that time")
-    assert asked <= 3.0 + took_s / 10.0  # first figures may come late
+    took_s, requested = time.monotonic() - began_s, requests(cluster) - before
+    print(f"edited rules were taken up after {took_s:.1f} s; {requested} requests in that time")
+    assert requested <= 3.0 + took_s / 10.0  # first figures may come late
     until(lambda: running_agent.loops() not in ([], [loop]), "the same loop", WITHIN_S)
     is_ready(cluster, "ruled")
     [loop] = running_agent.loops()
     cluster.kubectl("apply", given=rules("dwell: {nice_s: -1}"))
     cluster.kubectl("apply", given=of_pair(2, "ruled", guard=guard, uplinkMbps=900))  # they are asked for at once
-    until(lambda: condition(told(cluster, "ruled"), "Degraded")[1] == "NotFetched", "not told", WITHIN_S)
-    assert "dwell.nice_s" in message(told(cluster, "ruled"), "Degraded")
+    until(lambda: condition(reported(cluster, "ruled"), "Degraded")[1] == "NotFetched", "not told", WITHIN_S)
+    assert "dwell.nice_s" in message(reported(cluster, "ruled"), "Degraded")
     is_ready(cluster, "ruled")
     assert runs_with() == "dwell: {nice_s: 0.5}"
     with pytest.raises(ProcessLookupError):
@@ -245,13 +245,13 @@ def test_a_namespace_reaches_nothing_of_another(cluster: Cluster, upfs: PodUpfs,
             "volume": bundle("volume", "volume", name="policies", path="edge/one"),
         }
         documents = [of_pair(1, name, policy=policy) for name, policy in policies.items()]
-        for one in documents:
-            one["metadata"]["namespace"] = "guest"
+        for item in documents:
+            item["metadata"]["namespace"] = "guest"
         cluster.kubectl("apply", given=[pod, *documents])
 
         def said(name: str) -> str:
             items = cluster.get("-n", "guest", "nsls")["items"]
-            return "".join(message(one.get("status") or {}) for one in items if one["spec"]["sliceSet"] == name)
+            return "".join(message(item.get("status") or {}) for item in items if item["spec"]["sliceSet"] == name)
 
         until(lambda: "may not read ConfigMaps of namespace guest" in said("map"), "not refused", WITHIN_S)
         until(lambda: "no volume policies for namespace guest" in said("volume"), "not refused", WITHIN_S)

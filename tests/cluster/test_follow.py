@@ -17,7 +17,7 @@ from slicepilot.cluster.podsync.originals import OriginalsFile
 
 from ..effort import repetitions
 from ..node.runtimes import until
-from .agents import RunningAgent, agent, condition, install, slice_set, told
+from .agents import RunningAgent, agent, condition, install, reported, slice_set
 from .cluster import Cluster
 from .upfs import NAMESPACE, PodUpfs, pod_upfs
 
@@ -50,28 +50,28 @@ def _running(cluster: Cluster, access: Path) -> Iterator[RunningAgent]:
 
 def following(low: float = 100.0, high: float = HIGH, policy: str = "static-weights-9", **more: Any) -> dict[str, Any]:
     document = slice_set(policy={"agent": policy})
-    for one in document["spec"]["slices"]:
-        one["follow"] = {"cpuLimitMcpu": {"low": low, "high": high}, **more}
+    for item in document["spec"]["slices"]:
+        item["follow"] = {"cpuLimitMcpu": {"low": low, "high": high}, **more}
     return document
 
 
 def pods(cluster: Cluster) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = cluster.get("-n", NAMESPACE, "pods")["items"]
-    return sorted(found, key=lambda one: str(one["metadata"]["name"]))
+    result: list[dict[str, Any]] = cluster.get("-n", NAMESPACE, "pods")["items"]
+    return sorted(result, key=lambda item: str(item["metadata"]["name"]))
 
 
 def declared(cluster: Cluster) -> list[str]:
     """CPU limits by the pods' specifications."""
-    return [str(one["spec"]["containers"][0]["resources"]["limits"]["cpu"]) for one in pods(cluster)]
+    return [str(item["spec"]["containers"][0]["resources"]["limits"]["cpu"]) for item in pods(cluster)]
 
 
 def done(cluster: Cluster) -> list[str]:
     """As the kubelet says that they are."""
-    return [str(one["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"]) for one in pods(cluster)]
+    return [str(item["status"]["containerStatuses"][0]["resources"]["limits"]["cpu"]) for item in pods(cluster)]
 
 
 def restarts(cluster: Cluster) -> int:
-    return sum(int(one["status"]["containerStatuses"][0]["restartCount"]) for one in pods(cluster))
+    return sum(int(item["status"]["containerStatuses"][0]["restartCount"]) for item in pods(cluster))
 
 
 def quotas(upfs: PodUpfs) -> list[float]:
@@ -85,13 +85,13 @@ def quotas(upfs: PodUpfs) -> list[float]:
 
 def resizes(cluster: Cluster) -> dict[str, list[float]]:
     """When each pod was resized, by the API server's own audit."""
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     for line in (cluster.folder / "audit.log").read_text().splitlines():
-        one = json.loads(line)
-        if one.get("objectRef", {}).get("subresource") == "resize" and one["responseStatus"]["code"] == 200:
-            at = datetime.datetime.fromisoformat(one["requestReceivedTimestamp"])
-            found.setdefault(one["objectRef"]["name"], []).append(at.timestamp())
-    return found
+        item = json.loads(line)
+        if item.get("objectRef", {}).get("subresource") == "resize" and item["responseStatus"]["code"] == 200:
+            at = datetime.datetime.fromisoformat(item["requestReceivedTimestamp"])
+            result.setdefault(item["objectRef"]["name"], []).append(at.timestamp())
+    return result
 
 
 def test_limits_settle_within_three_seconds_and_come_back(
@@ -99,7 +99,7 @@ def test_limits_settle_within_three_seconds_and_come_back(
 ) -> None:
     """The loop asks for no limit, so it has the most that it may: the pod follows, and its limit is the loop's no more
     than before afterwards."""
-    before, found = upfs.knobs(), quotas(upfs)
+    before, result = upfs.knobs(), quotas(upfs)
     upfs.load(seconds=30, mbps=4)
     cluster.kubectl("apply", given=following())
     until(lambda: quotas(upfs) == pytest.approx([HIGH / 1e3] * COUNT), f"{quotas(upfs)}", WITHIN_S)
@@ -108,11 +108,11 @@ def test_limits_settle_within_three_seconds_and_come_back(
     print(f"from limits in the kernel to limits that the kubelet has carried out: {time.monotonic() - set_s:.1f} s")
     assert time.monotonic() - set_s < SETTLED_S + 1.0  # kubectl takes its time
     until(lambda: quotas(upfs) == pytest.approx([HIGH / 1e3] * COUNT), "the kubelet's stay", WITHIN_S)
-    assert condition(told(cluster), "Degraded") == ("False", "AsDeclared")
+    assert condition(reported(cluster), "Degraded") == ("False", "AsDeclared")
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
     until(lambda: done(cluster) == ["1"] * COUNT, f"{done(cluster)}", WITHIN_S)
     until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)
-    assert quotas(upfs) == found
+    assert quotas(upfs) == result
     until(lambda: OriginalsFile(running.root / "state").pods == {}, "it is not forgotten", WITHIN_S)
     upfs.unload()
 
@@ -123,7 +123,7 @@ def test_a_loop_that_moves_all_the_time_is_followed_at_its_pace_and_restarts_not
 ) -> None:
     del running
     wanted = int(os.environ.get("SLICEPILOT_RESIZES") or repetitions(40, 100))
-    before, found, began_s = upfs.knobs(), restarts(cluster), time.time()
+    before, result, began_s = upfs.knobs(), restarts(cluster), time.time()
 
     def changes() -> list[list[float]]:
         return [[at for at in times if at > began_s] for times in resizes(cluster).values()]
@@ -134,7 +134,7 @@ def test_a_loop_that_moves_all_the_time_is_followed_at_its_pace_and_restarts_not
     middle_s = gaps[len(gaps) // 2]
     print(f"{len(gaps) + COUNT} resizes of {COUNT} pods, from {gaps[0]:.2f} s on apart, median {middle_s:.2f} s")
     assert gaps[0] > EVERY_S - 0.1
-    assert restarts(cluster) == found
+    assert restarts(cluster) == result
     assert all(100 <= _mcpu(text) <= HIGH for text in declared(cluster))
     cluster.kubectl("apply", given=following(policy="random") | {"spec": following()["spec"] | {"mode": "shadow"}})
     until(lambda: done(cluster) == ["1"] * COUNT, f"{done(cluster)}", WITHIN_S)
@@ -150,8 +150,8 @@ def test_who_else_resizes_has_the_pod_and_the_loop_goes_on(
     patch = json.dumps({"spec": {"containers": [{"name": "upf", "resources": {"limits": {"cpu": "900m"}}}]}})
     command = ["-n", NAMESPACE, "patch", "pod", "upf-2-0", "--subresource", "resize", "--field-manager", "vpa-updater"]
     cluster.kubectl(*command, "--patch", patch)
-    until(lambda: condition(told(cluster), "Degraded") == ("True", "NotFollowed"), f"{told(cluster)}", WITHIN_S)
-    [line] = [one["message"] for one in told(cluster)["conditions"] if one["type"] == "Degraded"]
+    until(lambda: condition(reported(cluster), "Degraded") == ("True", "NotFollowed"), f"{reported(cluster)}", WITHIN_S)
+    [line] = [item["message"] for item in reported(cluster)["conditions"] if item["type"] == "Degraded"]
     assert line == "slice slice2: vpa-updater has set 900m instead of 600m: left to them"
     until(lambda: quotas(upfs) == pytest.approx([HIGH / 1e3] * COUNT), "the loop has yielded, too", WITHIN_S)
     assert declared(cluster) == ["600m", "900m", "600m", "600m", "600m"]
@@ -197,8 +197,12 @@ def test_without_leave_of_the_operator_no_pod_is_touched(cluster: Cluster, upfs:
     del upfs
     with agent(cluster, access):
         cluster.kubectl("apply", given=following())
-        until(lambda: condition(told(cluster), "Degraded") == ("True", "NotFollowed"), f"{told(cluster)}", WITHIN_S)
-        until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), f"{told(cluster)}", WITHIN_S)
+        until(
+            lambda: condition(reported(cluster), "Degraded") == ("True", "NotFollowed"),
+            f"{reported(cluster)}",
+            WITHIN_S,
+        )
+        until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), f"{reported(cluster)}", WITHIN_S)
         time.sleep(EVERY_S)
         assert declared(cluster) == ["1"] * COUNT
         cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ..node.runtimes import until
-from .agents import RunningAgent, agent, condition, install, slice_set, told
+from .agents import RunningAgent, agent, condition, install, reported, slice_set
 from .cluster import NODE, Cluster
 from .rings import goes_on
 from .upfs import NAMESPACE, PodUpfs, pod_upfs
@@ -34,38 +34,38 @@ def _running(cluster: Cluster, upfs: PodUpfs) -> Iterator[RunningAgent]:
         cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
         until(lambda: done(cluster) == [LIMIT] * COUNT, f"{done(cluster)}", AGAIN_S)
         until(lambda: upfs.knobs() == before, f"{before} became {upfs.knobs()}", WITHIN_S)
-    assert all(one["restartCount"] == 0 for one in containers(cluster))
+    assert all(item["restartCount"] == 0 for item in containers(cluster))
 
 
 def following(high_mcpu: float) -> dict[str, Any]:
     """Loops ask for no limit, so that pods are to have the most that is declared."""
     document = slice_set(count=COUNT)
-    for one in document["spec"]["slices"]:
-        one["follow"] = {"cpuLimitMcpu": {"low": 100, "high": high_mcpu}}
+    for item in document["spec"]["slices"]:
+        item["follow"] = {"cpuLimitMcpu": {"low": 100, "high": high_mcpu}}
     return document
 
 
 def containers(cluster: Cluster) -> list[dict[str, Any]]:
-    pods = sorted(cluster.get("-n", NAMESPACE, "pods")["items"], key=lambda one: str(one["metadata"]["name"]))
-    return [one["status"]["containerStatuses"][0] for one in pods]
+    pods = sorted(cluster.get("-n", NAMESPACE, "pods")["items"], key=lambda item: str(item["metadata"]["name"]))
+    return [item["status"]["containerStatuses"][0] for item in pods]
 
 
 def done(cluster: Cluster) -> list[str]:
     """Limits as the kubelet says that they are."""
-    return [str(one["resources"]["limits"]["cpu"]) for one in containers(cluster)]
+    return [str(item["resources"]["limits"]["cpu"]) for item in containers(cluster)]
 
 
 def degraded(cluster: Cluster) -> str:
-    [line] = [one["message"] for one in told(cluster)["conditions"] if one["type"] == "Degraded"]
+    [line] = [item["message"] for item in reported(cluster)["conditions"] if item["type"] == "Degraded"]
     return str(line)
 
 
 def test_what_a_node_could_never_do_is_said_and_asked_for_no_more(cluster: Cluster, running: RunningAgent) -> None:
     whole = int(cluster.get("node", NODE)["status"]["allocatable"]["cpu"])
     cluster.kubectl("apply", given=following(1000 * whole + 1000))
-    until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), f"{told(cluster)}", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), f"{reported(cluster)}", WITHIN_S)
     [loop] = running.loops()
-    until(lambda: condition(told(cluster), "Degraded") == ("True", "NotFollowed"), f"{told(cluster)}", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Degraded") == ("True", "NotFollowed"), f"{reported(cluster)}", WITHIN_S)
     until(lambda: degraded(cluster).count("infeasible: ") == COUNT, degraded(cluster), WITHIN_S)
     assert done(cluster) == [LIMIT] * COUNT
     assert goes_on(running, loop)
@@ -75,11 +75,11 @@ def test_what_a_node_has_no_room_for_now_waits_and_says_so(cluster: Cluster, run
     whole = 1000 * int(cluster.get("node", NODE)["status"]["allocatable"]["cpu"])
     most = whole - 400  # for one of them, beside the other as it was found
     cluster.kubectl("apply", given=following(most))
-    until(lambda: condition(told(cluster), "Degraded") == ("True", "NotFollowed"), f"{told(cluster)}", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Degraded") == ("True", "NotFollowed"), f"{reported(cluster)}", WITHIN_S)
     until(lambda: "its resize waits: Deferred: " in degraded(cluster), degraded(cluster), WITHIN_S)
     until(lambda: sorted(done(cluster)) == sorted([LIMIT, f"{most}m"]), f"{done(cluster)}", WITHIN_S)
     [loop] = running.loops()
     assert goes_on(running, loop)
     cluster.kubectl("apply", given=following(most / 2))
-    until(lambda: done(cluster) == [f"{most // 2}m"] * COUNT, f"{done(cluster)}: {told(cluster)}", AGAIN_S)
-    until(lambda: condition(told(cluster), "Degraded") == ("False", "AsDeclared"), f"{told(cluster)}", WITHIN_S)
+    until(lambda: done(cluster) == [f"{most // 2}m"] * COUNT, f"{done(cluster)}: {reported(cluster)}", AGAIN_S)
+    until(lambda: condition(reported(cluster), "Degraded") == ("False", "AsDeclared"), f"{reported(cluster)}", WITHIN_S)

@@ -22,7 +22,7 @@ from ..charts.chart import CHART, HELM, ROOT
 from ..controller.watchdog.test_supervisor import kill_all
 from ..node.machine import children, pss_mib
 from ..node.runtimes import until
-from .agents import SYSTEM, condition, slice_set, told
+from .agents import SYSTEM, condition, reported, slice_set
 from .cluster import ADDRESS, NODE, Cluster
 from .upfs import NAMESPACE, PodUpfs
 from .upfs import shares as shares_of
@@ -100,7 +100,7 @@ def shares(upfs: PodUpfs) -> list[str]:
 
 
 def agent_pod(cluster: Cluster) -> dict[str, Any]:
-    [pod] = [one for one in cluster.get("-n", SYSTEM, "pods")["items"] if "deletionTimestamp" not in one["metadata"]]
+    [pod] = [item for item in cluster.get("-n", SYSTEM, "pods")["items"] if "deletionTimestamp" not in item["metadata"]]
     return dict(pod)
 
 
@@ -179,15 +179,15 @@ def test_a_sliceset_that_asks_for_more_than_is_allowed_runs_in_shadow_and_says_s
     upfs.load(seconds=60, mbps=4)
     started_s = time.monotonic()
     cluster.kubectl("apply", given=slice_set())
-    until(lambda: condition(told(cluster), "Ready") == ("True", "LoopRunning"), f"{told(cluster)}", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Ready") == ("True", "LoopRunning"), f"{reported(cluster)}", WITHIN_S)
     print(f"from kubectl apply to the first loop in a new container: {time.monotonic() - started_s:.1f} s")
-    until(lambda: "p99Ms" in told(cluster)["slices"][0], f"{told(cluster)}", WITHIN_S)
-    assert condition(told(cluster), "Controlled") == ("False", "ModeNotAllowed")
-    assert condition(told(cluster), "Degraded") == ("True", "ModeNotAllowed")
-    [controlled] = [one for one in told(cluster)["conditions"] if one["type"] == "Controlled"]
+    until(lambda: "p99Ms" in reported(cluster)["slices"][0], f"{reported(cluster)}", WITHIN_S)
+    assert condition(reported(cluster), "Controlled") == ("False", "ModeNotAllowed")
+    assert condition(reported(cluster), "Degraded") == ("True", "ModeNotAllowed")
+    [controlled] = [item for item in reported(cluster)["conditions"] if item["type"] == "Controlled"]
     assert "allows shadow at most" in controlled["message"]
     assert shares(upfs) == found
-    assert told(cluster)["mode"] == "shadow"
+    assert reported(cluster)["mode"] == "shadow"
     upfs.unload()
 
 
@@ -196,8 +196,8 @@ def test_an_operator_allows_it_and_knobs_move(cluster: Cluster, upfs: PodUpfs) -
     took_s = upgrade(cluster, **LIVE)
     until(lambda: shares(upfs) != found, "nothing was moved", WITHIN_S)
     print(f"from shadow to live: {took_s:.1f} s of rolling out")
-    until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not told", WITHIN_S)
-    assert condition(told(cluster), "Degraded")[0] == "False"
+    until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), "not told", WITHIN_S)
+    assert condition(reported(cluster), "Degraded")[0] == "False"
 
 
 def family(pid: int) -> dict[int, str]:
@@ -208,9 +208,9 @@ def family(pid: int) -> dict[int, str]:
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     below = [pid]
     while below:
-        one = below.pop()
-        found[one] = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-        below += [child for child, parent in parents.items() if parent == one]
+        item = below.pop()
+        found[item] = Path(f"/proc/{item}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        below += [child for child, parent in parents.items() if parent == item]
     return found
 
 
@@ -280,7 +280,9 @@ def test_an_agent_that_is_killed_gives_knobs_back_once(cluster: Cluster, upfs: P
 def groups_of(pid: int) -> list[Path]:
     """Of a container, in all hierarchies."""
     lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
-    named = {(one.root, path) for _, controllers, path in lines for one in cgroup_mounts() if one.is_named(controllers)}
+    named = {
+        (item.root, path) for _, controllers, path in lines for item in cgroup_mounts() if item.is_named(controllers)
+    }
     return [root / path.lstrip("/") for root, path in named if path != "/"]
 
 

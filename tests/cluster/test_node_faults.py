@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..node.runtimes import until
-from .agents import RunningAgent, agent, condition, slice_set, told
+from .agents import RunningAgent, agent, condition, reported, slice_set
 from .cluster import NODE, Cluster
 from .rings import goes_on, written
 from .upfs import NAMESPACE, PodUpfs
@@ -31,14 +31,14 @@ def _running(cluster: Cluster, upfs: PodUpfs, access: Path, found: dict[str, str
     """An agent with a loop that has moved knobs; all is as found afterwards."""
     with agent(cluster, access) as running:
         cluster.kubectl("apply", given=slice_set(count=COUNT))
-        until(lambda: live(cluster) and upfs.knobs() != found, f"{told(cluster)}", WITHIN_S)
+        until(lambda: live(cluster) and upfs.knobs() != found, f"{reported(cluster)}", WITHIN_S)
         yield running
         cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
         until(lambda: upfs.knobs() == found, f"{found} became {upfs.knobs()}", WITHIN_S)
 
 
 def live(cluster: Cluster) -> bool:
-    status = told(cluster)
+    status = reported(cluster)
     return condition(status, "Controlled") == ("True", "Live") and len(status["slices"]) == COUNT
 
 
@@ -76,7 +76,7 @@ def test_a_container_that_is_restarted_is_taken_up_by_the_loop_that_runs(
     upfs.load(seconds=20, mbps=4)
     until(lambda: upfs.knobs()[key] != found[key], "not moved again", AGAIN_S)
     assert goes_on(running, loop)
-    until(lambda: live(cluster), f"{told(cluster)}", WITHIN_S)
+    until(lambda: live(cluster), f"{reported(cluster)}", WITHIN_S)
     upfs.unload()
 
 
@@ -90,10 +90,10 @@ def test_pods_that_are_driven_away_and_come_back_are_controlled_again(
         cluster.kubectl("taint", "nodes", NODE, "slicepilot.test/away=:NoExecute")
     try:
         until(lambda: not running.loops(), "its loop goes on without pods", AWAY_S)
-        until(lambda: condition(told(cluster), "Ready")[0] != "True", f"{told(cluster)}", WITHIN_S)
+        until(lambda: condition(reported(cluster), "Ready")[0] != "True", f"{reported(cluster)}", WITHIN_S)
     finally:
         undo = ["uncordon", NODE] if how == "drain" else ["taint", "nodes", NODE, "slicepilot.test/away-"]
         cluster.kubectl(*undo)
     upfs.ready()
     upfs.sessions()
-    until(lambda: live(cluster) and upfs.knobs() != found, f"{told(cluster)}", AGAIN_S)
+    until(lambda: live(cluster) and upfs.knobs() != found, f"{reported(cluster)}", AGAIN_S)

@@ -26,15 +26,15 @@ def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
 
 def test_pods_are_found_by_their_names_and_checked(upfs: PodUpfs) -> None:
     document = upfs.discovered()
-    assert sorted(one["name"] for one in document["slices"]) == list(upfs.slices)
-    for one in document["slices"]:
-        assert one["upf"] == {"pod": {"name": one["name"], "namespace": NAMESPACE}}
-        assert (one["devices"]["n3"], one["devices"]["tun"]) == ("eth0", "tun")
-    for one in checked(upfs, upfs.node()).values():
-        assert one["measured"]
-        assert one["traffic"]["match_ratio"] > 0.99
-        assert one["knobs"]["cpu_limit"]["authority"]
-        assert any("the kubelet (at each resize of the pod" in note for note in one["notes"])
+    assert sorted(item["name"] for item in document["slices"]) == list(upfs.slices)
+    for item in document["slices"]:
+        assert item["upf"] == {"pod": {"name": item["name"], "namespace": NAMESPACE}}
+        assert (item["devices"]["n3"], item["devices"]["tun"]) == ("eth0", "tun")
+    for item in checked(upfs, upfs.node()).values():
+        assert item["measured"]
+        assert item["traffic"]["match_ratio"] > 0.99
+        assert item["knobs"]["cpu_limit"]["authority"]
+        assert any("the kubelet (at each resize of the pod" in note for note in item["notes"])
 
 
 def test_a_pod_that_is_deleted_is_taken_up_again_and_everything_is_put_back(upfs: PodUpfs) -> None:

@@ -23,9 +23,9 @@ from .agents import (
     agent,
     condition,
     refused,
+    reported,
     slice_set,
     summed,
-    told,
 )
 from .cluster import Cluster
 from .rings import goes_on, written
@@ -59,18 +59,18 @@ def groups_of(upfs: PodUpfs) -> list[Path]:
 
 
 def live(cluster: Cluster, name: str = "video") -> bool:
-    return condition(told(cluster, name), "Controlled") == ("True", "Live")
+    return condition(reported(cluster, name), "Controlled") == ("True", "Live")
 
 
 def test_from_apply_to_a_live_loop_and_what_kubectl_shows(
     cluster: Cluster, upfs: PodUpfs, running: RunningAgent
 ) -> None:
     before, groups = upfs.knobs(), groups_of(upfs)
-    found = shares(groups)
+    result = shares(groups)
     upfs.load(seconds=40, mbps=4)
     started = time.monotonic()
     cluster.kubectl("apply", given=slice_set())
-    until(lambda: shares(groups) != found, "nothing was moved", WITHIN_S)
+    until(lambda: shares(groups) != result, "nothing was moved", WITHIN_S)
     moved_s = time.monotonic() - started
     until(lambda: live(cluster), "not live", WITHIN_S)
     print(f"from kubectl apply to knobs that move: {moved_s:.1f} s; to a status that says so: ", end="")
@@ -78,17 +78,17 @@ def test_from_apply_to_a_live_loop_and_what_kubectl_shows(
     assert moved_s < MOST_S
 
     def all_kept() -> bool:
-        return told(cluster).get("kept") == f"{COUNT}/{COUNT}"
+        return reported(cluster).get("kept") == f"{COUNT}/{COUNT}"
 
-    until(all_kept, f"{told(cluster)}", WITHIN_S)
-    status = told(cluster)
-    assert [one["name"] for one in status["slices"]] == [f"slice{i}" for i in range(1, COUNT + 1)]
-    for one, pod in zip(status["slices"], upfs.slices, strict=True):
-        assert one["pod"] == pod
-        assert one["measured"]
-        assert one["carriedMbps"] > 3.5
-        assert 0 < one["p99Ms"] < 500
-        assert one["inCharge"] in {"policy", "guard", "safe"}
+    until(all_kept, f"{reported(cluster)}", WITHIN_S)
+    status = reported(cluster)
+    assert [item["name"] for item in status["slices"]] == [f"slice{i}" for i in range(1, COUNT + 1)]
+    for item, pod in zip(status["slices"], upfs.slices, strict=True):
+        assert item["pod"] == pod
+        assert item["measured"]
+        assert item["carriedMbps"] > 3.5
+        assert 0 < item["p99Ms"] < 500
+        assert item["inCharge"] in {"policy", "guard", "safe"}
     until(lambda: summed(cluster).get("kept") == f"{COUNT}/{COUNT}", "not summed up", WITHIN_S)
     assert condition(summed(cluster), "Ready") == ("True", "LoopsRunning")
     shown = cluster.kubectl("-n", NAMESPACE, "get", "sls").splitlines()
@@ -99,41 +99,41 @@ def test_from_apply_to_a_live_loop_and_what_kubectl_shows(
     upfs.unload()
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
     until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)
-    until(lambda: not told(cluster), "its object stays", WITHIN_S)
+    until(lambda: not reported(cluster), "its object stays", WITHIN_S)
 
 
 def test_an_edit_changes_the_mode_of_the_loop_that_runs_and_whatever_else_by_a_new_one(
     cluster: Cluster, upfs: PodUpfs, running: RunningAgent
 ) -> None:
     groups = groups_of(upfs)
-    found = shares(groups)
+    result = shares(groups)
     cluster.kubectl("apply", given=slice_set(mode="shadow"))
-    until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), "not in shadow", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Controlled") == ("False", "Shadow"), "not in shadow", WITHIN_S)
     [loop] = running.loops()
-    assert shares(groups) == found
+    assert shares(groups) == result
     cluster.kubectl("apply", given=slice_set(mode="canary", canary=["slice1"]))
-    until(lambda: condition(told(cluster), "Controlled") == ("True", "Canary"), "no canary", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Controlled") == ("True", "Canary"), "no canary", WITHIN_S)
     assert goes_on(running, loop)
-    assert shares(groups)[1:] == found[1:]
+    assert shares(groups)[1:] == result[1:]
     cluster.kubectl("apply", given=slice_set())
     until(lambda: live(cluster), "not live", WITHIN_S)
     assert goes_on(running, loop)
-    until(lambda: shares(groups) != found, "nothing was moved", WITHIN_S)
+    until(lambda: shares(groups) != result, "nothing was moved", WITHIN_S)
     cluster.kubectl("apply", given=slice_set(mode="shadow"))
-    until(lambda: shares(groups) == found, "not given back", WITHIN_S)
+    until(lambda: shares(groups) == result, "not given back", WITHIN_S)
     cluster.kubectl("apply", given=slice_set(count=2, uplinkMbps=900))
 
     def two_live() -> bool:
-        status = told(cluster)  # in one look
+        status = reported(cluster)  # in one look
         return condition(status, "Controlled") == ("True", "Live") and len(status["slices"]) == 2
 
     until(two_live, "not two slices", WITHIN_S)
     assert running.loops() != [loop]
-    assert shares(groups)[2:] == found[2:]
+    assert shares(groups)[2:] == result[2:]
     generation = cluster.get("-n", NAMESPACE, "sls", "video")["metadata"]["generation"]
     until(lambda: summed(cluster).get("observedGeneration") == generation, "not summed up", WITHIN_S)
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
-    until(lambda: shares(groups) == found, "knobs are not as found", WITHIN_S)
+    until(lambda: shares(groups) == result, "knobs are not as found", WITHIN_S)
     until(lambda: not running.loops(), "its loop goes on", WITHIN_S)
 
 
@@ -145,12 +145,12 @@ def test_a_pod_that_is_made_anew_is_taken_up_by_the_loop_that_runs(
     [loop] = running.loops()
     old = upfs.group(2)
     cluster.kubectl("-n", NAMESPACE, "delete", "pod", upfs.slices[1])
-    until(lambda: condition(told(cluster), "Degraded") == ("True", "PodAway"), f"{told(cluster)}", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Degraded") == ("True", "PodAway"), f"{reported(cluster)}", WITHIN_S)
     upfs.ready()
     upfs.sessions()
     upfs.load(seconds=45, mbps=4)  # figures are written every 30 s
-    until(lambda: told(cluster)["slices"][1].get("carriedMbps", 0) > 3, "not measured again", WITHIN_S + 30)
-    until(lambda: condition(told(cluster), "Degraded")[0] == "False", f"{told(cluster)}", WITHIN_S)
+    until(lambda: reported(cluster)["slices"][1].get("carriedMbps", 0) > 3, "not measured again", WITHIN_S + 30)
+    until(lambda: condition(reported(cluster), "Degraded")[0] == "False", f"{reported(cluster)}", WITHIN_S)
     assert goes_on(running, loop)
     assert upfs.group(2) != old
     upfs.unload()
@@ -167,18 +167,18 @@ def test_what_is_invalid_or_claims_the_pod_of_another_stops_nobody(
     cluster.kubectl("apply", given=slice_set("second", count=3))
     cluster.kubectl("apply", given=slice_set("wrong", policy={"agent": "no-such-agent"}))
     until(lambda: live(cluster, "second"), "not live", WITHIN_S)
-    assert [one["name"] for one in told(cluster, "second")["slices"]] == ["slice3"]
-    assert condition(told(cluster, "second"), "Degraded") == ("True", "PodConflict")
-    until(lambda: condition(told(cluster, "wrong"), "Ready") == ("False", "Invalid"), "not told", WITHIN_S)
-    [ready] = [one for one in told(cluster, "wrong")["conditions"] if one["type"] == "Ready"]
+    assert [item["name"] for item in reported(cluster, "second")["slices"]] == ["slice3"]
+    assert condition(reported(cluster, "second"), "Degraded") == ("True", "PodConflict")
+    until(lambda: condition(reported(cluster, "wrong"), "Ready") == ("False", "Invalid"), "not told", WITHIN_S)
+    [ready] = [item for item in reported(cluster, "wrong")["conditions"] if item["type"] == "Ready"]
     assert "policy.agent: unknown name 'no-such-agent'" in ready["message"]
     assert loop in running.loops()
     assert len(running.loops()) == 2
     # Whose are the pods when the older one goes?
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "first")
-    until(lambda: len(told(cluster, "second").get("slices") or ()) == 3, "not taken over", WITHIN_S)
+    until(lambda: len(reported(cluster, "second").get("slices") or ()) == 3, "not taken over", WITHIN_S)
     until(lambda: live(cluster, "second"), "not live", WITHIN_S)
-    assert condition(told(cluster, "second"), "Degraded")[0] == "False"
+    assert condition(reported(cluster, "second"), "Degraded")[0] == "False"
 
 
 @pytest.mark.slow
@@ -186,10 +186,10 @@ def test_the_loop_does_not_notice_that_the_api_server_is_away(
     cluster: Cluster, upfs: PodUpfs, running: RunningAgent
 ) -> None:
     groups = groups_of(upfs)
-    found = shares(groups)
+    result = shares(groups)
     cluster.kubectl("apply", given=slice_set())
     until(lambda: live(cluster), "not live", WITHIN_S)
-    until(lambda: shares(groups) != found, "nothing was moved", WITHIN_S)
+    until(lambda: shares(groups) != result, "nothing was moved", WITHIN_S)
     [loop] = running.loops()
     ring = running.root / "run" / f"{NAMESPACE}.video" / "ticks"
     moved, before = shares(groups), written(ring)
@@ -206,15 +206,15 @@ def test_the_loop_does_not_notice_that_the_api_server_is_away(
     started = time.monotonic()
     until(lambda: cluster.kubectl("get", "--raw", "/readyz", code=None).strip() == "ok", "no API server", 60)
     cluster.kubectl("apply", given=slice_set(mode="shadow"))
-    until(lambda: condition(told(cluster), "Controlled") == ("False", "Shadow"), "not taken up", 90)
+    until(lambda: condition(reported(cluster), "Controlled") == ("False", "Shadow"), "not taken up", 90)
     print(f"an edit was taken up {time.monotonic() - started:.1f} s after its start")
     assert goes_on(running, loop)
-    assert shares(groups) == found
+    assert shares(groups) == result
 
 
 def test_of_two_agents_one_acts(cluster: Cluster, upfs: PodUpfs, access: Path, running: RunningAgent) -> None:
     groups = groups_of(upfs)
-    found = shares(groups)
+    result = shares(groups)
     cluster.kubectl("apply", given=slice_set())
     until(lambda: live(cluster), "not live", WITHIN_S)
     with agent(cluster, access, "other") as other:  # with folders of its own: nothing but the Lease is between them
@@ -223,29 +223,29 @@ def test_of_two_agents_one_acts(cluster: Cluster, upfs: PodUpfs, access: Path, r
         assert not other.loops()
         assert len(running.loops()) == 1
         running.stop()
-        assert shares(groups) == found
+        assert shares(groups) == result
         until(lambda: len(other.loops()) == 1, "does not take over", 60)
-        until(lambda: shares(groups) != found, "nothing was moved", WITHIN_S)
-    assert shares(groups) == found
+        until(lambda: shares(groups) != result, "nothing was moved", WITHIN_S)
+    assert shares(groups) == result
     running.start()
 
 
 def test_knobs_are_as_found_when_the_agent_is_killed(cluster: Cluster, upfs: PodUpfs, running: RunningAgent) -> None:
     groups = groups_of(upfs)
-    found = shares(groups)
+    result = shares(groups)
     cluster.kubectl("apply", given=slice_set())
     until(lambda: live(cluster), "not live", WITHIN_S)
-    until(lambda: shares(groups) != found, "nothing was moved", WITHIN_S)
+    until(lambda: shares(groups) != result, "nothing was moved", WITHIN_S)
     [loop] = running.loops()
     killed_s = time.monotonic()
     os.kill(running.pid, signal.SIGKILL)
-    until(lambda: shares(groups) == found, "knobs are not as found", WITHIN_S)
+    until(lambda: shares(groups) == result, "knobs are not as found", WITHIN_S)
     restored_s = time.monotonic() - killed_s
     running.kill()
     until(lambda: start_ticks(loop) is None, "the loop goes on", WITHIN_S)
     print(f"{1e3 * restored_s:.0f} ms from SIGKILL of the agent to knobs as found")
     running.start()
-    acting_s = until(lambda: shares(groups) != found, "does not act again", WITHIN_S)
+    acting_s = until(lambda: shares(groups) != result, "does not act again", WITHIN_S)
     print(f"{acting_s:.1f} s from the next one's start to knobs that move")
     # Its loop and the loop's supervisor with it: then the next agent puts the knobs back, whatever is declared by then.
     [loop] = running.loops()
@@ -255,10 +255,10 @@ def test_knobs_are_as_found_when_the_agent_is_killed(cluster: Cluster, upfs: Pod
     for pid in (*supervisors, loop):
         os.kill(pid, signal.SIGKILL)
     running.kill()
-    assert shares(groups) != found
+    assert shares(groups) != result
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
     running.start()
-    until(lambda: shares(groups) == found, "knobs are not as found", WITHIN_S)
+    until(lambda: shares(groups) == result, "knobs are not as found", WITHIN_S)
 
 
 @pytest.mark.slow
@@ -268,14 +268,14 @@ def test_steady_state_asks_less_than_once_in_ten_seconds(
     """By the API server's own count of the agent's requests, watches left out."""
     upfs.load(seconds=int(WATCHED_S) + 40, mbps=4)
     cluster.kubectl("apply", given=slice_set())
-    until(lambda: told(cluster).get("kept") == f"{COUNT}/{COUNT}", "not kept", WITHIN_S)
+    until(lambda: reported(cluster).get("kept") == f"{COUNT}/{COUNT}", "not kept", WITHIN_S)
     time.sleep(15.0)
     before = requests(cluster)
     time.sleep(WATCHED_S)
-    asked = requests(cluster) - before
+    wanted = requests(cluster) - before
     cpu_s, memory_mib = usage(running)
-    print(f"{asked} requests in {WATCHED_S:g} s; the agent used {cpu_s:.1f} s of CPU and {memory_mib:.0f} MiB so far")
-    assert asked <= WATCHED_S / 10.0
+    print(f"{wanted} requests in {WATCHED_S:g} s; the agent used {cpu_s:.1f} s of CPU and {memory_mib:.0f} MiB so far")
+    assert wanted <= WATCHED_S / 10.0
     upfs.unload()
 
 
@@ -300,12 +300,12 @@ def waits(running: RunningAgent, why: str) -> bool:
 
 def supervisors_of(loop: int) -> list[int]:
     """Of a loop, as this machine numbers them."""
-    found = []
+    result = []
     for child in children(loop):
         with contextlib.suppress(OSError):
             if b"supervisor" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(child)
-    return found
+                result.append(child)
+    return result
 
 
 def with_slice(**fields: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ RULES = [
 RIGHTS = "rbac.authorization.k8s.io"
 
 
-def asked(cluster: Cluster, *arguments: str, given: Any = None) -> tuple[int, str]:
+def kubectl(cluster: Cluster, *arguments: str, given: Any = None) -> tuple[int, str]:
     """`kubectl` as the tenant; exit code and all that it said."""
     command = [str(BUILT / "kubectl"), "--kubeconfig", str(cluster.folder / "tenant.yaml"), *arguments]
     if given is not None:
@@ -46,9 +46,9 @@ def guests(name: str = "mine", **spec: Any) -> dict[str, Any]:
     return document
 
 
-def told(cluster: Cluster, name: str = "mine") -> dict[str, Any]:
-    found = cluster.get("-n", GUEST, "nsls")["items"]
-    statuses = [one.get("status") or {} for one in found if one["spec"]["sliceSet"] == name]
+def seen(cluster: Cluster, name: str = "mine") -> dict[str, Any]:
+    result = cluster.get("-n", GUEST, "nsls")["items"]
+    statuses = [item.get("status") or {} for item in result if item["spec"]["sliceSet"] == name]
     return statuses[0] if statuses else {}
 
 
@@ -105,26 +105,26 @@ REFUSED: dict[str, tuple[tuple[str, ...], Any]] = {
 def test_he_may_nothing_else(cluster: Cluster, upfs: PodUpfs, name: str) -> None:
     del upfs
     arguments, given = REFUSED[name]
-    code, out = asked(cluster, *arguments, given=given)
+    code, out = kubectl(cluster, *arguments, given=given)
     assert code != 0
     assert "forbidden" in out.lower(), out
 
 
 def test_selectors_do_not_reach_pods_of_others(cluster: Cluster, upfs: PodUpfs) -> None:
-    found = shares(groups(upfs))
-    code, out = asked(cluster, "apply", given=guests())
+    result = shares(groups(upfs))
+    code, out = kubectl(cluster, "apply", given=guests())
     assert code == 0, out
-    until(lambda: told(cluster) != {}, "no word of it", WITHIN_S)
-    until(lambda: condition(told(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)  # on his own pod
-    assert [one.get("pod") for one in told(cluster)["slices"]] == ["not-a-upf"]
-    assert shares(groups(upfs)) == found
-    code, out = asked(cluster, "-n", GUEST, "patch", "sls", "mine", "--subresource=status", "--type=merge",
+    until(lambda: seen(cluster) != {}, "no word of it", WITHIN_S)
+    until(lambda: condition(seen(cluster), "Controlled") == ("True", "Live"), "not live", WITHIN_S)  # on his own pod
+    assert [item.get("pod") for item in seen(cluster)["slices"]] == ["not-a-upf"]
+    assert shares(groups(upfs)) == result
+    code, out = kubectl(cluster, "-n", GUEST, "patch", "sls", "mine", "--subresource=status", "--type=merge",
                       "-p", '{"status": {"kept": "9/9"}}')  # fmt: skip
     assert code != 0
     assert "forbidden" in out.lower(), out
-    code, out = asked(cluster, "-n", GUEST, "delete", "sls", "mine")
+    code, out = kubectl(cluster, "-n", GUEST, "delete", "sls", "mine")
     assert code == 0, out
-    until(lambda: told(cluster) == {}, "its object stays", WITHIN_S)
+    until(lambda: seen(cluster) == {}, "its object stays", WITHIN_S)
 
 
 PATHS = {
@@ -139,13 +139,13 @@ PATHS = {
 
 @pytest.mark.parametrize("name", PATHS)
 def test_names_lead_to_no_file(cluster: Cluster, upfs: PodUpfs, name: str) -> None:
-    found = shares(groups(upfs))
-    code, out = asked(cluster, "apply", given=guests("path", **PATHS[name]))
+    result = shares(groups(upfs))
+    code, out = kubectl(cluster, "apply", given=guests("path", **PATHS[name]))
     if code == 0:
         refused = ("False", "Invalid"), ("False", "NotFetched")
-        until(lambda: condition(told(cluster, "path"), "Ready") in refused, f"{told(cluster, 'path')}", WITHIN_S)
-        asked(cluster, "-n", GUEST, "delete", "sls", "path")
-        until(lambda: told(cluster, "path") == {}, "its object stays", WITHIN_S)
+        until(lambda: condition(seen(cluster, "path"), "Ready") in refused, f"{seen(cluster, 'path')}", WITHIN_S)
+        kubectl(cluster, "-n", GUEST, "delete", "sls", "path")
+        until(lambda: seen(cluster, "path") == {}, "its object stays", WITHIN_S)
     else:
         assert "Invalid value" in out or "Unsupported value" in out, out
-    assert shares(groups(upfs)) == found
+    assert shares(groups(upfs)) == result

@@ -143,8 +143,8 @@ class PodUpfs(Runtime):
 
     def address(self, pod: str) -> str:
         """Of a pod."""
-        found: str = self.cluster.get("-n", NAMESPACE, "pod", pod)["status"]["podIP"]
-        return found
+        result: str = self.cluster.get("-n", NAMESPACE, "pod", pod)["status"]["podIP"]
+        return result
 
     def container(self, number: int) -> str:
         """Id of a UPF's container, now."""
@@ -159,12 +159,12 @@ class PodUpfs(Runtime):
 
     def knobs(self) -> dict[str, str]:
         """Those of the pods' groups besides."""
-        found = super().knobs()
+        result = super().knobs()
         for number in range(1, self.count + 1):
             for name in KNOB_FILES:
                 with contextlib.suppress(OSError):
-                    found[f"{number}/pod/{name}"] = (self.group(number).parent / name).read_text().strip()
-        return found
+                    result[f"{number}/pod/{name}"] = (self.group(number).parent / name).read_text().strip()
+        return result
 
     def _described(self, number: int) -> dict[str, object]:
         name, labels = f"upf-{number}", {"app": "upf", "slice": str(number)}

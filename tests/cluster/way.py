@@ -67,8 +67,8 @@ class Way(BaseHTTPRequestHandler):
         return json.loads(self.fault.read_text()), self.fault.stat().st_mtime_ns
 
     def _refuse(self, status: int, retry_after_s: float | None) -> None:
-        told = {"kind": "Status", "status": "Failure", "code": status, "message": "as the test wants it"}
-        data = json.dumps(told).encode()
+        reported = {"kind": "Status", "status": "Failure", "code": status, "message": "as the test wants it"}
+        data = json.dumps(reported).encode()
         self.send_response(status)
         if retry_after_s is not None:
             self.send_header("Retry-After", f"{retry_after_s:g}")

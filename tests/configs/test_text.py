@@ -12,11 +12,11 @@ from slicepilot.configs.text import as_many_as_fit, printable, shortened
 
 @given(st.text(st.characters()))
 def test_what_is_printed_is_one_line_of_as_many_characters(text: str) -> None:
-    told = printable(text)
-    assert told.isprintable()
-    assert len(told) == len(text)
-    assert printable(told) == told
-    told.encode()  # halves of characters cannot be
+    reported = printable(text)
+    assert reported.isprintable()
+    assert len(reported) == len(text)
+    assert printable(reported) == reported
+    reported.encode()  # halves of characters cannot be
 
 
 def test_what_is_longer_says_so() -> None:
@@ -25,10 +25,10 @@ def test_what_is_longer_says_so() -> None:
 
 @given(st.lists(st.text(), max_size=8), st.integers(0, 100))
 def test_lines_that_do_not_fit_are_counted(lines: list[str], most: int) -> None:
-    told = as_many_as_fit(lines, most)
-    if told != lines:
-        kept = len(told) - 1
-        assert told == [*lines[:kept], f"and {len(lines) - kept} more"]
+    reported = as_many_as_fit(lines, most)
+    if reported != lines:
+        kept = len(reported) - 1
+        assert reported == [*lines[:kept], f"and {len(lines) - kept} more"]
         assert sum(len(json.dumps(line)) for line in lines[: kept + 1]) > most
-        told = told[:-1]
-    assert sum(len(json.dumps(line)) for line in told) <= most
+        reported = reported[:-1]
+    assert sum(len(json.dumps(line)) for line in reported) <= most

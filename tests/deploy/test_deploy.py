@@ -26,12 +26,12 @@ needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 
 def settings() -> dict[str, list[str]]:
     """Values of the unit by name; those of one name in order."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for line in UNIT.read_text().splitlines():
         if "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
-            found.setdefault(name, []).append(value)
-    return found
+            result.setdefault(name, []).append(value)
+    return result
 
 
 @needs_systemd
@@ -61,9 +61,9 @@ def exposure(unit: Path) -> tuple[float, set[str]]:
         check=True,
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
-    found = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
-    assert found, done.stdout
-    return float(found[1]), set(re.findall(r"^✗ (\S+)", done.stdout, re.MULTILINE))
+    result = re.search(r"Overall exposure level for \S+: ([0-9.]+)", done.stdout)
+    assert result, done.stdout
+    return float(result[1]), set(re.findall(r"^✗ (\S+)", done.stdout, re.MULTILINE))
 
 
 @needs_systemd
@@ -77,7 +77,7 @@ def test_the_unit_exposes_little_and_each_line_is_explained(tmp_path: Path) -> N
     assert counted - counted_apart == {"PrivateNetwork="}
     table = (DEPLOY.parent / "docs" / "operation.md").read_text().partition("What is still counted")[2]
     explained = re.findall(r"^\| `([^`]+)` \|", table.partition("\n## ")[0], re.MULTILINE)
-    assert sorted(one.replace("\\|", "|") for one in explained) == sorted(counted)
+    assert sorted(item.replace("\\|", "|") for item in explained) == sorted(counted)
 
 
 @needs_systemd
@@ -85,7 +85,7 @@ def test_what_other_arrangements_would_be_worth(tmp_path: Path) -> None:
     """A publisher that is a unit of its own, and a loop whose user is not root: docs/operation.md has the figures."""
     [first, *others] = settings()["CapabilityBoundingSet"]
     for_others = {"CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_CHOWN"}
-    fewer = " ".join(one for one in " ".join([first, *others]).split() if one not in for_others)
+    fewer = " ".join(item for item in " ".join([first, *others]).split() if item not in for_others)
     own_publisher = UNIT.read_text().replace(f"={first}\n", f"={fewer}\n")
     for each in others:
         own_publisher = own_publisher.replace(f"CapabilityBoundingSet={each}\n", "")
@@ -159,9 +159,9 @@ def test_the_manager_is_told(manager: socket.socket) -> None:
 
 
 def test_a_manager_that_does_not_read_holds_nobody_up(manager: socket.socket) -> None:
-    told = [sd_notify.watchdog() for _ in range(20_000)]
-    assert told[0]
-    assert not told[-1]
+    reported = [sd_notify.watchdog() for _ in range(20_000)]
+    assert reported[0]
+    assert not reported[-1]
 
 
 @pytest.mark.parametrize("address", [None, "", "relative", "/nowhere/notify"])

@@ -26,8 +26,8 @@ def pinned(package: str) -> str:
 
 
 def job() -> dict[str, Any]:
-    [found] = [document["spec"] for document in MANIFEST if document["kind"] == "RayJob"]
-    return dict(found)
+    [result] = [document["spec"] for document in MANIFEST if document["kind"] == "RayJob"]
+    return dict(result)
 
 
 def pods() -> Iterator[dict[str, Any]]:

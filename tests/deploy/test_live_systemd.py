@@ -87,7 +87,7 @@ class Service:
 
     def processes(self) -> dict[str, int]:
         """Supervisor and publisher, by their command lines; pids in the machine."""
-        found = {}
+        result = {}
         for entry in (self.machine.root / "proc").iterdir():
             if entry.name.isdigit():
                 try:
@@ -96,8 +96,8 @@ class Service:
                     continue
                 for kind in ("watchdog.supervisor", "publisher.process"):
                     if f"slicepilot.controller.{kind}" in words:
-                        found[kind.partition(".")[0]] = int(entry.name)
-        return found
+                        result[kind.partition(".")[0]] = int(entry.name)
+        return result
 
     def status(self, pid: int) -> dict[str, str]:
         lines = (self.machine.root / "proc" / str(pid) / "status").read_text().splitlines()
@@ -170,11 +170,11 @@ def test_it_starts_when_it_acts_and_is_confined(service: Service) -> None:
         lambda: int(service.status(processes["publisher"])["CapEff"], 16) == 0, "the publisher keeps privileges"
     )
 
-    def told() -> dict[str, Any]:
+    def status() -> dict[str, Any]:
         return dict(json.loads(service.machine.run(str(PROGRAM), "control", "status", "--name", NAME, "--json")))
 
-    service.wait(lambda: "confined" in told()["notes"], "not said", 10.0)  # notes are renewed once a second
-    answer = told()
+    service.wait(lambda: "confined" in status()["notes"], "not said", 10.0)  # notes are renewed once a second
+    answer = status()
     assert answer["notes"]["confined"] == "seccomp"
     assert answer["notes"]["supervisor"]["confined"] == "seccomp"
     assert answer["publisher"]["confined"].startswith("seccomp, ")

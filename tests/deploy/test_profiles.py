@@ -29,11 +29,11 @@ def seccomp() -> dict[str, Any]:
 
 
 def allowed() -> set[str]:
-    found: set[str] = set()
-    for one in seccomp()["syscalls"]:
-        if one["action"] == "SCMP_ACT_ALLOW":
-            found |= set(one["names"])
-    return found
+    result: set[str] = set()
+    for item in seccomp()["syscalls"]:
+        if item["action"] == "SCMP_ACT_ALLOW":
+            result |= set(item["names"])
+    return result
 
 
 @cache
@@ -61,7 +61,7 @@ def test_it_is_the_filter_of_the_unit() -> None:
         calls = calls - names if line.startswith("~") else calls | names
     # Another version of systemd has other groups; ours are those of version 252, without what none of us makes.
     assert allowed() - calls <= {"mincore"}
-    assert len({one for one in calls - allowed() - NEVER if not one.startswith(("io_uring_", "process_vm_"))}) < 15
+    assert len({item for item in calls - allowed() - NEVER if not item.startswith(("io_uring_", "process_vm_"))}) < 15
 
 
 def test_apparmor_allows_the_same_capabilities() -> None:

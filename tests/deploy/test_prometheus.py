@@ -45,10 +45,10 @@ LAST_QUERIES_S = 10
 
 def tool(name: str) -> str:
     """From build/tools, or installed."""
-    found = shutil.which(name, path=f"{TOOLS}{os.pathsep}{os.environ['PATH']}")
-    if found is None:
+    result = shutil.which(name, path=f"{TOOLS}{os.pathsep}{os.environ['PATH']}")
+    if result is None:
         pytest.skip(f"needs {name}: tests/packages.sh")
-    return found
+    return result
 
 
 def promtool(*arguments: str | Path) -> str:
@@ -141,8 +141,10 @@ def test_the_operators_rules_are_those_of_the_server(tmp_path: Path) -> None:
     groups = tmp_path / "rules.yaml"
     groups.write_text(yaml.safe_dump(document["spec"]))
     assert "SUCCESS" in promtool("check", "rules", groups)
-    told = [one["annotations"]["explain"] for one in alerts_of(document["spec"]) if "explain" in one["annotations"]]
-    assert set(told) == {
+    reported = [
+        item["annotations"]["explain"] for item in alerts_of(document["spec"]) if "explain" in item["annotations"]
+    ]
+    assert set(reported) == {
         (
             "kubectl -n {{ $labels.namespace }} exec {{ $labels.pod }} -- "
             "slicepilot explain --name {{ $labels.loop }} --window 5min"
@@ -214,12 +216,12 @@ def panels() -> list[dict[str, Any]]:
 
 def dashboard_queries() -> list[str]:
     """All expressions with the variables filled in, as Grafana does it."""
-    found = [target["expr"] for panel in panels() for target in panel["targets"]]
+    result = [target["expr"] for panel in panels() for target in panel["targets"]]
     filled = {"$__rate_interval": f"{LAST_QUERIES_S}s", "$instance": ".*", "$slice": ".*"}
     for name, value in filled.items():
-        found = [query.replace(name, value) for query in found]
-    assert not [query for query in found if "$" in query]
-    return found
+        result = [query.replace(name, value) for query in result]
+    assert not [query for query in result if "$" in query]
+    return result
 
 
 def test_the_dashboard_fits_together() -> None:
@@ -331,7 +333,7 @@ class Server:
         return self.get("/api/v1/query", query=expression)["result"]
 
     def values(self, expression: str, label: str) -> dict[str, float]:
-        return {one["metric"].get(label, ""): float(one["value"][1]) for one in self.query(expression)}
+        return {item["metric"].get(label, ""): float(item["value"][1]) for item in self.query(expression)}
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
@@ -339,8 +341,8 @@ def until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     end, failure = time.monotonic() + timeout_s, None
     while time.monotonic() < end:
         try:
-            if found := condition():
-                return found
+            if result := condition():
+                return result
         except OSError as error:
             failure = error
         time.sleep(0.2)
@@ -443,15 +445,15 @@ def test_the_dashboard_shows_something_everywhere(filled: Server) -> None:
 
 def test_quantiles_of_the_delay_are_those_of_the_packets(filled: Server) -> None:
     for level in (0.5, 0.99):
-        found = filled.values(
+        result = filled.values(
             f"histogram_quantile({level}, sum by (slice, le) "
             f"(rate(slicepilot_slice_delay_seconds_bucket[{LAST_QUERIES_S}s])))",
             "slice",
         )
         true = dict(zip(SLICES.names, np.quantile(filled.loop.delays_s, level, axis=1).tolist(), strict=True))
-        off = {name: found[name] / true[name] - 1 for name in SLICES.names}
+        off = {name: result[name] / true[name] - 1 for name in SLICES.names}
         print(f"quantile {level}: off by", {name: f"{100 * error:+.1f}%" for name, error in off.items()})
-        assert found == pytest.approx(true, rel=0.15)
+        assert result == pytest.approx(true, rel=0.15)
 
 
 def test_counts_and_rates_are_those_of_the_ticks(filled: Server) -> None:
@@ -475,7 +477,7 @@ def test_counts_and_rates_are_those_of_the_ticks(filled: Server) -> None:
 def test_all_rules_evaluate_and_what_is_wrong_fires(filled: Server) -> None:
     def firing() -> set[str]:
         return {
-            one["labels"]["alertname"] for one in filled.get("/api/v1/alerts")["alerts"] if one["state"] == "firing"
+            item["labels"]["alertname"] for item in filled.get("/api/v1/alerts")["alerts"] if item["state"] == "firing"
         }
 
     def rules() -> list[dict[str, Any]]:

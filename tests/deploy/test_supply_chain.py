@@ -65,15 +65,15 @@ def test_the_bill_is_cyclonedx_and_names_every_pin(tmp_path: Path) -> None:
     # Counted from the files themselves.
     lines = "\n".join((ROOT / "requirements" / f"{name}.txt").read_text() for name in bill.SETS)
     pinned = set(re.findall(r"^([a-z0-9._-]+==[^\s;\\]+)", lines, re.MULTILINE))
-    assert {f"{one['name']}=={one['version']}" for one in listed.values() if "pkg:pypi" in one["purl"]} == pinned
+    assert {f"{item['name']}=={item['version']}" for item in listed.values() if "pkg:pypi" in item["purl"]} == pinned
     modules = {line.split()[0] for line in (ROOT / "testbed" / "go.sum").read_text().splitlines()}
     assert {purl[len("pkg:golang/") :].partition("@")[0] for purl in listed if "golang" in purl} == modules
     assert {"pkg:deb/debian/clang", "pkg:deb/debian/libbpf-dev", "pkg:deb/debian/runc"} <= listed.keys()
-    [numpy] = [one for one in listed.values() if one["name"] == "numpy"]
+    [numpy] = [item for item in listed.values() if item["name"] == "numpy"]
     assert numpy["scope"] == "required"
-    hashes = {one["content"] for reference in numpy["externalReferences"] for one in reference["hashes"]}
+    hashes = {item["content"] for reference in numpy["externalReferences"] for item in reference["hashes"]}
     assert hashes
-    assert all(f"--hash=sha256:{one}" in lines for one in hashes)
+    assert all(f"--hash=sha256:{item}" in lines for item in hashes)
     # What is not CycloneDX is not taken for it.
     document["components"][0]["type"] = "thing"
     assert validator.validate_str(json.dumps(document)) is not None
@@ -99,7 +99,7 @@ def test_every_pin_has_a_licence_that_is_accepted() -> None:
     assert sorted(TABLE["python"]) == PYTHON, "licences.yaml has every pin, and no other"
     assert sorted(TABLE["go"]) == sorted({pin.name for pin in bill.go_pins()})
     known = {**TABLE["python"], **TABLE["go"]}
-    refused = {name: one for name, one in known.items() if name not in TABLE["exceptions"] and not accepted(one)}
+    refused = {name: item for name, item in known.items() if name not in TABLE["exceptions"] and not accepted(item)}
     assert refused == {}
     needless = [name for name in TABLE["exceptions"] if name not in known or accepted(known[name])]
     assert needless == []
@@ -145,7 +145,7 @@ def test_packages_say_of_themselves_what_the_table_says() -> None:
 
 def test_what_is_installed_here_is_pinned() -> None:
     """A package beside the pins would be in nobody's bill."""
-    installed = {canonicalize_name(found.metadata["Name"]) for found in metadata.distributions()}
+    installed = {canonicalize_name(result.metadata["Name"]) for result in metadata.distributions()}
     assert installed - set(PYTHON) - {"slicepilot"} <= {"pip"}
 
 

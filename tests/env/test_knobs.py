@@ -33,15 +33,15 @@ def test_they_are_made_of_copies_of_three_arrays() -> None:
 
 
 def test_the_same_are_the_same_bit_for_bit() -> None:
-    one = drawn()
-    assert one.same_as(one)
-    assert one.same_as(one.copy())
-    assert not one.same_as(Knobs(one.values, "process"))
-    for place in np.ndindex(one.values.shape):
-        other = one.copy()
-        other.values[place] = np.nextafter(other.values[place], np.float32(np.inf))
-        assert not one.same_as(other)
-    assert not one.same_as(Knobs(one.values.reshape(3, 2, 4)))
+    item = drawn()
+    assert item.same_as(item)
+    assert item.same_as(item.copy())
+    assert not item.same_as(Knobs(item.values, "process"))
+    for location in np.ndindex(item.values.shape):
+        other = item.copy()
+        other.values[location] = np.nextafter(other.values[location], np.float32(np.inf))
+        assert not item.same_as(other)
+    assert not item.same_as(Knobs(item.values.reshape(3, 2, 4)))
     unknown = Knobs(np.full((3, 1, 1), np.nan, np.float32))
     assert unknown.same_as(unknown.copy()), "what is not known stays unknown"
 

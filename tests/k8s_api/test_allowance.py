@@ -20,13 +20,13 @@ from .documents import pod_document, set_document, slice_document
 
 def a_set(number: int, namespace: str = "core", **more: Any) -> dict[str, Any]:
     """One with a slice of its own, the older the lower its number."""
-    found = set_document(
+    result = set_document(
         f"s{number:03}",
         f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z",
         slices=[slice_document(f"x{number}", **more)],
     )
-    found["metadata"] |= {"namespace": namespace, "uid": f"uid-{namespace}-{number}"}
-    return found
+    result["metadata"] |= {"namespace": namespace, "uid": f"uid-{namespace}-{number}"}
+    return result
 
 
 def a_pod(number: int, namespace: str = "core") -> Pod:
@@ -36,8 +36,8 @@ def a_pod(number: int, namespace: str = "core") -> Pod:
 def planned(
     allowing: Admission, sets: list[Any], pods: list[Pod], planner: Planner | None = None
 ) -> dict[str, SetPlan]:
-    found = (planner or Planner()).plan(sets, pods, {}, 0.0)
-    return {plan.identity.uid: plan for plan in allowing.admit(found)}
+    result = (planner or Planner()).plan(sets, pods, {}, 0.0)
+    return {plan.identity.uid: plan for plan in allowing.admit(result)}
 
 
 def test_a_node_runs_so_many_loops_and_a_namespace_has_its_part_of_them() -> None:
@@ -62,7 +62,7 @@ def test_limits_of_pods_are_exceeded_where_the_operator_allows_it_alone() -> Non
         first, second = planned(Admission(Allowance(exceed_limit=allowed)), sets, pods).values()
         assert first.loop is not None
         assert first.loop.node["slices"][0]["may_exceed_limit"] == allowed
-        assert [one.reason for one in first.troubles] == ([] if allowed else ["LimitKept"])
+        assert [item.reason for item in first.troubles] == ([] if allowed else ["LimitKept"])
         assert not second.troubles
 
 
@@ -76,10 +76,10 @@ def test_of_a_flood_of_slice_sets_the_oldest_are_looked_at() -> None:
 
 @pytest.fixture
 def roots(tmp_path: Path) -> tuple[Path, Path]:
-    found = tmp_path / "run", tmp_path / "state"
-    for root in found:
+    result = tmp_path / "run", tmp_path / "state"
+    for root in result:
         root.mkdir()
-    return found
+    return result
 
 
 def test_files_of_loops_that_have_gone_go_by_and_by(roots: tuple[Path, Path], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from .server import Answer, serving
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/system/leases"
 
 
-def one(name: str, version: str) -> dict[str, Any]:
+def item(name: str, version: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name, "resourceVersion": version}}
 
 
@@ -38,13 +38,13 @@ def test_a_watch_goes_on_where_it_was_and_is_listed_anew_when_the_server_has_for
         del method, path, body
         if "watch" not in query:
             first = not watches
-            items = [one("a", "5"), one("b", "6")] if first else [one("c", "40")]
+            items = [item("a", "5"), item("b", "6")] if first else [item("c", "40")]
             if first and "continue" not in query:  # in pages
                 return 200, {}, [{"metadata": {"resourceVersion": "10", "continue": "more"}, "items": items[:1]}]
             return 200, {}, [{"metadata": {"resourceVersion": "10" if first else "40"}, "items": items[-1:]}]
         watches.append(query["resourceVersion"])
         if len(watches) == 1:
-            events = [{"type": "ADDED", "object": one("d", "11")}, {"type": "DELETED", "object": one("a", "12")}]
+            events = [{"type": "ADDED", "object": item("d", "11")}, {"type": "DELETED", "object": item("a", "12")}]
             return 200, {}, [*events, {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "20"}}}]
         if len(watches) == 2:
             return 200, {}, [{"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}]
@@ -70,9 +70,11 @@ def test_who_is_told_to_wait_waits(tmp_path: Path) -> None:
         del method, path, query, body
         return 429, {"Retry-After": "1"}, [{"message": "slow\ndown"}]
 
-    told: list[str] = []
+    reported: list[str] = []
     with serving(tmp_path, script) as (api, server):
-        reflector = Reflector(api, Source("/things", {}), lambda: None, failed=lambda text, wait_s: told.append(text))
+        reflector = Reflector(
+            api, Source("/things", {}), lambda: None, failed=lambda text, wait_s: reported.append(text)
+        )
         reflector.start()
         soon(lambda: len(server.asked) >= 3)
         reflector.close()
@@ -80,7 +82,7 @@ def test_who_is_told_to_wait_waits(tmp_path: Path) -> None:
     times = [at_s for *_, at_s in server.asked[:3]]
     assert times[1] - times[0] >= 1.0
     assert times[2] - times[1] > 1.25  # longer each time
-    assert told[0] == "/things: 429: GET /things: slow down"
+    assert reported[0] == "/things: 429: GET /things: slow down"
 
 
 def test_errors_are_of_one_kind(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def _server() -> Iterator[tuple[MetricsServer, str]]:
 def scraped(url: str) -> dict[str, Any]:
     with urllib.request.urlopen(url, timeout=10) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        return {one.name: one for one in text_string_to_metric_families(answer.read().decode())}
+        return {item.name: item for item in text_string_to_metric_families(answer.read().decode())}
 
 
 def facts(*loops: LoopFacts) -> AgentFacts:
@@ -67,18 +67,18 @@ def test_all_loops_on_one_port_with_whose_they_are(make: Any, server: tuple[Metr
     loops.append(LoopFacts("core.gone", "gone", "core", str(first.run / "nothing"), 1, 1))
     handle, url = server
     handle.report(facts(*loops))
-    found = scraped(url)
-    rates = found["slicepilot_slice_offered_bytes_per_second"].samples
-    assert [(one.labels["loop"], one.labels["sliceset"], one.labels["slice"]) for one in rates] == [
+    result = scraped(url)
+    rates = result["slicepilot_slice_offered_bytes_per_second"].samples
+    assert [(item.labels["loop"], item.labels["sliceset"], item.labels["slice"]) for item in rates] == [
         *(("core.video", "video", f"slice{i}") for i in range(1, 6)),
         *(("core.voice", "voice", f"slice{i}") for i in range(1, 3)),
     ]
-    assert {one.labels["sliceset_namespace"] for one in rates} == {"core"}
-    up = {one.labels["loop"]: one.value for one in found["slicepilot_agent_loop_up"].samples}
+    assert {item.labels["sliceset_namespace"] for item in rates} == {"core"}
+    up = {item.labels["loop"]: item.value for item in result["slicepilot_agent_loop_up"].samples}
     assert up == {"core.video": 1, "core.voice": 1, "core.gone": 0}
     # Figures of the publishers' own, which the alerts about records need, are there as well.
-    assert {"slicepilot_records_errors", "slicepilot_ticks_lost", "process_cpu_seconds"} <= found.keys()
-    assert found["slicepilot_agent_api_requests"].samples[1].labels == {"verb": "PATCH", "code": "0"}
+    assert {"slicepilot_records_errors", "slicepilot_ticks_lost", "process_cpu_seconds"} <= result.keys()
+    assert result["slicepilot_agent_api_requests"].samples[1].labels == {"verb": "PATCH", "code": "0"}
     status = Path(f"/proc/{handle.pid}/status").read_text()
     if os.geteuid() == 0:
         assert "Uid:\t65534\t65534\t65534\t65534" in status
@@ -105,7 +105,7 @@ def test_a_loop_that_hangs_costs_its_own_metrics(make: Any, server: tuple[Metric
         )
         handle.report(facts(*loops))
         started_s = time.monotonic()
-        up = {one.labels["loop"]: one.value for one in scraped(url)["slicepilot_agent_loop_up"].samples}
+        up = {item.labels["loop"]: item.value for item in scraped(url)["slicepilot_agent_loop_up"].samples}
         assert up == {"core.video": 1, "core.hung": 0}
         assert time.monotonic() - started_s < 5.0
 

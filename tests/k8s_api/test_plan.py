@@ -16,7 +16,7 @@ WAITING = {"status": {"containerStatuses": [{"name": "upf", "state": {"waiting":
 
 def planned(planner: Planner, sets: list[Any], pods: list[Any], now_s: float = 0.0) -> dict[str, SetPlan]:
     """By the SliceSet's name."""
-    plans = planner.plan(sets, [Pod.of(one) for one in pods], {"zone": "edge"}, now_s)
+    plans = planner.plan(sets, [Pod.of(item) for item in pods], {"zone": "edge"}, now_s)
     return {plan.identity.name: plan for plan in plans}
 
 
@@ -27,7 +27,7 @@ def test_a_slice_set_becomes_a_loop_of_the_slices_that_have_pods_here() -> None:
         "pod": {"name": "upf-a-0", "namespace": "core", "container": "upf"},
     }
     assert plan.loop.node["slices"][0]["cpu_request_mcpu"] == 250
-    assert [one["name"] for one in plan.loop.node["slices"]] == ["a"]
+    assert [item["name"] for item in plan.loop.node["slices"]] == ["a"]
     assert (plan.loop.mode, plan.loop.canary) == ("canary", ("a",))
     assert not plan.troubles
     assert not planned(Planner(), [set_document()], [])
@@ -39,7 +39,7 @@ def test_a_pods_own_limit_is_exceeded_where_it_says_so_alone() -> None:
     slices = [slice_document(), slice_document("b", "000002", mayExceedLimit=True)]
     plan = planned(Planner(), [set_document(slices=slices)], [A, B])["video"]
     assert plan.loop is not None
-    assert [one["may_exceed_limit"] for one in plan.loop.node["slices"]] == [False, True]
+    assert [item["may_exceed_limit"] for item in plan.loop.node["slices"]] == [False, True]
 
 
 def test_a_pod_is_weighed_by_all_its_requests_and_a_resize_starts_no_loop_anew() -> None:
@@ -79,7 +79,7 @@ def test_the_older_slice_set_has_the_pod() -> None:
         plans = planned(Planner(), sets, [A, B])
         assert set(plans["video"].pods) == {"a", "b"}
         assert plans["young"].loop is None
-        assert [one.reason for one in plans["young"].troubles] == ["PodConflict"] * 2
+        assert [item.reason for item in plans["young"].troubles] == ["PodConflict"] * 2
         assert "belongs to the older SliceSet video" in plans["young"].troubles[0].message
 
 
@@ -98,7 +98,7 @@ def test_two_slices_have_one_pod_only_where_both_say_what_is_theirs() -> None:
     plan = planned(Planner(), [set_document(slices=slices)], [A])["video"]
     assert set(plan.pods) == {"a"}
     assert plan.troubles[0].reason == "PodConflict"
-    shared = [one | {"traffic": {"uePools": [f"10.{number}.0.0/16"]}} for number, one in enumerate(slices, 45)]
+    shared = [item | {"traffic": {"uePools": [f"10.{number}.0.0/16"]}} for number, item in enumerate(slices, 45)]
     assert set(planned(Planner(), [set_document(slices=shared)], [A])["video"].pods) == {"a", "b"}
 
 

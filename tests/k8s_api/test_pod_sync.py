@@ -42,9 +42,9 @@ class Pods:
             return self.answer, {}, [{"message": "no"}]
         assert method == "PATCH"
         assert body["metadata"]["uid"] == self.document["metadata"]["uid"]
-        for one in body.get("spec", {}).get("containers", ()):
+        for item in body.get("spec", {}).get("containers", ()):
             resources = self.document["spec"]["containers"][0]["resources"]
-            for kind, values in one["resources"].items():
+            for kind, values in item["resources"].items():
                 resources.setdefault(kind, {}).update(values)
         notes = self.document["metadata"].setdefault("annotations", {})
         for key, value in body["metadata"].get("annotations", {}).items():
@@ -73,8 +73,8 @@ class Rig:
         self.now_s += seconds
         pod = Pod.of(self.pods.document)
         follow = more.pop("follow", CPU)
-        one = Followed(more.pop("generation", 1), pod, "upf", follow, limit_mcpu, more.pop("egress_mbps", None))
-        self.sync.post({} if more.pop("ended", False) else {KEY: one}, [] if more.pop("gone", False) else [pod])
+        item = Followed(more.pop("generation", 1), pod, "upf", follow, limit_mcpu, more.pop("egress_mbps", None))
+        self.sync.post({} if more.pop("ended", False) else {KEY: item}, [] if more.pop("gone", False) else [pod])
         before = len(self.pods.asked)
         with contextlib.suppress(ApiError):
             self.sync.step(self.now_s)
@@ -170,9 +170,9 @@ def test_who_insists_has_it_in_the_end(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda one: one["resources"].pop("limits"), "it has no CPU limit, which a resize could not take away again"),
+        (lambda item: item["resources"].pop("limits"), "it has no CPU limit, which a resize could not take away again"),
         (
-            lambda one: one.update(resizePolicy=[{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]),
+            lambda item: item.update(resizePolicy=[{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]),
             "resizePolicy: another CPU limit would restart it (RestartContainer)",
         ),
     ],

@@ -22,25 +22,25 @@ CRDS = Path(__file__).parents[2] / "deploy" / "helm" / "slicepilot" / "crds"
 
 
 def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
-    found = declared(set_document(slices=[FULL], uplinkMbps=800, periodMs=5))
+    result = declared(set_document(slices=[FULL], uplinkMbps=800, periodMs=5))
     path = tmp_path / "node.yaml"
-    document = found.node_document({"a": {"upf": {"pod": {"name": "upf-a-0", "namespace": "core"}}}})
+    document = result.node_document({"a": {"upf": {"pod": {"name": "upf-a-0", "namespace": "core"}}}})
     path.write_text(yaml.safe_dump(document))
     spec = NodeSpec.from_yaml(str(path))
-    [one] = spec.slices
-    assert (spec.name, spec.uplink_mbps, found.period_ms) == ("core.video", 800, 5)
-    assert (one.s_nssai.sst, one.s_nssai.sd, one.dnn, one.weight, one.upf_threads) == (1, "000001", "video", 4, 2)
-    assert (one.sla.committed_mbps, one.sla.delay_bound_ms, one.sla.least_ratio) == (20, 50, 0.5)
-    assert (one.bounds.cpu_limit_mcpu, one.bounds.nice, one.bounds.egress_mbps) == ((100, 900), (-5, 5), (1, 90))
-    assert (one.leave, one.devices.n3, one.devices.n6) == (("egress_mbps",), "net1", "net2")
-    assert one.traffic is not None
-    assert (one.traffic.ue_pools, one.traffic.qfis, one.traffic.s_nssai) == (("10.45.0.0/16",), (9,), True)
-    assert one.may_exceed_limit
-    assert one.ceiling_mcpu == 900
-    assert one.egress_by == "cilium"
-    assert found.slices[0].follow == Follow((100.0, 900.0), (1.0, 90.0), "guaranteed", True, 5.0)
-    assert found.slices[0].container == "upf"
-    assert found.slices[0].shares
+    [item] = spec.slices
+    assert (spec.name, spec.uplink_mbps, result.period_ms) == ("core.video", 800, 5)
+    assert (item.s_nssai.sst, item.s_nssai.sd, item.dnn, item.weight, item.upf_threads) == (1, "000001", "video", 4, 2)
+    assert (item.sla.committed_mbps, item.sla.delay_bound_ms, item.sla.least_ratio) == (20, 50, 0.5)
+    assert (item.bounds.cpu_limit_mcpu, item.bounds.nice, item.bounds.egress_mbps) == ((100, 900), (-5, 5), (1, 90))
+    assert (item.leave, item.devices.n3, item.devices.n6) == (("egress_mbps",), "net1", "net2")
+    assert item.traffic is not None
+    assert (item.traffic.ue_pools, item.traffic.qfis, item.traffic.s_nssai) == (("10.45.0.0/16",), (9,), True)
+    assert item.may_exceed_limit
+    assert item.ceiling_mcpu == 900
+    assert item.egress_by == "cilium"
+    assert result.slices[0].follow == Follow((100.0, 900.0), (1.0, 90.0), "guaranteed", True, 5.0)
+    assert result.slices[0].container == "upf"
+    assert result.slices[0].shares
 
 
 def test_the_schema_has_the_fields_that_a_loop_has() -> None:
@@ -90,8 +90,8 @@ def test_what_has_to_be_fetched_is_of_its_own_namespace() -> None:
         "volume": ({"name": "c", "path": "a/b"}, Wanted("core", "volume", "c", "a/b", D)),
     }
     for kind, (given, wanted) in kinds.items():
-        found = declared(set_document(policy={"bundle": {kind: given | {"digest": D}}}))
-        assert (found.bundle_from, found.policy) == (wanted, {})
+        result = declared(set_document(policy={"bundle": {kind: given | {"digest": D}}}))
+        assert (result.bundle_from, result.policy) == (wanted, {})
     rules = declared(set_document(guard={"configMap": {"name": "g"}}))
     assert rules.rules_from == Wanted("core", "guard.configMap", "g", "guard.yaml")
     assert declared(set_document(policy={"bundle": {"shipped": "generalist"}})).policy == {"bundle": "generalist"}

@@ -19,8 +19,8 @@ from .documents import pod_document, set_document
 
 def figures(mode: str = "live", *, kept: bool = True, **more: Any) -> LoopFigures:
     knobs = {"cpu_limit_mcpu": None, "nice": -5.0, "egress_mbps": 12.345}
-    one = SliceFigures("a", True, kept, 100, 10.0, 9.876, 1.2345, knobs, "policy", safe=False)
-    return LoopFigures(mode, (), "queue-greedy", more.get("stale", False), more.get("unmeasured", ()), (one,))
+    item = SliceFigures("a", True, kept, 100, 10.0, 9.876, 1.2345, knobs, "policy", safe=False)
+    return LoopFigures(mode, (), "queue-greedy", more.get("stale", False), more.get("unmeasured", ()), (item,))
 
 
 def reported(state: LoopState | None, **spec: Any) -> Report:
@@ -29,20 +29,20 @@ def reported(state: LoopState | None, **spec: Any) -> Report:
 
 
 def states(of: Report) -> list[tuple[str, str, str]]:
-    return [one.state for one in of.conditions]
+    return [item.state for item in of.conditions]
 
 
 def test_a_loop_that_runs_is_told_with_its_slices() -> None:
-    told = reported(LoopState(figures=figures()))
-    assert states(told) == [
+    lines = reported(LoopState(figures=figures()))
+    assert states(lines) == [
         ("Ready", "True", "LoopRunning"),
         ("Controlled", "True", "Live"),
         ("Degraded", "False", "AsDeclared"),
     ]
-    assert told.body["kept"] == "1/1"
-    [one] = told.body["slices"]
-    assert (one["pod"], one["p99Ms"], one["inCharge"], one["promiseKept"]) == ("upf-a-0", 1.23, "policy", True)
-    assert one["knobs"] == {"nice": -5, "egressMbps": 12.3}  # a limit that is not there is left out
+    assert lines.body["kept"] == "1/1"
+    [item] = lines.body["slices"]
+    assert (item["pod"], item["p99Ms"], item["inCharge"], item["promiseKept"]) == ("upf-a-0", 1.23, "policy", True)
+    assert item["knobs"] == {"nice": -5, "egressMbps": 12.3}  # a limit that is not there is left out
 
 
 def test_what_is_wrong_has_a_reason() -> None:
@@ -76,15 +76,15 @@ def test_a_condition_is_as_old_as_its_status() -> None:
 
 
 def node(name: str, kept: int, slices: int, conditions: dict[str, str]) -> dict[str, Any]:
-    found = [
-        {"type": kind, "status": told.partition(" ")[0], "reason": told.partition(" ")[2], "message": "why"}
-        for kind, told in conditions.items()
+    result = [
+        {"type": kind, "status": lines.partition(" ")[0], "reason": lines.partition(" ")[2], "message": "why"}
+        for kind, lines in conditions.items()
     ]
     status = {
         "observedGeneration": 1,
         "keptSlices": kept,
         "slices": [{"name": str(number)} for number in range(slices)],
-        "conditions": found,
+        "conditions": result,
     }
     return {"spec": {"node": name, "sliceSet": "video"}, "status": status}
 
@@ -93,13 +93,13 @@ def test_sums_over_nodes() -> None:
     well = {"Ready": "True LoopRunning", "Degraded": "False AsDeclared"}
     body, conditions = summed(set_document(), [node("n1", 5, 5, well), node("n2", 3, 4, well)])
     assert body == {"nodes": 2, "slices": 9, "kept": "8/9"}
-    assert [one.state for one in conditions] == [
+    assert [item.state for item in conditions] == [
         ("Ready", "True", "LoopsRunning"),
         ("Degraded", "False", "AsDeclared"),
     ]
     ill = {"Ready": "False LoopFailed", "Degraded": "True LoopFailed"}
     body, conditions = summed(set_document(), [node("n1", 5, 5, well), node("n2", 0, 4, ill)])
-    assert [one.state for one in conditions] == [("Ready", "False", "LoopFailed"), ("Degraded", "True", "LoopFailed")]
+    assert [item.state for item in conditions] == [("Ready", "False", "LoopFailed"), ("Degraded", "True", "LoopFailed")]
     assert conditions[0].message == "n2: why"
     edited = set_document()
     edited["metadata"]["generation"] = 2
@@ -123,10 +123,10 @@ def test_waits_grow_differ_and_are_never_shorter_than_asked_for() -> None:
 
 def test_a_mode_that_is_not_allowed_is_told_and_what_it_is_instead() -> None:
     [plan] = Planner("shadow").plan([set_document(mode="live")], [Pod.of(pod_document())], {}, 0.0)
-    told = report(plan, LoopState(figures=figures("shadow")))
-    assert states(told)[1:] == [("Controlled", "False", "ModeNotAllowed"), ("Degraded", "True", "ModeNotAllowed")]
+    lines = report(plan, LoopState(figures=figures("shadow")))
+    assert states(lines)[1:] == [("Controlled", "False", "ModeNotAllowed"), ("Degraded", "True", "ModeNotAllowed")]
     message = "mode live is declared; this node's agent allows shadow at most (--highest-mode)"
-    assert [one.message for one in told.conditions[1:]] == [message, message]
-    assert told.body["mode"] == "shadow"
+    assert [item.message for item in lines.conditions[1:]] == [message, message]
+    assert lines.body["mode"] == "shadow"
     allowed = report(Planner("live").plan([set_document(mode="live")], [Pod.of(pod_document())], {}, 0.0)[0], None)
     assert states(allowed)[2] == ("Degraded", "False", "AsDeclared")

@@ -10,11 +10,11 @@ from slicepilot.agents.learned.shipped import GENERALIST, SHIPPED
 
 def parts(mark: str = "") -> dict[str, bytes]:
     """Its files; with a mark, a bundle of the same policy that is another one."""
-    found = {name: (SHIPPED / GENERALIST / name).read_bytes() for name in (MODEL_FILE, DESCRIPTION_FILE)}
+    result = {name: (SHIPPED / GENERALIST / name).read_bytes() for name in (MODEL_FILE, DESCRIPTION_FILE)}
     if mark:
-        found[DESCRIPTION_FILE] += f"# {mark}\n".encode()
-    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(found.items()))
-    return found | {SUMS_FILE: sums.encode()}
+        result[DESCRIPTION_FILE] += f"# {mark}\n".encode()
+    sums = "".join(f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in sorted(result.items()))
+    return result | {SUMS_FILE: sums.encode()}
 
 
 def digest(of: dict[str, bytes]) -> str:

@@ -47,8 +47,8 @@ class Script:
         namespace, _, name = path.split("/")[-3:]
         if self.status != 200:
             return self.status, {}, [{"message": "no"}]
-        found = self.documents.get(f"{namespace}/{name}")
-        return (404, {}, [{}]) if found is None else (200, {}, [found])
+        result = self.documents.get(f"{namespace}/{name}")
+        return (404, {}, [{}]) if result is None else (200, {}, [result])
 
 
 @pytest.fixture(name="script")
@@ -80,7 +80,7 @@ def test_a_bundle_is_fetched_once_and_rules_again_when_a_slice_set_is_edited(
     fetcher, server = served
     script.documents = {"core/b": coded(parts()), "core/g": {"data": {"guard.yaml": "dwell: {nice_s: 1}"}}}
     fetcher.post({BUNDLE: WHO, GUARD: WHO}, ())
-    soon(lambda: all(one.path is not None for one in fetcher.found.values()))
+    soon(lambda: all(each.path is not None for each in fetcher.found.values()))
     before = fetcher.found[GUARD].path
     assert before is not None
     assert before.read_text() == "dwell: {nice_s: 1}"
@@ -158,7 +158,7 @@ def test_a_node_that_starts_while_the_server_is_away_has_what_it_had(
     Store(tmp_path / "state").put_rules(GUARD, b"{}", ())
     script.status = 500
     fetcher.post({BUNDLE: WHO, GUARD: WHO}, ())
-    soon(lambda: all(one.path is not None for one in fetcher.found.values()))
+    soon(lambda: all(each.path is not None for each in fetcher.found.values()))
     assert fetcher.found[BUNDLE].problem is None
     soon(lambda: fetcher.found[GUARD].problem is not None)
 

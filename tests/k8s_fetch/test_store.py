@@ -26,16 +26,16 @@ def wanted(mark: str = "", namespace: str = "core") -> Wanted:
 
 
 def test_a_bundle_is_kept_for_root_and_outlives_the_agent(tmp_path: Path) -> None:
-    found = Store(tmp_path).put_bundle(wanted(), parts(), ())
-    assert BundleFiles.read(found).digest == wanted().digest
-    for one in (tmp_path / FOLDER, found.parent, found, *found.iterdir()):
-        assert not one.stat().st_mode & 0o077, one
+    result = Store(tmp_path).put_bundle(wanted(), parts(), ())
+    assert BundleFiles.read(result).digest == wanted().digest
+    for item in (tmp_path / FOLDER, result.parent, result, *result.iterdir()):
+        assert not item.stat().st_mode & 0o077, item
     again = Store(tmp_path)
-    assert again.find(wanted()) == found
-    assert again.whole(found)
-    assert "never promoted" in str(again.refusal(found))
-    (found / "policy.onnx").write_bytes(b"")
-    assert not again.whole(found)
+    assert again.find(wanted()) == result
+    assert again.whole(result)
+    assert "never promoted" in str(again.refusal(result))
+    (result / "policy.onnx").write_bytes(b"")
+    assert not again.whole(result)
 
 
 def test_a_digest_is_no_way_to_what_another_namespace_has(tmp_path: Path) -> None:
@@ -82,13 +82,13 @@ def test_a_namespace_has_room_for_so_many_and_takes_none_of_others(tmp_path: Pat
     for number, mark in enumerate(marks):
         kept.append(store.put_bundle(wanted(mark), parts(mark), ()))
         os.utime(kept[-1], (number, number))
-    there = [one.is_dir() for one in kept]
+    there = [item.is_dir() for item in kept]
     assert there == [False, False] + [True] * MOST_KEPT
     assert theirs.is_dir()
     with pytest.raises(FetchError, match=f"uses {MOST_KEPT} on this node"):
         store.put_bundle(wanted("more"), parts("more"), kept)
     store.put_bundle(wanted("more", "other"), parts("more"), kept)
-    assert all(one.is_dir() for one in kept[2:])
+    assert all(item.is_dir() for item in kept[2:])
 
 
 def test_bytes_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,19 +98,19 @@ def test_bytes_are_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(FetchError, match="on this node"):
         store.put_bundle(wanted("3"), parts("3"), first)
     store.put_bundle(wanted("3"), parts("3"), first[1:])
-    assert [one.is_dir() for one in first] == [False, True]
+    assert [item.is_dir() for item in first] == [False, True]
 
 
 def test_rules_are_known_by_what_they_hold(tmp_path: Path) -> None:
-    store, one = Store(tmp_path), Wanted("core", RULES, "g", "guard.yaml")
-    first = store.put_rules(one, b"{}", ())
+    store, item = Store(tmp_path), Wanted("core", RULES, "g", "guard.yaml")
+    first = store.put_rules(item, b"{}", ())
     os.utime(first, (1, 1))
-    second = store.put_rules(one, b"dwell: {}", ())
+    second = store.put_rules(item, b"dwell: {}", ())
     assert first != second
-    assert store.find(one) == second
-    assert store.put_rules(one, b"{}", ()) == first
+    assert store.find(item) == second
+    assert store.put_rules(item, b"{}", ()) == first
     os.utime(second, (1, 1))
-    assert Store(tmp_path).find(one) == first
+    assert Store(tmp_path).find(item) == first
     assert store.find(Wanted("core", RULES, "g", "other.yaml")) is None
     assert stat.S_IMODE(first.stat().st_mode) == 0o600
 
@@ -118,10 +118,10 @@ def test_rules_are_known_by_what_they_hold(tmp_path: Path) -> None:
 def test_what_nobody_uses_goes_after_a_day(tmp_path: Path) -> None:
     store = Store(tmp_path)
     old, used, young = (store.put_bundle(wanted(mark), parts(mark), ()) for mark in ("1", "2", "3"))
-    for one in (old, used):
-        os.utime(one, (1, 1))
+    for item in (old, used):
+        os.utime(item, (1, 1))
     store.tidy({used})
-    assert [one.is_dir() for one in (old, used, young)] == [False, True, True]
+    assert [item.is_dir() for item in (old, used, young)] == [False, True, True]
 
 
 def test_half_of_a_bundle_is_removed_at_the_start_and_a_folder_of_others_is_refused(tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ class Side:
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
         slices = json.loads(done.stdout)["slices"]
-        if not all(one["offered_mbps"] > 0 for one in slices):
+        if not all(item["offered_mbps"] > 0 for item in slices):
             raise RuntimeError(f"{self.name}, {agent}: a slice was sent nothing: {slices}")
         first, others = slices[0], slices[1:]
-        carried = sum(one["carried_mbps"] for one in others)
+        carried = sum(item["carried_mbps"] for item in others)
         return [first["carried_mbps"], 1e-3 * first["delay_p99_us"], first["late_ticks_pct"], carried]
 
     @contextlib.contextmanager
@@ -104,11 +104,11 @@ def sides(folder: Path, scenario: Scenario) -> Iterator[list[Side]]:
 def _document(foreign: Foreign, testbed: Testbed) -> dict[str, Any]:
     """The node, with the testbed's promises."""
     document: dict[str, Any] = document_of(foreign) | {"quota_period_ms": testbed.spec.quota_period_ms}
-    promised = {one.name: one for one in testbed.slices.slices}
-    for one in document["slices"]:
-        like = promised[one["name"]]
-        one |= {"weight": like.weight, "cpu_request_mcpu": like.cpu_request_mcpu, "sla": dataclasses.asdict(like.sla)}
-        one["bounds"] = dataclasses.asdict(like.bounds)
+    promised = {item.name: item for item in testbed.slices.slices}
+    for item in document["slices"]:
+        like = promised[item["name"]]
+        item |= {"weight": like.weight, "cpu_request_mcpu": like.cpu_request_mcpu, "sla": dataclasses.asdict(like.sla)}
+        item["bounds"] = dataclasses.asdict(like.bounds)
     return document
 
 
@@ -131,8 +131,8 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with sides(folder, scenario) as both:
-            found = play(both, agents, options.turns, options.seconds, folder)
-    return int(not report(agents, found, scenario))
+            result = play(both, agents, options.turns, options.seconds, folder)
+    return int(not report(agents, result, scenario))
 
 
 class Rig(Protocol):
@@ -145,23 +145,23 @@ class Rig(Protocol):
 
 def play(both: Sequence[Rig], agents: list[str], turns: int, seconds: float, folder: Path) -> np.ndarray[Any, Any]:
     """Both in turns, each first every second time; by agent, rig, figure and turn."""
-    found = np.zeros((len(agents), 2, len(FIGURES), turns))
+    result = np.zeros((len(agents), 2, len(FIGURES), turns))
     for turn in range(turns):
         for index, agent in enumerate(agents):
             for number in (0, 1) if turn % 2 else (1, 0):
-                found[index, number, :, turn] = both[number].turn(agent, seconds, folder)
+                result[index, number, :, turn] = both[number].turn(agent, seconds, folder)
         print(f"turn {turn + 1} of {turns}", file=sys.stderr)
-    return found
+    return result
 
 
-def report(agents: list[str], found: np.ndarray[Any, Any], scenario: Scenario, second: str = "node") -> bool:
+def report(agents: list[str], result: np.ndarray[Any, Any], scenario: Scenario, second: str = "node") -> bool:
     """The table; whether no rate that is carried differs by more than noise."""
     offered_mbps = sum(load.rate_mbps for loads in scenario.loads.values() for load in loads) / len(scenario.loads)
     same = True
     print(f"{'agent':18} {'figure':26} {'testbed':>8} {second:>8}   {second} less testbed")
     for index, agent in enumerate(agents):
         for number, figure in enumerate(FIGURES):
-            testbed, node = found[index, :, number]
+            testbed, node = result[index, :, number]
             (more,) = paired_differences(node, [testbed])
             line = f"{more.value:+.2f} ({more.low:+.2f} to {more.high:+.2f})"
             print(f"{agent:18} {figure:26} {testbed.mean():8.2f} {node.mean():8.2f}   {line}")

@@ -35,12 +35,12 @@ def main() -> int:
         out = folder / "testbed.yaml"
         command = [*SLICEPILOT, "testbed", "identify", "--segments", "10", "--unseen", "4", "--out", str(out)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found = load("hardware", str(out), HardwareFile)
+        result = load("hardware", str(out), HardwareFile)
     # A thread that is busy for an eighth of the time, as those on the node are.
-    fitted = found.hardware.upf_cost_us * (1 + found.hardware.wake_cost_ratio * 7 / 8)
+    fitted = result.hardware.upf_cost_us * (1 + result.hardware.wake_cost_ratio * 7 / 8)
     off = counted / fitted - 1
     print(f"node identify: {counted:.1f} us a packet, testbed identify: {fitted:.1f} us ({100 * off:+.0f}%)")
-    print(f"the testbed's fit: rates off by {found.fit['throughput_median_pct']:.1f}% (median) on unseen segments")
+    print(f"the testbed's fit: rates off by {result.fit['throughput_median_pct']:.1f}% (median) on unseen segments")
     return int(abs(off) > TOLERANCE)
 
 
@@ -55,11 +55,13 @@ def on_a_node(folder: Path) -> float:
         node.write_text(yaml.safe_dump(document_of(foreign)))
         foreign.load(seconds=40, mbps=8)
         time.sleep(0.5)
-        told = slicepilot("node", "identify", str(node), "--segments", "6", "--out", str(folder / "own.yaml"), "--json")
-        slices = json.loads(told.stdout)["slices"]
+        reported = slicepilot(
+            "node", "identify", str(node), "--segments", "6", "--out", str(folder / "own.yaml"), "--json"
+        )
+        slices = json.loads(reported.stdout)["slices"]
     finally:
         foreign.down()
-    return sum(float(one["cost_us"]) for one in slices) / len(slices)
+    return sum(float(item["cost_us"]) for item in slices) / len(slices)
 
 
 if __name__ == "__main__":

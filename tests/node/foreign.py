@@ -90,7 +90,7 @@ class Foreign:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         document = yaml.safe_load(path.read_text())
-        document["slices"] = [one for one in document["slices"] if one["upf"].get("netns") in self.netns]
+        document["slices"] = [item for item in document["slices"] if item["upf"].get("netns") in self.netns]
         path.write_text(yaml.safe_dump(document))
         return path
 

@@ -99,16 +99,16 @@ class Runtime:
 
     def knobs(self) -> dict[str, str]:
         """Content of every control file, and the root qdisc of every N6, by UPF."""
-        found = {}
+        result = {}
         for number in range(1, len(self.slices) + 1):
             pid = self.pid(number)  # asking a runtime takes a while
             group = self.machine.group_of(pid)
             for name in KNOB_FILES:
                 with contextlib.suppress(OSError):
-                    found[f"{number}/{name}"] = (group / name).read_text().strip()
+                    result[f"{number}/{name}"] = (group / name).read_text().strip()
             enter = ["nsenter", "--target", str(pid), "--net", "tc", "qdisc", "show", "dev"]
-            found[f"{number}/n6"] = self.machine.run(*enter, self.n6, "root")
-        return found
+            result[f"{number}/n6"] = self.machine.run(*enter, self.n6, "root")
+        return result
 
     n6 = "n6"
 
@@ -138,10 +138,10 @@ class Runtime:
     def node(self) -> Path:
         """A file with that, in which the first slice is promised more."""
         document = self.discovered()
-        document["slices"].sort(key=lambda one: one["name"])
+        document["slices"].sort(key=lambda item: item["name"])
         document["slices"][0]["weight"] = 10
-        for one in document["slices"]:
-            one["sla"] = {"committed_mbps": 1, "delay_bound_ms": 500}
+        for item in document["slices"]:
+            item["sla"] = {"committed_mbps": 1, "delay_bound_ms": 500}
         path = self.machine.folder / "node.yaml"
         path.write_text(yaml.safe_dump(document))
         return path
@@ -212,16 +212,16 @@ def start_docker(machine: Machine) -> None:
     Raises:
         MachineError: it is not there, or does not start.
     """
-    found = {name: machine.run("which", name, code=None).strip() for name in ("dockerd", "docker", "docker-compose")}
-    if not found["dockerd"] or not found["docker"]:
+    result = {name: machine.run("which", name, code=None).strip() for name in ("dockerd", "docker", "docker-compose")}
+    if not result["dockerd"] or not result["docker"]:
         raise MachineError("needs Docker: tests/packages.sh")
     log = machine.folder / "dockerd.log"
-    unit = DOCKER_UNIT.format(dockerd=found["dockerd"], path=machine.path, group=machine.name, log=log)
+    unit = DOCKER_UNIT.format(dockerd=result["dockerd"], path=machine.path, group=machine.name, log=log)
     machine.write("/etc/systemd/system/docker.service", unit)
     if not machine.run("docker", "compose", "version", code=None).startswith("Docker Compose"):
-        if not found["docker-compose"]:
+        if not result["docker-compose"]:
             raise MachineError("needs Docker Compose: tests/packages.sh")
-        machine.write(PLUGIN, COMPOSE_1.format(tools=TOOLS, program=found["docker-compose"]))
+        machine.write(PLUGIN, COMPOSE_1.format(tools=TOOLS, program=result["docker-compose"]))
         machine.run("chmod", "+x", PLUGIN)
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "start", "docker", code=None)
@@ -285,8 +285,8 @@ def until(what: Callable[[], bool], message: str, seconds: float = 8.0) -> float
 
 def changes(running: Controller) -> list[dict[str, Any]]:
     """Knobs that it has found set by somebody else."""
-    found: list[dict[str, Any]] = running.notes().get("foreign") or []
-    return found
+    result: list[dict[str, Any]] = running.notes().get("foreign") or []
+    return result
 
 
 def metric(machine: Machine, name: str) -> float:
@@ -305,4 +305,4 @@ def checked(runtime: Runtime, node: Path) -> dict[str, Any]:
     time.sleep(0.5)
     document = json.loads(runtime.machine.run("slicepilot", "node", "check", str(node), "--seconds", "2", "--json"))
     runtime.unload()
-    return {one["slice"]: one for one in document}
+    return {item["slice"]: item for item in document}

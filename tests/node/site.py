@@ -78,14 +78,14 @@ class Site:
     def visit(self, visitors: int = 2) -> None:
         """Have some visitors come from now on, one answer after the other."""
         self._threads = [threading.Thread(target=self._visit) for _ in range(visitors)]
-        for one in self._threads:
-            one.start()
+        for item in self._threads:
+            item.start()
 
     def leave(self) -> None:
         """Have them go."""
         self._ended.set()
-        for one in self._threads:
-            one.join()
+        for item in self._threads:
+            item.join()
         self._threads = []
         self._ended.clear()
 

@@ -48,9 +48,9 @@ def upf(program: str, group: Path | None, *others: Process) -> Located:
 
 def test_a_process_that_works_on_its_packets_feels_its_limits() -> None:
     with cgroup(f"sp-test-{os.getpid()}") as group:
-        found = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group), POINTS)
-    assert without(found) == frozenset()
-    assert "Open5GS forwards in its process" in found["cpu_limit_mcpu"].why
+        result = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group), POINTS)
+    assert without(result) == frozenset()
+    assert "Open5GS forwards in its process" in result["cpu_limit_mcpu"].why
 
 
 @pytest.mark.parametrize(
@@ -59,33 +59,33 @@ def test_a_process_that_works_on_its_packets_feels_its_limits() -> None:
 )
 def test_one_that_does_not_feels_none(program: str, why: str) -> None:
     with cgroup(f"sp-test-{os.getpid()}") as group:
-        found = authority(SliceTargets("a", group, "lo", OWN), upf(program, group), POINTS)
-    assert without(found) == {"cpu_limit_mcpu", "nice"}
-    assert why in found["nice"].why
+        result = authority(SliceTargets("a", group, "lo", OWN), upf(program, group), POINTS)
+    assert without(result) == {"cpu_limit_mcpu", "nice"}
+    assert why in result["nice"].why
 
 
 def test_a_group_that_others_are_in_is_left_alone() -> None:
     other = replace(upf("bash", None).process, pid=7)
     with cgroup(f"sp-test-{os.getpid()}") as group:
-        found = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group, other), POINTS)
-    assert without(found) == {"cpu_limit_mcpu", "nice"}
-    assert "bash (7)" in found["nice"].why
+        result = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group, other), POINTS)
+    assert without(result) == {"cpu_limit_mcpu", "nice"}
+    assert "bash (7)" in result["nice"].why
 
 
 def test_what_is_not_there_does_not_act() -> None:
-    found = authority(SliceTargets("a", None, None, OWN), upf("open5gs-upfd", None), POINTS)
-    assert without(found) == {"cpu_limit_mcpu", "nice", "egress_mbps"}
-    assert "no CPU cgroup of its own" in found["nice"].why
+    result = authority(SliceTargets("a", None, None, OWN), upf("open5gs-upfd", None), POINTS)
+    assert without(result) == {"cpu_limit_mcpu", "nice", "egress_mbps"}
+    assert "no CPU cgroup of its own" in result["nice"].why
 
 
 def test_a_shaper_behind_the_last_point_or_on_n3_is_none() -> None:
     with cgroup(f"sp-test-{os.getpid()}") as group:
         blind = replace(POINTS, n6=NetPoint(OWN, "lo", "egress"))
-        found = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group), blind)
-        assert "after the last point" in found["egress_mbps"].why
+        result = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group), blind)
+        assert "after the last point" in result["egress_mbps"].why
         shared = replace(POINTS, n3=NetPoint(OWN, "lo"))
-        found = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group), shared)
-        assert "N3 as well" in found["egress_mbps"].why
+        result = authority(SliceTargets("a", group, "lo", OWN), upf("open5gs-upfd", group), shared)
+        assert "N3 as well" in result["egress_mbps"].why
 
 
 def test_limits_above_bind_and_so_do_cpus_that_it_may_not_use() -> None:

@@ -58,9 +58,9 @@ def test_a_parents_limit_is_told_and_reaches_the_policy(foreign: Foreign) -> Non
         agent.decide(telemetry, backend.receipt.applied)
         assert backend.check() == []
         with limited(parent, 250.0):
-            told = backend.check()
-            assert len(told) == COUNT
-            assert told[0] == f"slice1: can use 0.25 CPUs, 1 at the start: {parent} limits it to 250 mCPU"
+            reported = backend.check()
+            assert len(reported) == COUNT
+            assert reported[0] == f"slice1: can use 0.25 CPUs, 1 at the start: {parent} limits it to 250 mCPU"
             assert backend.context.threads.tolist() == [[0.25]] * COUNT
             telemetry = telemetry.copy()
             telemetry.slices[:] = 0.0
@@ -84,8 +84,8 @@ def test_fewer_cpus_to_run_on_are_told(foreign: Foreign) -> None:
         assert backend.context.threads[0, 0] == 2.0
         try:
             os.sched_setaffinity(foreign.pid(1), {min(cpus)})
-            [told] = backend.check()
-            assert told == "slice1: can use 1 CPUs, 2 at the start: it may run on 1 of them only"
+            [reported] = backend.check()
+            assert reported == "slice1: can use 1 CPUs, 2 at the start: it may run on 1 of them only"
             assert backend.context.threads[0, 0] == 1.0
         finally:
             os.sched_setaffinity(foreign.pid(1), cpus)

@@ -74,11 +74,11 @@ def test_what_is_declared_is_checked(tmp_path: Path) -> None:
     file.write_text(NODE.format(node="drop_horizon_ms: 60", slice="egress_by: cilium"))
     spec = NodeSpec.from_yaml(str(file))
     assert (spec.drop_horizon_ms, spec.slices[0].egress_by) == (60, "cilium")
-    for node, one, message in (
+    for node, item, message in (
         ("", "egress_by: tc", r"egress_by.*'auto', 'cilium' or 'shaper'"),
         ("drop_horizon_ms: 3000", "", "drop_horizon_ms"),
         ("drop_horizon_ms: 1", "", "drop_horizon_ms"),
     ):
-        file.write_text(NODE.format(node=node, slice=one))
+        file.write_text(NODE.format(node=node, slice=item))
         with pytest.raises(ConfigError, match=message):
             NodeSpec.from_yaml(str(file))

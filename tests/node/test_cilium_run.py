@@ -69,7 +69,7 @@ class Site:
     def node(self, **more: Any) -> Path:
         """As an operator writes it."""
         listens = {"device": "eth0", "ports": [PORT], "far_netns": f"/proc/{os.getpid()}/ns/net"}
-        one = {
+        item = {
             "name": "shop",
             "s_nssai": {"sst": 1, "sd": "00000f"},
             "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
@@ -79,7 +79,7 @@ class Site:
             "bounds": {"egress_mbps": [2, 20]},
         }
         path = self.folder / "node.yaml"
-        path.write_text(yaml.safe_dump({"name": NAME, "slices": [one | more]}))
+        path.write_text(yaml.safe_dump({"name": NAME, "slices": [item | more]}))
         return path
 
     @property
@@ -129,26 +129,26 @@ def checked(site: Site, **more: Any) -> dict[str, Any]:
     command = [*SLICEPILOT, "node", "check", str(site.node(**more)), "--seconds", "1", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout, done.stderr
-    [found] = json.loads(done.stdout)
-    return found
+    [result] = json.loads(done.stdout)
+    return result
 
 
 def test_check_says_which_knob_it_is_and_why(site: Site) -> None:
-    found = checked(site)
-    assert found["measured"]
-    assert found["knobs"]["egress"]["authority"]
-    assert "an HTB can take its place" in found["knobs"]["egress"]["why"]
-    [note] = [one for one in found["notes"] if "Cilium" in one]
+    result = checked(site)
+    assert result["measured"]
+    assert result["knobs"]["egress"]["authority"]
+    assert "an HTB can take its place" in result["knobs"]["egress"]["why"]
+    [note] = [item for item in result["notes"] if "Cilium" in item]
     assert note.startswith("Cilium paces its endpoint 1234 (core/upf-0) with 50 Mbit/s; a shaper is its knob, since")
-    found = checked(site, egress_by="cilium")
-    assert found["knobs"]["egress"]["authority"]
-    assert found["knobs"]["egress"]["why"].startswith(
+    result = checked(site, egress_by="cilium")
+    assert result["knobs"]["egress"]["authority"]
+    assert result["knobs"]["egress"]["why"].startswith(
         "Cilium paces its endpoint 1234 (core/upf-0) with 50 Mbit/s; what"
     )
-    assert not [one for one in found["notes"] if "Cilium" in one]
+    assert not [item for item in result["notes"] if "Cilium" in item]
     site.agent.delete(ENDPOINT)
-    found = checked(site, egress_by="cilium")
-    assert "has to have the annotation kubernetes.io/egress-bandwidth first" in found["knobs"]["egress"]["why"]
+    result = checked(site, egress_by="cilium")
+    assert "has to have the annotation kubernetes.io/egress-bandwidth first" in result["knobs"]["egress"]["why"]
 
 
 def test_a_run_moves_the_entry_and_gives_it_back(site: Site) -> None:

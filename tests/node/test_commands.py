@@ -195,11 +195,11 @@ def test_probe_measures_a_node(foreign: Foreign, node: Path) -> None:
     document = json.loads(slicepilot("probe", "--node", str(node), "--duration", "2", "--json").stdout)
     foreign.carried_mbps()
     assert picture(foreign) == before
-    assert [one["slice"] for one in document["slices"]] == [f"slice{i}" for i in range(1, COUNT + 1)]
-    for one in document["slices"]:
-        assert one["n6"]["mbps"] == pytest.approx(4.0, rel=0.3)
-        assert one["n6"]["match_ratio"] > 0.99
-        assert one["cpu_mcpu"] > 0
+    assert [item["slice"] for item in document["slices"]] == [f"slice{i}" for i in range(1, COUNT + 1)]
+    for item in document["slices"]:
+        assert item["n6"]["mbps"] == pytest.approx(4.0, rel=0.3)
+        assert item["n6"]["match_ratio"] > 0.99
+        assert item["cpu_mcpu"] > 0
     error = slicepilot("probe", "--node", str(node), "--n3", "n3", code=2).stderr
     assert "accepted alone" in error
 
@@ -214,7 +214,7 @@ def test_top_shows_a_run_on_a_node(foreign: Foreign, node: Path, tmp_path: Path)
     for number in range(1, COUNT + 1):
         assert f"slice{number}" in shown
     assert status["mode"] == "shadow"
-    assert {one["name"] for one in status["slices"]} == {f"slice{i}" for i in range(1, COUNT + 1)}
+    assert {item["name"] for item in status["slices"]} == {f"slice{i}" for i in range(1, COUNT + 1)}
 
 
 @pytest.mark.parametrize("mode", ["shadow", "live"])
@@ -289,10 +289,10 @@ def test_identification_finds_the_work_on_a_packet(foreign: Foreign, node: Path,
     much = cost_us(foreign, node, out, 100_000, "--mode", "live", "--run", str(run))
     assert much - little == pytest.approx(80.0, rel=0.2)
     assert knobs(foreign) == before
-    found = load("hardware", str(out), HardwareFile)
-    assert found.hardware.upf_cost_us == much
-    assert found.hardware.cfs_period_ms == 100.0
-    assert {"round_trip_ms", "smt_yield", "access_mbps"} <= set(found.assumed)
-    assert not {"upf_cost_us", "logical_cpus", "egress_mode"} & set(found.assumed)
-    assert found.assumed_from == "testbed"
-    assert found.fit["throughput_median_pct"] < 5.0
+    result = load("hardware", str(out), HardwareFile)
+    assert result.hardware.upf_cost_us == much
+    assert result.hardware.cfs_period_ms == 100.0
+    assert {"round_trip_ms", "smt_yield", "access_mbps"} <= set(result.assumed)
+    assert not {"upf_cost_us", "logical_cpus", "egress_mode"} & set(result.assumed)
+    assert result.assumed_from == "testbed"
+    assert result.fit["throughput_median_pct"] < 5.0

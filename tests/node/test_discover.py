@@ -42,40 +42,40 @@ def listener(python: Path, *ports: int, name: bytes = b"") -> Iterator[int]:
 
 
 def of(pid: int) -> Found:
-    [found] = [one for one in discover() if one.process.pid == pid]
-    return found
+    [result] = [item for item in discover() if item.process.pid == pid]
+    return result
 
 
 def test_all_five_are_found_with_all_that_can_be_told(foreign: Foreign) -> None:
-    found = {one.netns_name: one for one in discover() if one.netns_name in foreign.netns}
-    assert sorted(found) == foreign.netns
+    result = {item.netns_name: item for item in discover() if item.netns_name in foreign.netns}
+    assert sorted(result) == foreign.netns
     for number, name in enumerate(foreign.netns, 1):
-        one = found[name]
-        assert one.confidence == "sure"
-        assert one.process.pid == foreign.pid(number)
-        assert one.cgroup == foreign.group(number)
-        assert not one.others
-        assert (one.devices.n3, one.devices.n4, one.devices.n6, one.devices.tun) == ("n3", "n4", "n6", "tun")
-        assert (one.devices.n6_netns, one.devices.n6_far) == (f"{foreign.prefix}-dn", f"n6-{number}")
-        assert Finder().find(name, one.selector).process.pid == one.process.pid
+        item = result[name]
+        assert item.confidence == "sure"
+        assert item.process.pid == foreign.pid(number)
+        assert item.cgroup == foreign.group(number)
+        assert not item.others
+        assert (item.devices.n3, item.devices.n4, item.devices.n6, item.devices.tun) == ("n3", "n4", "n6", "tun")
+        assert (item.devices.n6_netns, item.devices.n6_far) == (f"{foreign.prefix}-dn", f"n6-{number}")
+        assert Finder().find(name, item.selector).process.pid == item.process.pid
 
 
 def test_their_smf_is_unclear(foreign: Foreign) -> None:
-    [smf] = [one for one in discover() if one.netns_name == f"{foreign.prefix}-ran"]
+    [smf] = [item for item in discover() if item.netns_name == f"{foreign.prefix}-ran"]
     assert smf.confidence == "unclear"
     assert any("may be an SMF" in why for why in smf.why)
 
 
 def test_a_draft_is_a_configuration_of_all_that_are_sure(foreign: Foreign, tmp_path: Path) -> None:
-    found = [one for one in discover() if (one.netns_name or "").startswith(foreign.prefix)]
+    result = [item for item in discover() if (item.netns_name or "").startswith(foreign.prefix)]
     path = tmp_path / "node.yaml"
-    path.write_text(draft("edge", found))
+    path.write_text(draft("edge", result))
     node = NodeSpec.from_yaml(str(path))
     assert len(node.slices) == COUNT
-    assert f"Not sure: process smf ({found[-1].process.pid})" in path.read_text()
+    assert f"Not sure: process smf ({result[-1].process.pid})" in path.read_text()
     finder = Finder()
-    for one in node.slices:
-        assert finder.find(one.name, one.selector).process.pid in {upf.process.pid for upf in found[:COUNT]}
+    for item in node.slices:
+        assert finder.find(item.name, item.selector).process.pid in {upf.process.pid for upf in result[:COUNT]}
 
 
 def test_gtpu_alone_may_be_a_gnb_and_both_are_a_upf() -> None:
@@ -93,11 +93,11 @@ def test_a_program_of_a_upfs_name_that_listens_to_nothing_is_unclear(tmp_path: P
     with subprocess.Popen([program, "60"]) as process:
         try:
             time.sleep(0.1)
-            found = of(process.pid)
+            result = of(process.pid)
         finally:
             process.kill()
-    assert found.confidence == "unclear"
-    assert found.why[0] == "its program is that of Open5GS"
+    assert result.confidence == "unclear"
+    assert result.why[0] == "its program is that of Open5GS"
 
 
 def test_names_that_others_choose_write_nothing_into_the_draft(tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_names_that_others_choose_write_nothing_into_the_draft(tmp_path: Path) -
     evil = tmp_path / "upf\nmode: live\n  - name: evil\x1b[2J"
     shutil.copy(Path(sys.executable).resolve(), evil)
     with listener(evil, 2152, 8805) as pid:
-        found = of(pid)
-        text = draft("edge", [found])
+        result = of(pid)
+        text = draft("edge", [result])
     assert [line for line in text.splitlines() if line.startswith(("mode", "  - name: evil"))] == []
     assert "\x1b" not in text
     document = yaml.safe_load(text)
@@ -137,5 +137,5 @@ UDP6 = [
 
 def test_ipv6_sockets_are_read_as_the_kernel_prints_them(tmp_path: Path) -> None:
     (tmp_path / "udp6").write_text("\n".join(UDP6) + "\n")
-    found = [(one.port, one.address, one.inode) for one in listed(tmp_path / "udp6")]
-    assert found == [(2152, "::1", 77), (8805, "2001:db8::1", 78), (2152, "127.0.0.1", 0)]
+    result = [(item.port, item.address, item.inode) for item in listed(tmp_path / "udp6")]
+    assert result == [(2152, "::1", 77), (8805, "2001:db8::1", 78), (2152, "127.0.0.1", 0)]

@@ -30,44 +30,44 @@ def quota_us(upfs: DockerUpfs, number: int) -> str:
 
 def test_services_are_found_by_composes_labels_and_checked(upfs: DockerUpfs) -> None:
     document = upfs.discovered()
-    assert [one["name"] for one in document["slices"]] == list(upfs.slices)
-    for number, one in enumerate(document["slices"], 1):
-        assert one["upf"] == {"compose": {"service": f"upf{number}", "project": "sp"}}
-        assert one["devices"] == {
+    assert [item["name"] for item in document["slices"]] == list(upfs.slices)
+    for number, item in enumerate(document["slices"], 1):
+        assert item["upf"] == {"compose": {"service": f"upf{number}", "project": "sp"}}
+        assert item["devices"] == {
             "n3": "eth1",
             "tun": "tun",
             "n6": "eth0",
             "n6_netns": "/proc/1/ns/net",
             "n4": "eth2",
         }
-    for one in checked(upfs, upfs.node()).values():
-        assert one["measured"]
-        assert one["traffic"]["match_ratio"] > 0.99
-        assert all(knob["authority"] for knob in one["knobs"].values())
-        assert any("Docker (at `docker update`)" in note for note in one["notes"])
+    for item in checked(upfs, upfs.node()).values():
+        assert item["measured"]
+        assert item["traffic"]["match_ratio"] > 0.99
+        assert all(knob["authority"] for knob in item["knobs"].values())
+        assert any("Docker (at `docker update`)" in note for note in item["notes"])
 
 
 @pytest.mark.parametrize("policy", ["respect", "reassert"])
 def test_docker_update_is_noticed_in_a_second(upfs: DockerUpfs, policy: str) -> None:
-    node, before, found = upfs.node(), upfs.knobs(), quota_us(upfs, 1)
+    node, before, result = upfs.node(), upfs.knobs(), quota_us(upfs, 1)
     with controller(upfs, node, foreign={"policy": policy}) as running:
         until(lambda: upfs.knobs() != before, "nothing was moved")
         started = time.time()
         upfs.machine.run("docker", "update", "--cpus", "0.5", upfs.slices[0])
         theirs = quota_us(upfs, 1)
-        assert theirs != found
+        assert theirs != result
         until(lambda: bool(changes(running)), "not noticed", 3.0)
-        [one] = changes(running)
-        assert (one["slice"], one["knob"], one["policy"]) == (upfs.slices[0], "cpu_limit_mcpu", policy)
-        assert one["found"] == 500
-        assert one["time_ns"] / 1e9 - started < NOTICED_S
-        assert "perhaps by Docker" in one["text"]
+        [item] = changes(running)
+        assert (item["slice"], item["knob"], item["policy"]) == (upfs.slices[0], "cpu_limit_mcpu", policy)
+        assert item["found"] == 500
+        assert item["time_ns"] / 1e9 - started < NOTICED_S
+        assert "perhaps by Docker" in item["text"]
         assert running.notes()["totals"]["foreign_changes"] == 1
         if policy == "reassert":
-            until(lambda: quota_us(upfs, 1) == found, "not set again", 3.0)
+            until(lambda: quota_us(upfs, 1) == result, "not set again", 3.0)
     # What was respected is theirs, also at the end.
-    assert quota_us(upfs, 1) == (theirs if policy == "respect" else found)
-    upfs.group(1).joinpath("cpu.cfs_quota_us" if found.strip() == "-1" else "cpu.max").write_text(found)
+    assert quota_us(upfs, 1) == (theirs if policy == "respect" else result)
+    upfs.group(1).joinpath("cpu.cfs_quota_us" if result.strip() == "-1" else "cpu.max").write_text(result)
     assert upfs.knobs() == before
 
 

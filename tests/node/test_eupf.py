@@ -36,18 +36,18 @@ def _node(eupf: Foreign, tmp_path: Path) -> Path:
 
 
 def test_it_is_found_and_measured_at_the_far_ends_of_its_links(eupf: Foreign) -> None:
-    [found] = [one for one in discover() if one.netns_name in eupf.netns]
-    assert (found.confidence, found.why[0]) == ("sure", "its program is that of eUPF")
-    assert (found.process.pid, found.cgroup) == (eupf.pid(1), eupf.group(1))
-    assert (found.devices.n3, found.devices.n6, found.devices.n4) == ("n3", "n6", "n4")
-    assert (found.devices.n3_netns, found.devices.n3_far) == (f"{eupf.prefix}-ran", "n3-1")
-    assert (found.devices.n6_netns, found.devices.n6_far) == (f"{eupf.prefix}-dn", "n6-1")
-    assert interfaces(found.netns).xdp.keys() == {"n3", "n6"}
+    [result] = [item for item in discover() if item.netns_name in eupf.netns]
+    assert (result.confidence, result.why[0]) == ("sure", "its program is that of eUPF")
+    assert (result.process.pid, result.cgroup) == (eupf.pid(1), eupf.group(1))
+    assert (result.devices.n3, result.devices.n6, result.devices.n4) == ("n3", "n6", "n4")
+    assert (result.devices.n3_netns, result.devices.n3_far) == (f"{eupf.prefix}-ran", "n3-1")
+    assert (result.devices.n6_netns, result.devices.n6_far) == (f"{eupf.prefix}-dn", "n6-1")
+    assert interfaces(result.netns).xdp.keys() == {"n3", "n6"}
 
 
 def test_a_program_that_is_not_the_upfs_may_be_a_filter(eupf: Foreign) -> None:
-    [found] = [one for one in discover() if one.netns_name in eupf.netns]
-    eupfs = Finder().find(found.name, found.selector)
+    [result] = [item for item in discover() if item.netns_name in eupf.netns]
+    eupfs = Finder().find(result.name, result.selector)
     assert forwards_in_xdp(eupfs, "n3")
     assert not forwards_in_xdp(eupfs, "n4")
     like_open5gs = replace(eupfs.process, name="open5gs-upfd", program="open5gs-upfd")
@@ -60,15 +60,15 @@ def test_all_packets_are_recognised_and_no_knob_acts_on_them(eupf: Foreign, node
     eupf.load(seconds=20, mbps=8)
     time.sleep(0.5)
     done = slicepilot("node", "check", str(node), "--seconds", "2", "--try", "--json")
-    [found] = json.loads(done.stdout)
+    [result] = json.loads(done.stdout)
     assert "there is nothing to try" in done.stderr
-    assert found["measured"]
-    assert found["traffic"]["match_ratio"] > 0.99
-    assert found["traffic"]["carried_mbps"] == pytest.approx(8.0, rel=0.1)
-    assert not any(one["authority"] for one in found["knobs"].values())
-    assert "XDP on n3 forwards packets, in softirqs" in found["knobs"]["cpu_limit"]["why"]
-    assert "XDP on n3 forwards packets, in softirqs" in found["knobs"]["nice"]["why"]
-    assert found["knobs"]["egress"]["why"].endswith("packets that left, 0 came by the queue of n6")
+    assert result["measured"]
+    assert result["traffic"]["match_ratio"] > 0.99
+    assert result["traffic"]["carried_mbps"] == pytest.approx(8.0, rel=0.1)
+    assert not any(item["authority"] for item in result["knobs"].values())
+    assert "XDP on n3 forwards packets, in softirqs" in result["knobs"]["cpu_limit"]["why"]
+    assert "XDP on n3 forwards packets, in softirqs" in result["knobs"]["nice"]["why"]
+    assert result["knobs"]["egress"]["why"].endswith("packets that left, 0 came by the queue of n6")
     [carried] = eupf.carried_mbps()
     assert carried == pytest.approx(8.0, rel=0.1)
     assert picture(eupf) | OTHERS == before | OTHERS
@@ -78,10 +78,10 @@ def test_it_is_watched_and_nothing_is_changed(eupf: Foreign, node: Path) -> None
     before = picture(eupf)
     eupf.load(seconds=20, mbps=8)
     report = json.loads(slicepilot("run", "--node", str(node), "--seconds", "3", "--json").stdout)
-    [one] = report["slices"]
+    [item] = report["slices"]
     assert report["mode"] == "shadow"
-    assert one["carried_mbps"] == pytest.approx(8.0, rel=0.1)
-    assert one["delay_p99_us"] > 0.0
+    assert item["carried_mbps"] == pytest.approx(8.0, rel=0.1)
+    assert item["delay_p99_us"] > 0.0
     eupf.carried_mbps()
     assert picture(eupf) | OTHERS == before | OTHERS
 
@@ -91,10 +91,10 @@ def test_its_own_hook_on_n3_would_see_nothing(eupf: Foreign, node: Path) -> None
     del document["slices"][0]["devices"]["n3_netns"]
     node.write_text(yaml.safe_dump(document))
     eupf.load(seconds=8, mbps=8)
-    [found] = json.loads(slicepilot("node", "check", str(node), "--seconds", "2", "--json", code=1).stdout)
+    [result] = json.loads(slicepilot("node", "check", str(node), "--seconds", "2", "--json", code=1).stdout)
     eupf.carried_mbps()
-    assert not found["measured"]
-    assert "no packet has come by N3" in found["notes"]
+    assert not result["measured"]
+    assert "no packet has come by N3" in result["notes"]
 
 
 def test_a_shaper_on_its_n6_does_not_hold_it_back(eupf: Foreign) -> None:
@@ -111,8 +111,8 @@ def test_a_shaper_on_its_n6_does_not_hold_it_back(eupf: Foreign) -> None:
 
 
 def test_threads_for_its_softirqs_are_proposed_where_it_has_a_napi(eupf: Foreign, node: Path) -> None:
-    [found] = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.2", "--json", code=1).stdout)
+    [result] = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.2", "--json", code=1).stdout)
     there = napis(Path("/run/netns") / eupf.netns[0], "n3")
-    [note] = [one for one in found["notes"] if "softirqs" in one]
+    [note] = [item for item in result["notes"] if "softirqs" in item]
     assert ("threaded" in note) == bool(there)
     assert ("has no NAPI of its own" in note) == (not there)

@@ -74,12 +74,12 @@ FOLLOWED = {restarted, moved, in_another_namespace}
 
 def tcx_links(*pids: int) -> set[str]:
     """Of processes, by the kernel's numbers."""
-    told = []
+    reported = []
     for pid in pids:
         for file in Path(f"/proc/{pid}/fdinfo").iterdir():
             with contextlib.suppress(OSError):
-                told.append(file.read_text().split())
-    return {one[one.index("link_id:") + 1] for one in told if "tcx" in one}
+                reported.append(file.read_text().split())
+    return {item[item.index("link_id:") + 1] for item in reported if "tcx" in item}
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ def program() -> str:
     return own.program
 
 
-def one(pid: int, parent: int = 1, group: str = "/", program: str = "upf") -> Process:
+def proc(pid: int, parent: int = 1, group: str = "/", program: str = "upf") -> Process:
     names = frozenset(group.split("/")) - {""}
     return Process(pid, parent, 1, program[:15], 0, program, (program,), (("cpu", group),), (1, 2), names)
 
@@ -78,21 +78,21 @@ def test_an_unknown_user_is_nobody() -> None:
 
 
 def test_of_a_program_and_its_workers_it_is_the_program() -> None:
-    everybody = {process.pid: process for process in (one(10), one(11, 10), one(12, 11), one(20), one(30, 2))}
+    everybody = {process.pid: process for process in (proc(10), proc(11, 10), proc(12, 11), proc(20), proc(30, 2))}
     assert [process.pid for process in eldest(everybody.values(), everybody)] == [10, 20, 30]
 
 
 def test_parents_that_go_round_are_survived() -> None:
     """Numbers are used again while a picture is taken."""
-    everybody = {process.pid: process for process in (one(10, 11), one(11, 10))}
+    everybody = {process.pid: process for process in (proc(10, 11), proc(11, 10))}
     assert eldest([everybody[10]], everybody) == [everybody[10]]
 
 
 def test_a_containers_init_and_workers_are_no_companions() -> None:
-    init, upf, worker, sidecar = one(1), one(10, 1, "/a"), one(11, 10, "/a"), one(12, 1, "/a")
-    elsewhere = one(13, 1, "/b")
-    tini = one(9, 1, "/a")
-    under = one(14, 9, "/a")
+    init, upf, worker, sidecar = proc(1), proc(10, 1, "/a"), proc(11, 10, "/a"), proc(12, 1, "/a")
+    elsewhere = proc(13, 1, "/b")
+    tini = proc(9, 1, "/a")
+    under = proc(14, 9, "/a")
     everybody = {process.pid: process for process in (init, upf, worker, sidecar, elsewhere)}
     assert companions(upf, everybody) == [sidecar]
     assert companions(under, {process.pid: process for process in (init, tini, under)}) == []
@@ -143,7 +143,7 @@ def test_units_and_containers_are_known_by_their_groups(selector: UpfSelector, g
     processes = {own.pid: dataclasses.replace(own, group_names=frozenset(group.split("/")))}
     assert Finder(processes, known).find("a", selector).process.pid == own.pid
     with pytest.raises(ConfigError, match="no such process runs"):
-        Finder({7: one(7, group="/system.slice/docker-1234.scope")}, known).find("a", selector)
+        Finder({7: proc(7, group="/system.slice/docker-1234.scope")}, known).find("a", selector)
 
 
 @pytest.mark.parametrize("scope", ["cri-containerd-{}.scope", "{}"], ids=["systemd", "cgroupfs"])
@@ -151,7 +151,7 @@ def test_a_pod_is_proposed_by_its_name_which_outlasts_its_container(scope: str) 
     """Systemd's driver makes a unit of each container, named after its id."""
     notes = {"sandbox-name": "upf-0", "sandbox-namespace": "core", "sandbox-uid": "77", "container-name": "upf"}
     known = [Container(IDENTITY, "upf", {f"io.kubernetes.cri.{key}": text for key, text in notes.items()})]
-    upf = one(7, group=f"/kubepods.slice/kubepods-pod77.slice/{scope.format(IDENTITY)}")
+    upf = proc(7, group=f"/kubepods.slice/kubepods-pod77.slice/{scope.format(IDENTITY)}")
     assert _selector(upf, None, Finder({7: upf}, known)) == UpfSelector(pod=PodSelector("upf-0", "core"))
 
 
@@ -168,7 +168,10 @@ def test_another_pod_is_not_taken_for_it(other: PodSelector) -> None:
     notes = {"sandbox-name": "upf-0", "sandbox-namespace": "core", "sandbox-uid": "77", "container-name": "upf"}
     labels = {f"io.kubernetes.cri.{key}": text for key, text in notes.items()}
     sandbox = labels | {"io.kubernetes.cri.container-type": "sandbox"}
-    processes = {7: one(7, group=f"/kubepods/pod77/{IDENTITY}"), 8: one(8, group=f"/kubepods/pod77/{OTHER}")}
+    processes = {
+        7: proc(7, group=f"/kubepods/pod77/{IDENTITY}"),
+        8: proc(8, group=f"/kubepods/pod77/{OTHER}"),
+    }
     finder = Finder(processes, [Container(IDENTITY, "upf", labels), Container(OTHER, OTHER, sandbox)])
     assert finder.find("a", UpfSelector(pod=PodSelector("upf-0", "core"))).process.pid == 7
     with pytest.raises(ConfigError, match="no such process runs"):
@@ -180,10 +183,10 @@ def test_what_is_run_beside_a_container_is_not_its_upf() -> None:
     known = [Container(IDENTITY, "upf", init=7)]
     group, runtime = f"/docker/{IDENTITY}", f"/system.slice/crio-conmon-{IDENTITY}.scope"
     processes = {
-        5: one(5, group=runtime, program="conmon"),  # its group has the container's id as well
-        7: one(7, parent=5, group=group, program="sh"),
-        8: one(8, parent=7, group=group),
-        9: one(9, parent=5, group=group),
+        5: proc(5, group=runtime, program="conmon"),  # its group has the container's id as well
+        7: proc(7, parent=5, group=group, program="sh"),
+        8: proc(8, parent=7, group=group),
+        9: proc(9, parent=5, group=group),
     }
     finder = Finder(processes, known)
     assert finder.find("a", UpfSelector(container="upf")).process.pid == 7
@@ -231,8 +234,8 @@ def test_a_pods_own_annotations_do_not_make_it_another(tmp_path: Path, runtime: 
     folder, document = documents[runtime]
     folder.mkdir(parents=True)
     (folder / ("config.json" if runtime == "crio" else "config.v2.json")).write_text(json.dumps(document))
-    [found] = containers(tmp_path / "docker", tmp_path / "containerd", tmp_path / "crio")
-    assert found.pod == ("evil", "theirs", "9", "x")
+    [result] = containers(tmp_path / "docker", tmp_path / "containerd", tmp_path / "crio")
+    assert result.pod == ("evil", "theirs", "9", "x")
 
 
 def test_names_of_containers_come_from_their_runtimes_files(tmp_path: Path) -> None:
@@ -256,8 +259,8 @@ def test_names_of_containers_come_from_their_runtimes_files(tmp_path: Path) -> N
         path.write_text(text)
     inits = {container.identity: container.init for container in containers(docker, containerd, crio)}
     assert {name: pid for name, pid in inits.items() if pid is not None} == {IDENTITY: 11, "c1": 12, "c3": 13}
-    found = {container.identity: container.name for container in containers(docker, containerd, crio)}
-    assert found == {
+    result = {container.identity: container.name for container in containers(docker, containerd, crio)}
+    assert result == {
         IDENTITY: "upf-a",
         "broken": "",
         "odd": "",
@@ -290,7 +293,7 @@ def test_who_looks_at_many_processes_ahead_of_others_rests_in_between() -> None:
 
 def test_what_is_printed_has_no_line_ends_nor_terminal_codes() -> None:
     assert printable("upf\nname: x\x1b[2J") == "upf?name: x?[2J"
-    assert "\n" not in str(one(1, program="upf\n  - evil"))
+    assert "\n" not in str(proc(1, program="upf\n  - evil"))
 
 
 NODE = """

@@ -63,40 +63,40 @@ def segment(rates: tuple[float, ...], limit_mcpu: float = np.inf, seed: int = 0)
     )
 
 
-def told_of(segments: list[Segment]) -> Estimate:
+def estimate_of(segments: list[Segment]) -> Estimate:
     return estimate_hardware(segments, SLICES, START, FACTS, PERIOD_S, 6, lambda _: None)
 
 
 def test_the_cost_of_a_packet_is_found_though_slices_are_silent() -> None:
-    told = told_of([segment((8.0, 4.0, 0.0, 12.0, 0.0), seed=seed) for seed in range(3)])
-    assert told.hardware.upf_cost_us == pytest.approx(73.0, rel=0.03)
-    assert np.isnan(told.cost_us).tolist() == [False, False, True, False, True]
-    assert "n3_buffer_packets" in told.assumed  # no slice was held back
-    assert told.hardware.n3_buffer_packets == START.n3_buffer_packets
-    assert set(told.known) == set(FACTS)
-    written = document(told, "edge", "testbed", "shadow")
-    assert written["assumed"] == list(told.assumed)
-    assert set(told.assumed).isdisjoint({*told.known, *told.measured, *told.fitted})
+    reported = estimate_of([segment((8.0, 4.0, 0.0, 12.0, 0.0), seed=seed) for seed in range(3)])
+    assert reported.hardware.upf_cost_us == pytest.approx(73.0, rel=0.03)
+    assert np.isnan(reported.cost_us).tolist() == [False, False, True, False, True]
+    assert "n3_buffer_packets" in reported.assumed  # no slice was held back
+    assert reported.hardware.n3_buffer_packets == START.n3_buffer_packets
+    assert set(reported.known) == set(FACTS)
+    written = document(reported, "edge", "testbed", "shadow")
+    assert written["assumed"] == list(reported.assumed)
+    assert set(reported.assumed).isdisjoint({*reported.known, *reported.measured, *reported.fitted})
 
 
 def test_what_waking_up_adds_is_told_where_loads_differ() -> None:
     rates = [(8.0,) * 5, (60.0, 8.0, 8.0, 8.0, 8.0), (30.0, 8.0, 8.0, 8.0, 8.0)]
-    told = told_of([segment(one) for one in rates])
-    assert "wake_cost_ratio" in told.measured
-    assert told.hardware.wake_cost_ratio == pytest.approx(TRUE.wake_cost_ratio, abs=0.02)
-    assert told.hardware.upf_cost_us == pytest.approx(73.0, rel=0.02)
+    reported = estimate_of([segment(item) for item in rates])
+    assert "wake_cost_ratio" in reported.measured
+    assert reported.hardware.wake_cost_ratio == pytest.approx(TRUE.wake_cost_ratio, abs=0.02)
+    assert reported.hardware.upf_cost_us == pytest.approx(73.0, rel=0.02)
 
 
 def test_a_slice_that_is_held_back_tells_how_much_queues() -> None:
-    told = told_of([segment((20.0,) * 5, limit_mcpu=90.0, seed=seed) for seed in range(3)])
-    assert "n3_buffer_packets" in told.fitted
+    reported = estimate_of([segment((20.0,) * 5, limit_mcpu=90.0, seed=seed) for seed in range(3)])
+    assert "n3_buffer_packets" in reported.fitted
 
 
 def test_without_traffic_there_is_nothing_to_tell() -> None:
     with pytest.raises(FailureError, match=r"no slice has had 200 packets.*needed: traffic"):
-        told_of([segment((0.0,) * 5)] * 3)
+        estimate_of([segment((0.0,) * 5)] * 3)
     with pytest.raises(FailureError, match=r"handled elsewhere, in softirqs"):
-        told_of([replace(segment((8.0,) * 5), cpu_s=np.full(5, 1e-4))] * 3)
+        estimate_of([replace(segment((8.0,) * 5), cpu_s=np.full(5, 1e-4))] * 3)
 
 
 def test_knobs_are_drawn_by_what_slices_do() -> None:

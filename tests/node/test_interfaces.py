@@ -50,24 +50,24 @@ def _netns() -> Iterator[tuple[str, str]]:
             subprocess.run(["ip", "netns", "del", name], check=False)
 
 
-def told(netns: str, *question: str) -> list[dict[str, Any]]:
+def shown(netns: str, *question: str) -> list[dict[str, Any]]:
     done = subprocess.run(["ip", "-n", netns, "-j", "-d", *question], check=True, capture_output=True, text=True)
     answer: list[dict[str, Any]] = json.loads(done.stdout)
     return answer
 
 
 def test_they_are_as_iproute2_lists_them(netns: tuple[str, str]) -> None:
-    found = interfaces(NAMED / netns[0])
-    links = told(netns[0], "addr", "show")
-    assert found.kinds == {one["ifname"]: one.get("linkinfo", {}).get("info_kind", "") for one in links}
-    assert {found.kinds[name] for name in ("lo", "n3", "br0", "tun")} == {"", "veth", "bridge", "tun"}
-    addresses = {address["local"]: one["ifname"] for one in links for address in one["addr_info"]}
-    assert found.addresses == addresses
+    result = interfaces(NAMED / netns[0])
+    links = shown(netns[0], "addr", "show")
+    assert result.kinds == {item["ifname"]: item.get("linkinfo", {}).get("info_kind", "") for item in links}
+    assert {result.kinds[name] for name in ("lo", "n3", "br0", "tun")} == {"", "veth", "bridge", "tun"}
+    addresses = {address["local"]: item["ifname"] for item in links for address in item["addr_info"]}
+    assert result.addresses == addresses
     assert {"10.20.0.3", "2001:db8::2", "10.20.1.1", "10.45.0.1"} <= addresses.keys()
-    assert (found.default, found.xdp) == (None, {})
-    assert found.behind == {"tun": ("10.45.0.0/16", "10.46.0.0/16", "2001:db8:45::/48")}
-    routed = [one["dst"] for family in ("-4", "-6") for one in told(netns[0], family, "route", "show", "dev", "tun")]
-    assert list(found.behind["tun"]) == [one for one in routed if one != "fe80::/64"]
+    assert (result.default, result.xdp) == (None, {})
+    assert result.behind == {"tun": ("10.45.0.0/16", "10.46.0.0/16", "2001:db8:45::/48")}
+    routed = [item["dst"] for family in ("-4", "-6") for item in shown(netns[0], family, "route", "show", "dev", "tun")]
+    assert list(result.behind["tun"]) == [item for item in routed if item != "fe80::/64"]
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,8 @@ def test_the_other_end_of_a_pair_is_here_or_there_or_out_of_sight(netns: tuple[s
         ([here, there], "br0", None),
         ([here, there], "nobody", None),
     ):
-        found = far_end(here, device, namespaces)
-        assert (found and (found.netns, found.device)) == end, device
+        result = far_end(here, device, namespaces)
+        assert (result and (result.netns, result.device)) == end, device
     with pytest.raises(OSError, match="No such file"):
         interfaces(here.with_name("gone"))
 

@@ -37,10 +37,11 @@ MOST_LATE_S = 2.0  # a second, and what a busy machine adds to it
 
 
 class Smf:
-    """The project's SMF, told what to do line by line."""
+    """The project's SMF, which takes commands line by line."""
 
     def __init__(self, node: Foreign, address: str = N4_SMF) -> None:
         self.node = node
+        self.flows: dict[str, str] = {}
         self.process = subprocess.Popen(
             [
                 "ip",
@@ -69,15 +70,20 @@ class Smf:
 
     def establish(self, session: str, number: int, **more: Any) -> dict[str, Any]:
         """For the UE and the slice of that number; the UPF chooses the tunnel where ``more`` has none."""
-        who = {"ue": f"10.61.1.{number + 2}", "n3": "10.210.1.2", "gnb": "10.210.1.1", "gnb_teid": 700 + number}
-        which = {"qfi": 9 - number, "sst": 1, "sd": f"00000{number}"}
-        return self.do("establish", upf=N4_UPF, session=session, **(who | which | more))
+        terminal = {"ue": f"10.61.1.{number + 2}", "n3": "10.210.1.2", "gnb": "10.210.1.1", "gnb_teid": 700 + number}
+        traffic = {"qfi": 9 - number, "sst": 1, "sd": f"00000{number}"} | more
+        answer = self.do("establish", upf=N4_UPF, session=session, **(terminal | traffic))
+        tunnel = f"teid={answer['teid']},qfi={traffic['qfi']},ue={traffic.get('ue', terminal['ue'])}"
+        self.flows[session] = f"{tunnel},from=10.210.1.1,to=10.210.1.2,dst=10.213.0.1:6000"
+        return answer
 
-    def packets(self, session: str, count: int) -> int:
-        """Send so many up and down through a session; how many have arrived from the radio's side."""
-        place = {"n6": "10.213.0.1", "n6_netns": f"/run/netns/{self.node.prefix}-dn"}
-        trips = self.do("packets", session=session, n=count, timeout_ms=2000, **place)["trips"]
-        return next(int(one["arrived"]) for one in trips if one["direction"] == "ul")
+    def send(self, session: str, count: int) -> None:
+        """Send packets of a UE through its session's tunnel, a hundred per second."""
+        flow = f"kind=cbr,rate=0.1,bytes=125,phase=0,{self.flows[session]}"
+        load = [bin_folder() / "load", "--flow", flow, f"--duration={10 * count - 5}ms", "--json"]
+        command = ["ip", "netns", "exec", f"{self.node.prefix}-ran", *load]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+        assert json.loads(done.stdout.splitlines()[-1])["flows"][0]["packets"] == count
 
     def kill(self) -> None:
         """Without a farewell to the UPF."""
@@ -181,7 +187,7 @@ def test_slices_of_one_upf_are_told_apart_to_the_packet(
         polled(backend)
         counted = Counted(backend)
         for name, count in SENT.items():
-            assert smf.packets(name, count) == count
+            smf.send(name, count)
         assert counted() == [30, 20, 0]
         assert backend.check() == []
 
@@ -241,7 +247,7 @@ def test_a_upf_that_begins_anew_has_none_until_they_are_set_up_again(node: Forei
             smf_again.establish("a", 0, teid=1)
             polled(backend)
             counted = Counted(backend)
-            assert smf_again.packets("a", 10) == 10
+            smf_again.send("a", 10)
             assert counted() == [10, 0, 0]
         finally:
             smf_again.kill()
@@ -258,8 +264,8 @@ def test_what_is_given_stays_whose_it_is(node: Foreign, smf: Smf, tmp_path: Path
         polled(backend)
         assert backend.check()[1] == "b: a session is left out: pool 10.61.1.3/32 is a's"
         counted = Counted(backend)
-        assert smf.packets("tunnel", 5) == 5
-        assert smf.packets("address", 5) == 5
+        smf.send("tunnel", 5)
+        smf.send("address", 5)
         assert counted() == [10, 0, 0]
         smf.do("delete", session="tunnel")
         smf.do("delete", session="address")
@@ -311,14 +317,15 @@ def test_forged_and_broken_messages_do_no_harm(node: Foreign, smf: Smf, tmp_path
         polled(backend)
         assert (backend.learning.learned("a"), backend.learning.learned("b")) == before
         counted = Counted(backend)
-        assert smf.packets("a", 10) == 10
+        smf.send("a", 10)
         assert counted() == [10, 0, 0]
 
 
 def test_lost_messages_are_said_until_the_association_is_set_up_anew(node: Foreign, smf: Smf, tmp_path: Path) -> None:
     with closing(opened(tmp_path, node, *by_s_nssai(node))) as backend:
+        nowhere = {"gnb": "10.210.1.1", "gnb_teid": 9, "dnn": "nobodys"}
         in_turn = [
-            {"op": "establish", "upf": N4_UPF, "session": "x", "ue": "10.61.1.9", "n3": "10.210.1.2", "dnn": "nobodys"},
+            {"op": "establish", "upf": N4_UPF, "session": "x", "ue": "10.61.1.9", "n3": "10.210.1.2", **nowhere},
             {"op": "delete", "session": "x"},
         ]
         smf.do("repeat", n=2000, command=in_turn)  # twice what the buffer holds, and nobody reads
@@ -371,27 +378,27 @@ def test_check_says_what_was_learned(node: Foreign, smf: Smf, tmp_path: Path) ->
     setting_up = threading.Thread(target=set_up)
     setting_up.start()
     try:
-        found = json.loads(slicepilot("node", "check", str(path), "--seconds", "3", "--json", code=1).stdout)
+        result = json.loads(slicepilot("node", "check", str(path), "--seconds", "3", "--json", code=1).stdout)
     finally:
         done.set()
         setting_up.join()
-    first, second = (one["learned"] for one in found)
+    first, second = (item["learned"] for item in result)
     assert first["sessions"] == first["tunnels"] >= 2
     assert first["qfis"] == [9]
     assert second == {"sessions": 0, "tunnels": 0, "qfis": []}
-    assert any("no session of it was set up meanwhile" in note for note in found[1]["notes"])
+    assert any("no session of it was set up meanwhile" in note for note in result[1]["notes"])
 
 
 def test_who_learns_has_to_have_an_n4_and_sessions_of_its_own(node: Foreign, tmp_path: Path) -> None:
-    def told(*slices: dict[str, Any]) -> str:
+    def error_of(*slices: dict[str, Any]) -> str:
         with pytest.raises(ConfigError) as caught:
             opened(tmp_path, node, *slices).close()
         return str(caught.value)
 
     first, second = (a_slice(node, name, number, dnns=["internet"]) for number, name in enumerate("ab"))
-    assert "a and b: sessions of DNN internet are both's; expected " in told(first, second)
-    assert "expected ue_pools, teids, dnns, s_nssai" in told(a_slice(node, "a", 0, qfis=[3]))
-    assert "dnns" in told(a_slice(node, "a", 0, dnns=["no spaces"]))
+    assert "a and b: sessions of DNN internet are both's; expected " in error_of(first, second)
+    assert "expected ue_pools, teids, dnns, s_nssai" in error_of(a_slice(node, "a", 0, qfis=[3]))
+    assert "dnns" in error_of(a_slice(node, "a", 0, dnns=["no spaces"]))
 
 
 # -- octets of nobody's --------------------------------------------------------------------------------------------
@@ -402,7 +409,7 @@ def forge(node: Foreign, octets: bytes, source: str, port: int, *, by_upf: bool 
     destination = N4_SMF if by_upf else N4_UPF
     udp = struct.pack("!4H", port, PFCP_PORT, 8 + len(octets), 0) + octets
     head = struct.pack("!2B3H2BH", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0)
-    addresses = b"".join(bytes(map(int, one.split("."))) for one in (source, destination))
+    addresses = b"".join(bytes(map(int, item.split("."))) for item in (source, destination))
 
     def send() -> None:
         with closing(socket(AF_INET, SOCK_RAW, 255)) as raw:  # IPPROTO_RAW: with a header of one's own

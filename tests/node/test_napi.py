@@ -52,10 +52,10 @@ def _node(eupf: Foreign, tmp_path: Path) -> Path:
     [netns] = eupf.netns
     devices = {"n3_netns": f"{eupf.prefix}-ran", "n6_netns": f"{eupf.prefix}-dn"}
     upf = {"process": {"name": "eupf"}, "netns": netns}
-    one = {"name": "xdp", "s_nssai": {"sst": 1}, "weight": 1, "upf": upf, "devices": devices}
+    item = {"name": "xdp", "s_nssai": {"sst": 1}, "weight": 1, "upf": upf, "devices": devices}
     path = tmp_path / "node.yaml"
     path.write_text(
-        yaml.safe_dump({"name": eupf.prefix, "slices": [one | {"sla": {"committed_mbps": 1, "delay_bound_ms": 100}}]})
+        yaml.safe_dump({"name": eupf.prefix, "slices": [item | {"sla": {"committed_mbps": 1, "delay_bound_ms": 100}}]})
     )
     return path
 
@@ -74,8 +74,8 @@ def _threads(eupf: Foreign) -> Iterator[list[int]]:
 
 def checked(node: Path, code: int = 1) -> dict[str, Any]:
     """What `node check` says, by looking alone."""
-    [found] = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.2", "--json", code=code).stdout)
-    return dict(found)
+    [result] = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.2", "--json", code=code).stdout)
+    return dict(result)
 
 
 def carried_mbps(eupf: Foreign) -> float:
@@ -103,7 +103,7 @@ def test_an_interface_has_its_napis_and_their_threads(eupf: Foreign, threads: li
     assert threads == [n3.thread]
     assert Path(f"/proc/{n3.thread}/comm").read_text().startswith("napi/n3-")
     assert napi_threads(netns, "n6") == []
-    assert [one.thread for one in napis(netns, "n6")] == [None]
+    assert [item.thread for item in napis(netns, "n6")] == [None]
     assert napis(netns, "lo") == napis(netns, "vanished") == []
     with pytest.raises(FileNotFoundError):
         napis(Path("/run/netns/vanished"), "n3")
@@ -123,27 +123,27 @@ def test_a_upf_that_restarts_has_another_thread(eupf: Foreign, threads: list[int
 def test_the_proposed_commands_give_a_weight_authority(eupf: Foreign, node: Path) -> None:
     netns = Path("/run/netns", eupf.netns[0])
     assert napi_threads(netns, "n3") == []
-    found = checked(node)
-    assert "in softirqs, which no cgroup is charged for" in found["knobs"]["nice"]["why"]
-    [note] = [one for one in found["notes"] if "threads can do that" in one]
+    result = checked(node)
+    assert "in softirqs, which no cgroup is charged for" in result["knobs"]["nice"]["why"]
+    [note] = [item for item in result["notes"] if "threads can do that" in item]
     command = note.partition("cgroup: ")[2].partition(", then move napi/n3-* there")[0]
     try:
         subprocess.run(command, shell=True, check=True)
         threads = napi_threads(netns, "n3")
         assert len(threads) == 1
 
-        found = checked(node)
-        assert not found["knobs"]["nice"]["authority"]
-        assert "which are not in its cgroup" in found["knobs"]["nice"]["why"]
-        [note] = [one for one in found["notes"] if "in its cgroup a weight would act" in one]
+        result = checked(node)
+        assert not result["knobs"]["nice"]["authority"]
+        assert "which are not in its cgroup" in result["knobs"]["nice"]["why"]
+        [note] = [item for item in result["notes"] if "in its cgroup a weight would act" in item]
         subprocess.run(note.partition(": ")[2], shell=True, check=True)
         assert cgroup_paths.of_process(threads[0]) == eupf.group(1)
 
-        found = checked(node)
-        assert found["knobs"]["nice"]["authority"]
-        assert not found["knobs"]["cpu_limit"]["authority"]
-        assert not found["knobs"]["egress"]["authority"]
-        assert [one for one in found["notes"] if "softirqs" in one or "cgroup" in one] == []
+        result = checked(node)
+        assert result["knobs"]["nice"]["authority"]
+        assert not result["knobs"]["cpu_limit"]["authority"]
+        assert not result["knobs"]["egress"]["authority"]
+        assert [item for item in result["notes"] if "softirqs" in item or "cgroup" in item] == []
     finally:
         in_netns(eupf.netns[0], "sh", "-c", "echo 0 >/sys/class/net/n3/threaded")
 
@@ -184,10 +184,10 @@ def test_threads_are_moved_to_their_upf_and_back_where_that_is_allowed(
     document = yaml.safe_load(node.read_text())
     document["slices"][0]["own_cgroup"] = True
     node.write_text(yaml.safe_dump(document))
-    where, found = group_of(threads[0]), checked(node)
-    assert "own_cgroup allows mode live to move what works for it" in found["knobs"]["nice"]["why"]
-    assert found["knobs"]["nice"]["authority"]
-    assert not found["knobs"]["cpu_limit"]["authority"]
+    where, result = group_of(threads[0]), checked(node)
+    assert "own_cgroup allows mode live to move what works for it" in result["knobs"]["nice"]["why"]
+    assert result["knobs"]["nice"]["authority"]
+    assert not result["knobs"]["cpu_limit"]["authority"]
     assert group_of(threads[0]) == where
     with running(node, eupf, tmp_path) as controller:
         assert group_of(threads[0]) == eupf.group(1)

@@ -27,10 +27,10 @@ pytestmark = [
 @pytest.fixture(name="open5gs", scope="module")
 def _open5gs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     given = Path(GIVEN or "").absolute()
-    places = [given, given / PROGRAM, given / "bin" / PROGRAM]
-    found = [path for path in places if path.is_file() and os.access(path, os.X_OK)]
-    assert found, f"{VARIABLE} = {given}: accepted: an executable {PROGRAM}, or a folder with it or its bin"
-    node = Foreign(tmp_path_factory.mktemp("open5gs"), count=1, prefix="fg", KIND="open5gs", PROGRAM=str(found[0]))
+    locations = [given, given / PROGRAM, given / "bin" / PROGRAM]
+    result = [path for path in locations if path.is_file() and os.access(path, os.X_OK)]
+    assert result, f"{VARIABLE} = {given}: accepted: an executable {PROGRAM}, or a folder with it or its bin"
+    node = Foreign(tmp_path_factory.mktemp("open5gs"), count=1, prefix="fg", KIND="open5gs", PROGRAM=str(result[0]))
     try:
         yield node
     finally:
@@ -38,14 +38,14 @@ def _open5gs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
 
 
 def test_it_is_found_measured_and_its_knobs_act(open5gs: Foreign, tmp_path: Path) -> None:
-    [found] = [one for one in discover() if one.netns_name in open5gs.netns]
-    assert (found.confidence, found.why[0]) == ("sure", "its program is that of Open5GS")
-    assert (found.devices.n3, found.devices.n6, found.devices.tun) == ("n3", "n6", "ogstun")
+    [result] = [item for item in discover() if item.netns_name in open5gs.netns]
+    assert (result.confidence, result.why[0]) == ("sure", "its program is that of Open5GS")
+    assert (result.devices.n3, result.devices.n6, result.devices.tun) == ("n3", "n6", "ogstun")
 
     path = open5gs.draft(tmp_path / "node.yaml")
     open5gs.load(seconds=15, mbps=8)
     [checked] = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
     open5gs.carried_mbps()
     assert checked["traffic"]["match_ratio"] > 0.99
-    assert all(one["authority"] for one in checked["knobs"].values())
+    assert all(item["authority"] for item in checked["knobs"].values())
     assert "us of CPU time a packet" in checked["knobs"]["cpu_limit"]["why"]

@@ -63,8 +63,8 @@ def _node(foreign: Foreign, tmp_path: Path) -> Path:
 
 def written(foreign: Foreign, folder: Path, own: bool = True, **more: Any) -> Path:
     document = document_of(foreign)
-    for one in document["slices"]:
-        one |= {"own_cgroup": own, **more}
+    for item in document["slices"]:
+        item |= {"own_cgroup": own, **more}
     path = folder / "node.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -80,22 +80,22 @@ def check(node: Path, *options: str, code: int = 0) -> list[dict[str, Any]]:
 
 def weight(foreign: Foreign, number: int) -> int:
     name = "cpu.shares" if CpuHierarchy.find().version == 1 else "cpu.weight"
-    return int((place(foreign, number) / name).read_text())
+    return int((make_group(foreign, number) / name).read_text())
 
 
-def place(foreign: Foreign, number: int, parent: Path = ROOT) -> Path:
+def make_group(foreign: Foreign, number: int, parent: Path = ROOT) -> Path:
     return parent / f"{PREFIX}{foreign.prefix}-slice{number}"
 
 
 def memberships(foreign: Foreign) -> dict[str, str]:
     """All groups of every thread of every UPF, by UPF and thread; and which groups of ours there are."""
-    found = {}
+    result = {}
     for number in range(1, foreign.count + 1):
         for thread in Path(f"/proc/{foreign.pid(number)}/task").iterdir():
-            found[f"{number}/{thread.name}"] = (thread / "cgroup").read_text()
+            result[f"{number}/{thread.name}"] = (thread / "cgroup").read_text()
     ours = f"{PREFIX}{foreign.prefix}"
-    found["groups"] = ", ".join(sorted(str(path) for path, _ in below(ROOT) if path.name.startswith(ours)))
-    return found
+    result["groups"] = ", ".join(sorted(str(path) for path, _ in below(ROOT) if path.name.startswith(ours)))
+    return result
 
 
 def same_threads(before: dict[str, str], now: dict[str, str]) -> bool:
@@ -107,8 +107,8 @@ def same_threads(before: dict[str, str], now: dict[str, str]) -> bool:
 def in_place(foreign: Foreign, *numbers: int) -> bool:
     """Whether UPFs are in groups of their own with all their threads, each alone."""
     return all(
-        place(foreign, number).is_dir()
-        and {int(word) for word in (place(foreign, number) / "cgroup.procs").read_text().split()}
+        make_group(foreign, number).is_dir()
+        and {int(word) for word in (make_group(foreign, number) / "cgroup.procs").read_text().split()}
         == {foreign.pid(number)}
         for number in numbers
     )
@@ -125,12 +125,12 @@ def running(
     log = folder / "log"
     with log.open("ab") as out:
         process = subprocess.Popen([*command, "--agent", AGENT], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-    found = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
+    result = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
     try:
-        found.wait_ready(mode)
-        yield found
+        result.wait_ready(mode)
+        yield result
     finally:
-        found.stop(STOPPED_S)
+        result.stop(STOPPED_S)
 
 
 @contextlib.contextmanager
@@ -216,9 +216,9 @@ def watched(backend: GuardedNode | NodeBackend, knobs: Knobs) -> tuple[FloatArra
 def test_without_being_allowed_nothing_is_moved(foreign: Foreign, tmp_path: Path) -> None:
     node = written(foreign, tmp_path, own=False)
     before = memberships(foreign)
-    [one, _] = check(node, "--seconds", "0.2", code=1)
-    assert not one["knobs"]["nice"]["authority"]
-    assert "own_cgroup: true" in one["knobs"]["nice"]["why"]
+    [item, _] = check(node, "--seconds", "0.2", code=1)
+    assert not item["knobs"]["nice"]["authority"]
+    assert "own_cgroup: true" in item["knobs"]["nice"]["why"]
     with running(node, foreign, tmp_path):
         time.sleep(1.5)
         assert same_threads(before, memberships(foreign))
@@ -226,11 +226,11 @@ def test_without_being_allowed_nothing_is_moved(foreign: Foreign, tmp_path: Path
 
 def test_a_shadow_moves_nothing_and_says_what_would_be_moved(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     before = memberships(foreign)
-    [one, _] = check(node, "--seconds", "0.2", code=1)
-    assert one["knobs"]["cpu_limit"]["authority"]
+    [item, _] = check(node, "--seconds", "0.2", code=1)
+    assert item["knobs"]["cpu_limit"]["authority"]
     assert (
-        f"own_cgroup allows mode live to move what works for it to {place(foreign, 1)}"
-        in (one["knobs"]["cpu_limit"]["why"])
+        f"own_cgroup allows mode live to move what works for it to {make_group(foreign, 1)}"
+        in (item["knobs"]["cpu_limit"]["why"])
     )
     with running(node, foreign, tmp_path, mode="shadow") as controller:
         time.sleep(1.5)
@@ -247,7 +247,7 @@ def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> Non
         assert in_place(foreign, 1, 2)
         slicepilot("control", "mode", "canary", "--slices", "slice2", *where)
         assert in_place(foreign, 2)
-        assert not place(foreign, 1).exists()
+        assert not make_group(foreign, 1).exists()
         slicepilot("control", "mode", "shadow", *where)
         assert same_threads(before, memberships(foreign))
         until(lambda: not controller.notes()["unmeasured"], "something is lost")
@@ -265,7 +265,9 @@ def test_sigkill_leaves_nobody_in_it(foreign: Foreign, node: Path, tmp_path: Pat
             controller.process.wait()
             assert in_place(foreign, 1, 2)
             [report] = json.loads(slicepilot("restore", "--state", str(tmp_path / "state"), "--json").stdout)
-            assert any(f"1 processes back in {ROOT}, {place(foreign, 1)} removed" in one for one in report["restored"])
+            assert any(
+                f"1 processes back in {ROOT}, {make_group(foreign, 1)} removed" in item for item in report["restored"]
+            )
         until(lambda: same_threads(before, memberships(foreign)), "not moved back", GONE_S)
 
 
@@ -287,7 +289,7 @@ def test_a_upf_that_restarts_is_moved_again(foreign: Foreign, node: Path, tmp_pa
     before = memberships(foreign)
     with running(node, foreign, tmp_path) as controller:
         foreign.stop_upf(1)
-        until(lambda: not place(foreign, 1).exists(), "an empty group stays in the way")
+        until(lambda: not make_group(foreign, 1).exists(), "an empty group stays in the way")
         foreign.start_upf(1)
         assert group_of(foreign.pid(1)) == ROOT
         until(lambda: in_place(foreign, 1), "not moved again")
@@ -306,10 +308,10 @@ def test_who_moves_it_out_is_told_and_treated_by_the_rule(
     with running(node, foreign, tmp_path, policy=policy) as controller:
         (ROOT / "cgroup.procs").write_text(str(foreign.pid(1)))
         until(lambda: controller.notes()["totals"]["foreign_changes"] > 0, "not noticed")
-        told = controller.notes()["foreign"]
-        assert {one["slice"] for one in told} == {"slice1"}
-        assert {one["policy"] for one in told} == {policy}
-        assert "moved out of the group that was made for it" in told[0]["text"]
+        reported = controller.notes()["foreign"]
+        assert {item["slice"] for item in reported} == {"slice1"}
+        assert {item["policy"] for item in reported} == {policy}
+        assert "moved out of the group that was made for it" in reported[0]["text"]
         if policy == "reassert":
             until(lambda: in_place(foreign, 1), "not moved back in")
         else:
@@ -326,10 +328,10 @@ def test_what_is_tried_in_its_group_is_felt(foreign: Foreign, node: Path) -> Non
     """`check --try` gives it a group for as long as it tries: a CPU limit below what it uses holds it back."""
     before = memberships(foreign)
     foreign.load(seconds=60, mbps=8)
-    found = check(node, "--try")
+    result = check(node, "--try")
     assert same_threads(before, memberships(foreign))
-    for one in found:
-        limit = one["knobs"]["cpu_limit"]
+    for item in result:
+        limit = item["knobs"]["cpu_limit"]
         assert limit["authority"], limit
         assert limit["tried"]["carried_ratio"]["high"] < 1.0 or limit["tried"]["delay_p99_ratio"]["low"] > 1.0, limit
     foreign.carried_mbps()
@@ -343,7 +345,7 @@ def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_pa
         try:
             with running(node, foreign, tmp_path):
                 for number in (1, 2):
-                    assert group_of(foreign.pid(number)) == place(foreign, number, shared)
+                    assert group_of(foreign.pid(number)) == make_group(foreign, number, shared)
                 assert group_of(other.pid) == shared
             assert same_threads(before, memberships(foreign))
             refused = written(foreign, tmp_path, own=False)
@@ -358,7 +360,7 @@ def test_a_group_of_its_name_that_somebody_else_has_made_is_left_alone(
     foreign: Foreign, node: Path, tmp_path: Path
 ) -> None:
     before = memberships(foreign)
-    with group(place(foreign, 2).name) as theirs:
+    with group(make_group(foreign, 2).name) as theirs:
         config = tmp_path / "run.yaml"
         roots = {"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}
         config.write_text(yaml.safe_dump(roots | {"publish": {"log": "off"}}))
@@ -372,29 +374,29 @@ def test_a_group_of_its_name_that_somebody_else_has_made_is_left_alone(
 
 
 def test_discover_proposes_it(foreign: Foreign) -> None:
-    found = [one for one in discover() if one.process.pid in {foreign.pid(1), foreign.pid(2)}]
-    text = draft("here", found)
+    result = [item for item in discover() if item.process.pid in {foreign.pid(1), foreign.pid(2)}]
+    text = draft("here", result)
     assert text.count("    # own_cgroup: true   # ") == UPFS
     on = text.replace("# own_cgroup: true   #", "own_cgroup: true   #")
-    assert all(one["own_cgroup"] is True for one in yaml.safe_load(on)["slices"])
+    assert all(item["own_cgroup"] is True for item in yaml.safe_load(on)["slices"])
 
 
 def test_bad_values_are_named(foreign: Foreign, tmp_path: Path) -> None:
-    for value, told in (("maybe", "own_cgroup"), ([1], "own_cgroup")):
+    for value, reported in (("maybe", "own_cgroup"), ([1], "own_cgroup")):
         document = document_of(foreign)
         document["slices"][0]["own_cgroup"] = value
         path = tmp_path / "node.yaml"
         path.write_text(yaml.safe_dump(document))
         done = slicepilot("run", "--node", str(path), "--seconds", "1", code=2)
-        assert told in done.stderr
+        assert reported in done.stderr
 
 
 def test_slices_of_one_upf_share_a_group_and_a_canary_on_one_of_them_moves_nothing(tmp_path: Path) -> None:
     node = Foreign(tmp_path, count=1, sessions=2, prefix="fh", GROUP=str(ROOT))
     try:
-        [one] = document_of(node)["slices"]
+        [item] = document_of(node)["slices"]
         both = [
-            one | {"name": name, "s_nssai": {"sst": number}, "own_cgroup": True, "traffic": {"ue_pools": [pool]}}
+            item | {"name": name, "s_nssai": {"sst": number}, "own_cgroup": True, "traffic": {"ue_pools": [pool]}}
             for number, (name, pool) in enumerate((("a", "10.61.1.2/32"), ("b", "10.61.1.3/32")), 1)
         ]
         path = tmp_path / "node.yaml"

@@ -67,8 +67,8 @@ def test_where_the_place_has_gone_it_is_the_nearest_above() -> None:
     above, ours = f"sp-above-{os.getpid()}", f"{PREFIX}test-{os.getpid()}"
     with group(above, "gone") as gone, group(ours) as own, sleeper(into=own) as process:
         gone.rmdir()
-        told = group_back(OwnGroup("a", str(own), str(gone)))
-        assert told == f"1 processes back in {gone.parent}, since {gone} has gone, {own} removed"
+        reported = group_back(OwnGroup("a", str(own), str(gone)))
+        assert reported == f"1 processes back in {gone.parent}, since {gone} has gone, {own} removed"
         assert group_of(process.pid) == gone.parent
         other = gone.with_name("other")
         other.mkdir()

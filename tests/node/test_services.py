@@ -74,15 +74,15 @@ def written(folder: Path, *slices: dict[str, Any], name: str = "services") -> Pa
 
 def state(site: Site) -> dict[str, str]:
     """What a controller could have changed."""
-    found = {}
+    result = {}
     for name in KNOB_FILES:
         with contextlib.suppress(OSError):
-            found[name] = (site.group / name).read_text().strip()
+            result[name] = (site.group / name).read_text().strip()
     for netns, device in ((site.netns, "eth0"), (site.visitors, "far")):
-        found[f"{netns}/qdiscs"] = in_netns(netns, "tc", "qdisc", "show", "dev", device)
+        result[f"{netns}/qdiscs"] = in_netns(netns, "tc", "qdisc", "show", "dev", device)
         for hook in ("ingress", "egress"):
-            found[f"{netns}/{hook}"] = in_netns(netns, "tc", "filter", "show", "dev", device, hook)
-    return found
+            result[f"{netns}/{hook}"] = in_netns(netns, "tc", "filter", "show", "dev", device, hook)
+    return result
 
 
 # -- on a node ---------------------------------------------------------------------------------------------------
@@ -94,9 +94,9 @@ def test_check_says_that_a_service_is_measured_and_what_acts(beside: Foreign, vi
     upf, service = json.loads(slicepilot("node", "check", str(mixed), "--seconds", "2", "--json").stdout)
     beside.carried_mbps()
     assert (service["slice"], upf["slice"]) == ("shop", "radio")
-    for one in (service, upf):
-        assert one["measured"]
-        assert all(answer["authority"] for answer in one["knobs"].values()), one["knobs"]
+    for item in (service, upf):
+        assert item["measured"]
+        assert all(answer["authority"] for answer in item["knobs"].values()), item["knobs"]
     assert 0 < service["traffic"]["delay_p50_us"] < service["traffic"]["delay_p99_us"]
     assert service["traffic"]["carried_mbps"] > 10 * service["traffic"]["offered_mbps"] > 0
     assert upf["traffic"]["match_ratio"] > 0.99
@@ -108,10 +108,10 @@ def test_what_is_tried_is_felt(visited: Site, tmp_path: Path) -> None:
     """A CPU limit and an egress rate below what a service takes and gives hold it back."""
     before = state(visited)
     node = written(tmp_path, visited.document())
-    [one] = json.loads(slicepilot("node", "check", str(node), "--try", "--json").stdout)
+    [item] = json.loads(slicepilot("node", "check", str(node), "--try", "--json").stdout)
     for knob in ("cpu_limit", "egress"):
-        assert one["knobs"][knob]["authority"], one["knobs"]
-        assert one["knobs"][knob]["tried"]["carried_ratio"]["high"] < 1.0, one["knobs"]
+        assert item["knobs"][knob]["authority"], item["knobs"]
+        assert item["knobs"][knob]["tried"]["carried_ratio"]["high"] < 1.0, item["knobs"]
     assert state(visited) == before
 
 
@@ -119,11 +119,11 @@ def test_rates_in_shadow_are_those_that_visitors_get(visited: Site, tmp_path: Pa
     node, before = written(tmp_path, visited.document()), state(visited)
     answers = visited.answers
     report = json.loads(slicepilot("run", "--node", str(node), "--seconds", "4", "--json").stdout)
-    [one] = report["slices"]
+    [item] = report["slices"]
     assert report["mode"] == "shadow"
     assert visited.answers > answers
-    assert one["offered_mbps"] == pytest.approx(one["carried_mbps"], rel=0.02)
-    assert one["delay_p99_us"] > 0
+    assert item["offered_mbps"] == pytest.approx(item["carried_mbps"], rel=0.02)
+    assert item["delay_p99_us"] > 0
     assert state(visited) == before
 
 
@@ -141,8 +141,8 @@ def test_a_mixed_node_is_controlled_and_left_as_it_was(
 
 def _changed(before: dict[str, str], now: dict[str, str]) -> set[str]:
     changed = {name for name in now if now[name] != before.get(name)}
-    found = {"qdiscs"} if any(name.endswith("/qdiscs") for name in changed) else set()
-    return found | ({"weight"} if changed & {"cpu.shares", "cpu.weight"} else set())
+    result = {"qdiscs"} if any(name.endswith("/qdiscs") for name in changed) else set()
+    return result | ({"weight"} if changed & {"cpu.shares", "cpu.weight"} else set())
 
 
 def test_a_service_that_restarts_is_taken_up_again(beside: Foreign, visited: Site, mixed: Path, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_services_at_one_interface_have_a_rate_of_nobodys_own(site: Site, tmp_pa
     second = site.document(ports=[8081]) | {"name": "admin", "s_nssai": {"sst": 2}}
     node = written(tmp_path, site.document(), second)
     document = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.3", "--json", code=1).stdout)
-    for one in document:
-        assert not one["knobs"]["egress"]["authority"]
-        assert "is that of other slices too" in one["knobs"]["egress"]["why"]
-        assert one["knobs"]["cpu_limit"]["authority"]
+    for item in document:
+        assert not item["knobs"]["egress"]["authority"]
+        assert "is that of other slices too" in item["knobs"]["egress"]["why"]
+        assert item["knobs"]["cpu_limit"]["authority"]

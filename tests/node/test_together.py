@@ -72,28 +72,28 @@ def means(backend: NodeBackend, ticks: int = 80) -> Any:
 
 
 def test_both_are_found_told_apart_and_measured_without_a_word(foreign: Foreign, tmp_path: Path) -> None:
-    found = {one.process.pid: one for one in discover() if one.netns_name == foreign.netns[0]}
-    assert sorted(found) == sorted((foreign.pid(1), foreign.pid(2)))
+    result = {item.process.pid: item for item in discover() if item.netns_name == foreign.netns[0]}
+    assert sorted(result) == sorted((foreign.pid(1), foreign.pid(2)))
     for number in (1, 2):
-        one = found[foreign.pid(number)]
-        assert one.confidence == "sure"
-        assert (one.devices.n3, one.devices.n6, one.devices.tun) == ("n3", "n6", f"tun{number}")
-        assert one.cgroup == foreign.group(number)
-        assert one.selector.pid is None, "it would not be found again"
-        assert one.selector.netns == foreign.netns[0]
-        assert Finder().find(one.name, one.selector).process.pid == one.process.pid
-        assert one.ue_pools == (f"10.61.{number}.0/24",)
+        item = result[foreign.pid(number)]
+        assert item.confidence == "sure"
+        assert (item.devices.n3, item.devices.n6, item.devices.tun) == ("n3", "n6", f"tun{number}")
+        assert item.cgroup == foreign.group(number)
+        assert item.selector.pid is None, "it would not be found again"
+        assert item.selector.netns == foreign.netns[0]
+        assert Finder().find(item.name, item.selector).process.pid == item.process.pid
+        assert item.ue_pools == (f"10.61.{number}.0/24",)
 
     path = foreign.draft(tmp_path / "found.yaml")
     slices = yaml.safe_load(path.read_text())["slices"]
-    assert sorted(one["traffic"]["ue_pools"][0] for one in slices) == ["10.61.1.0/24", "10.61.2.0/24"]
+    assert sorted(item["traffic"]["ue_pools"][0] for item in slices) == ["10.61.1.0/24", "10.61.2.0/24"]
     before = picture(foreign)
     foreign.load(seconds=25, mbps=4)
     checked = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
     foreign.carried_mbps()
-    for one in checked:
-        assert one["traffic"]["match_ratio"] > 0.99
-        assert all(knob["authority"] for knob in one["knobs"].values()), one["knobs"]
+    for item in checked:
+        assert item["traffic"]["match_ratio"] > 0.99
+        assert all(knob["authority"] for knob in item["knobs"].values()), item["knobs"]
     assert picture(foreign) | {"links": ""} == before | {"links": ""}
 
 

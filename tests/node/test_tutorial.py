@@ -77,33 +77,33 @@ def _machine(tmp_path: Path) -> Iterator[Machine]:
 
 def follow(machine: Machine, blocks: list[Block], timeout_s: float = 180) -> list[str]:
     """Write the files and run the commands; what each block printed."""
-    told = []
+    reported = []
     for block in blocks:
         if block.file is not None:
             path = block.file if block.file.startswith("/") else str(machine.folder / block.file)
             machine.write(path, block.text)
         elif block.language == "sh":
-            told.append(machine.run("bash", "-ec", block.text, timeout_s=timeout_s))
-    return told
+            reported.append(machine.run("bash", "-ec", block.text, timeout_s=timeout_s))
+    return reported
 
 
 def test_with_systemd(machine: Machine) -> None:
-    told = follow(machine, section("With systemd"))
-    looked, filled_in, _, changed = told[2:6]
+    reported = follow(machine, section("With systemd"))
+    looked, filled_in, _, changed = reported[2:6]
     check_words(looked, ["upf-1", "upf-2"], "systemd (CPUQuota= and CPUWeight=")
     check_words(filled_in, ["control", "video"], "systemd (CPUQuota= and CPUWeight=")
     assert "quota 50000 us in 100000 us instead of" in changed
     assert "perhaps by systemd" in changed
     report = json.loads((machine.folder / "report.json").read_text())
     assert report["mode"] == "live"
-    for one in report["slices"]:
-        assert 18.0 < one["carried_mbps"] < 22.0
+    for item in report["slices"]:
+        assert 18.0 < item["carried_mbps"] < 22.0
 
 
 def test_with_compose(machine: Machine) -> None:
     assert TUTORIAL.read_text().count(AGAIN) == 1
     start_docker(machine)
-    _, radio, *_ = (one for one in section("With systemd") if one.language == "sh" and one.file is None)
+    _, radio, *_ = (item for item in section("With systemd") if item.language == "sh" and item.file is None)
     machine.run("install", "-m", "755", *(f"build/bin/{name}" for name in ("smf", "load", "sink")), "/usr/local/bin/")
     services, up, look, act = section("With Compose")
     follow(machine, [services, up, radio])
@@ -113,24 +113,24 @@ def test_with_compose(machine: Machine) -> None:
     follow(machine, [act])
     report = json.loads((machine.folder / "report.json").read_text())
     assert report["mode"] == "live"
-    assert all(one["carried_mbps"] > 5.0 for one in report["slices"])
+    assert all(item["carried_mbps"] > 5.0 for item in report["slices"])
 
 
 def test_without_a_5g_core(machine: Machine) -> None:
     """To the end, where weights, limits and qdiscs are as they were before control and nothing is left."""
     whole = blocks(SERVICES.read_text())
     live, clean = (
-        next(i for i, one in enumerate(whole) if words in one.text) for words in ("--mode live", "netns delete")
+        next(i for i, item in enumerate(whole) if words in item.text) for words in ("--mode live", "netns delete")
     )
-    told = follow(machine, whole[:live])
-    checked = " ".join(told[-2].split())
+    reported = follow(machine, whole[:live])
+    checked = " ".join(reported[-2].split())
     assert checked.count("Mbit/s of requests in,") == checked.count("egress acts") == checked.count("nice acts") == 2
     before = state_of_sites(machine)
     follow(machine, whole[live:clean])
     assert state_of_sites(machine) == before
     watched, acted = (json.loads((machine.folder / f"{name}.json").read_text()) for name in ("watched", "acted"))
     assert (watched["mode"], acted["mode"]) == ("shadow", "live")
-    shares = [one["slices"][0]["carried_mbps"] / one["slices"][1]["carried_mbps"] for one in (watched, acted)]
+    shares = [item["slices"][0]["carried_mbps"] / item["slices"][1]["carried_mbps"] for item in (watched, acted)]
     assert shares[1] > 1.3 * shares[0] > 0.0  # however busy the machine is, the shop gets more of what there is
     follow(machine, whole[clean:])
     assert machine.run("ip", "netns") == ""
@@ -139,21 +139,23 @@ def test_without_a_5g_core(machine: Machine) -> None:
 
 def state_of_sites(machine: Machine) -> list[str]:
     """What control could have changed of them."""
-    found = []
+    result = []
     for name in ("shop", "reports"):
         pid = int(machine.run("systemctl", "show", "--property=MainPID", "--value", f"site@{name}"))
         files = (machine.group_of(pid) / file for file in KNOB_FILES)
-        found += [file.read_text() for file in files if file.exists()]
+        result += [file.read_text() for file in files if file.exists()]
         for device in (["ip", "netns", "exec", name, "tc", "qdisc", "show", "dev", "eth0"], ["tc", "qdisc", "show"]):
-            found.append(machine.run(*device))
-    return found
+            result.append(machine.run(*device))
+    return result
 
 
-def check_words(told: str, names: list[str], writer: str) -> None:
+def check_words(reported: str, names: list[str], writer: str) -> None:
     """What the tutorial says that ``node check`` says."""
-    words = " ".join(told.split())
+    words = " ".join(reported.split())
     for name in names:
-        assert re.search(rf"\b{name} upf \(\d+\) [12]\d\.\d Mbit/s in, [12]\d\.\d out, 100\.0% recognised", words), told
+        assert re.search(rf"\b{name} upf \(\d+\) [12]\d\.\d Mbit/s in, [12]\d\.\d out, 100\.0% recognised", words), (
+            reported
+        )
     assert words.count("cpu_limit acts") == words.count("nice acts") == words.count("egress acts") == len(names)
     assert writer in words
 
@@ -162,10 +164,10 @@ def check_words(told: str, names: list[str], writer: str) -> None:
 def test_with_open5gs(machine: Machine) -> None:
     """Its five slices, and the training for them. No registry has Open5GS: the project's own UPF is in its place, in
     units, with a user and interfaces such as the page names."""
-    network, *_ = (one for one in section("With systemd") if one.file == "/usr/local/sbin/upf-network")
+    network, *_ = (item for item in section("With systemd") if item.file == "/usr/local/sbin/upf-network")
     configuration, train = section("With Open5GS")
     follow(machine, [network, configuration])
-    names = [str(one.upf.unit) for one in NodeSpec.from_yaml(str(machine.folder / "open5gs.yaml")).slices if one.upf]
+    names = [str(item.upf.unit) for item in NodeSpec.from_yaml(str(machine.folder / "open5gs.yaml")).slices if item.upf]
     assert len(names) == 5
     for number, name in enumerate(names, 1):
         machine.write(f"/etc/systemd/system/{name}", STAND_IN.format(i=number))
@@ -177,9 +179,9 @@ def test_with_open5gs(machine: Machine) -> None:
     machine.run("sh", "-ec", TRAFFIC)
     machine.run("systemctl", "is-active", *names)
     began_s = time.monotonic()
-    [told] = follow(machine, [train], timeout_s=600)
+    [reported] = follow(machine, [train], timeout_s=600)
     print(f"trained for the node in {time.monotonic() - began_s:.0f} s")
     for words in ("us of CPU time a packet", "assumed: ", "written to hardware.yaml"):
-        assert words in told
+        assert words in reported
     assert (machine.folder / "runs" / "mine" / "bundle").is_dir()
-    assert "remote-control" in told.split("written to hardware.yaml")[1]
+    assert "remote-control" in reported.split("written to hardware.yaml")[1]

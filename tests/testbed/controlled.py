@@ -49,10 +49,10 @@ def rig_under(load: Scenario | None, testbed: Testbed, folder: Path) -> Iterator
     with Rig(testbed, folder) as rig:
         if load is not None:
             rig.load(load)
-        found = rig.knobs.read()
+        result = rig.knobs.read()
         yield rig
         rig.stop()
-        assert rig.knobs.read() == found
+        assert rig.knobs.read() == result
 
 
 def light(rate_mbps: float = 8.0) -> Scenario:
@@ -133,7 +133,7 @@ def slicepilot(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SLICEPILOT, *arguments], capture_output=True, text=True, check=False, timeout=120)
 
 
-def told(done: subprocess.CompletedProcess[str], status: int) -> str:
+def reported(done: subprocess.CompletedProcess[str], status: int) -> str:
     """The one line that a command ended with, and with this exit status."""
     assert done.returncode == status, done.stdout + done.stderr
     lines = done.stderr.strip().splitlines()

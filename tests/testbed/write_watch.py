@@ -130,13 +130,13 @@ class WriteWatch:
 
     def _levels(self) -> dict[int, int]:
         """Nice of every thread of the slices."""
-        found = {}
+        result = {}
         for target in self._targets:
             with contextlib.suppress(OSError):
                 for word in CpuGroup.at(target.group).threads_file.read_text().split():
                     with contextlib.suppress(ProcessLookupError):
-                        found[int(word)] = os.getpriority(os.PRIO_PROCESS, int(word))
-        return found
+                        result[int(word)] = os.getpriority(os.PRIO_PROCESS, int(word))
+        return result
 
 
 def _libc() -> ctypes.CDLL:

@@ -34,9 +34,6 @@ type command struct {
 	MBRDownlinkMbps *float64        `json:"mbr_dl_mbps"`
 	GateUplink      string          `json:"gate_ul"`
 	GateDownlink    string          `json:"gate_dl"`
-	Action          string          `json:"action"`
-	Direction       string          `json:"direction"`
-	EndMarker       bool            `json:"end_marker"`
 	N               int             `json:"n"`
 	IntervalUs      float64         `json:"interval_us"`
 	Command         json.RawMessage `json:"command"`
@@ -108,35 +105,13 @@ func (c *command) sessionSpec() (n4.SessionSpec, error) {
 }
 
 func (c *command) change() (n4.Change, error) {
-	change := n4.Change{
-		MBRUplinkMbps: c.MBRUplinkMbps, MBRDownlinkMbps: c.MBRDownlinkMbps,
-		GNBTEID: c.GNBTEID, EndMarker: c.EndMarker,
-	}
+	change := n4.Change{MBRUplinkMbps: c.MBRUplinkMbps, MBRDownlinkMbps: c.MBRDownlinkMbps}
 	var err error
-	if change.GNB, err = parseAddress("gnb", c.GNB); err != nil {
-		return change, err
-	}
 	if change.CloseUplink, err = parseGate("gate_ul", c.GateUplink); err != nil {
 		return change, err
 	}
 	if change.CloseDownlink, err = parseGate("gate_dl", c.GateDownlink); err != nil {
 		return change, err
-	}
-	action := n4.Action(c.Action)
-	switch action {
-	case "", n4.Forward, n4.Drop, n4.Buffer:
-	default:
-		return change, fmt.Errorf("action: %q; expected forw, drop, buff", c.Action)
-	}
-	switch {
-	case c.Direction == "dl", c.Direction == "" && action == n4.Buffer:
-		change.DownlinkAction = action
-	case c.Direction == "ul":
-		change.UplinkAction = action
-	case c.Direction == "":
-		change.UplinkAction, change.DownlinkAction = action, action
-	default:
-		return change, fmt.Errorf("direction: %q; expected ul, dl", c.Direction)
 	}
 	if change == (n4.Change{}) {
 		return change, fmt.Errorf("modify: nothing to modify; expected at least one of the fields that --help lists")

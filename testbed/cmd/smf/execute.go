@@ -25,8 +25,6 @@ type answer struct {
 	Repeat    *repeated       `json:"repeat,omitempty"`
 	Peers     []peerStatus    `json:"peers,omitempty"`
 	Error     string          `json:"error,omitempty"`
-
-	Requests map[string]n4.RequestStats `json:"requests,omitempty"`
 }
 
 const operations = "associate, establish, modify, delete, release, status, repeat, sleep, quit"
@@ -55,7 +53,7 @@ func (s *smf) execute(ctx context.Context, c command) answer {
 	case "repeat":
 		a.Repeat, err = s.repeat(ctx, c)
 	case "status":
-		a.Peers, a.Requests = s.status(), s.endpoint.Stats()
+		a.Peers = s.status()
 	case "sleep":
 		err = sleep(ctx, time.Duration(c.Ms*float64(time.Millisecond)))
 	case "quit":

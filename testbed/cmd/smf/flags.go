@@ -11,8 +11,8 @@ import (
 )
 
 const help = `smf is an N4 peer (PFCP, 3GPP TS 29.244) for testbeds: it sets up associations with any number of UPFs,
-establishes, modifies and deletes sessions, answers and sends heartbeats, answers session reports, and sets everything
-up again when a UPF has restarted. It has no other interface of an SMF.
+establishes, modifies and deletes sessions, answers and sends heartbeats, and sets everything up again when a UPF has
+restarted. It has no other interface of an SMF.
 
 With flags only, it associates, establishes the sessions and stays until --duration is over or SIGTERM:
 
@@ -20,8 +20,7 @@ With flags only, it associates, establishes the sessions and stays until --durat
       --session upf=10.101.0.2,ue=10.60.0.2,teid=1,n3=10.100.0.2,gnb=10.100.0.1,gnb-teid=1001,qfi=9,sst=1,sd=000001,dnn=internet
 
   Keys of --session: name, upf, ue, teid and n3 (uplink tunnel at the UPF; without teid the UPF chooses), gnb and
-  gnb-teid (downlink tunnel; without them downlink packets are buffered), qfi (default 9), sst, sd, dnn (default
-  internet), mbr-ul and mbr-dl (Mbit/s).
+  gnb-teid (downlink tunnel), qfi (default 9), sst, sd, dnn (default internet), mbr-ul and mbr-dl (Mbit/s).
 
 With --script FILE, or - for standard input, it reads one command a line and answers each with one line:
 
@@ -29,9 +28,7 @@ With --script FILE, or - for standard input, it reads one command a line and ans
   {"op":"establish","upf":"10.101.0.2","session":"a","ue":"10.60.0.2","teid":1,"n3":"10.100.0.2","gnb":"10.100.0.1",
    "gnb_teid":1001,"qfi":9,"sst":1,"sd":"000001","dnn":"internet","mbr_ul_mbps":50,"mbr_dl_mbps":50}
    (on one line)
-  {"op":"modify","session":"a", ...} with any of: "mbr_ul_mbps", "mbr_dl_mbps", "gate_ul" and "gate_dl" (open, closed),
-   "action" (forw, drop, buff) with "direction" (ul, dl; default: both, for buff dl), "gnb" with "gnb_teid" (and
-   "end_marker":true)
+  {"op":"modify","session":"a", ...} with any of: "mbr_ul_mbps", "mbr_dl_mbps", "gate_ul" and "gate_dl" (open, closed)
   {"op":"delete","session":"a"}    {"op":"release","upf":"10.101.0.2"}    {"op":"status"}
   {"op":"repeat","n":1000,"interval_us":1000,"command":{...}}     ("command" may be a list, sent in turn)
   {"op":"sleep","ms":100}    {"op":"quit"}
@@ -39,8 +36,8 @@ With --script FILE, or - for standard input, it reads one command a line and ans
   Answers: "op", "id" (where the command had one), "ok", "cause" and "cause_text" (TS 29.244 clause 8.2.1), "rtt_us"
   (from before the first transmission to the answer read from the socket), "attempts" (transmissions), "error";
   establish adds "teid" and "n3".
-  Lines with "event" come unasked: ready (first), restart, recovered, recovery_failed, context_lost, peer_lost,
-  peer_back, report, node_report, release_requested, associated, malformed.
+  Lines with "event" report what no command caused: ready (first), restart, recovered, recovery_failed, context_lost,
+  peer_lost, peer_back, associated, malformed.
 
 At the end (SIGTERM, SIGINT, end of the script, quit) sessions are deleted and associations released, unless --leave.
 Exit code: 0; 1 where an association or session asked for by flags could not be set up; 2 for bad input.
@@ -75,7 +72,7 @@ func parseFlags(args []string) (options, error) {
 	flags.DurationVar(&o.heartbeat, "heartbeat", time.Second, "time between heartbeats to each UPF; 0: send none")
 	flags.DurationVar(&o.duration, "duration", 0, "how long to stay without a script; 0: until SIGTERM")
 	flags.BoolVar(&o.leave, "leave", false, "leave sessions and associations as they are at the end")
-	flags.BoolVar(&o.json, "json", false, "print JSON lines, and the round trips by message type at the end")
+	flags.BoolVar(&o.json, "json", false, "print JSON lines")
 	if err := cli.Parse(flags, args, help); err != nil {
 		return o, err
 	}

@@ -55,7 +55,6 @@ func run(args []string) error {
 	if !o.leave {
 		takeLeave(endpoint)
 	}
-	out.summary(endpoint.Stats(), o.json)
 	return err
 }
 

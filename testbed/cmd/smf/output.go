@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/netip"
 	"os"
-	"slices"
 	"sync"
 
 	"slicepilot/userplane/internal/cli"
@@ -91,26 +90,5 @@ func (o *output) answer(a answer) {
 	case "establish":
 		fmt.Fprintf(o.writer, "session %s established at UPF %s in %.0f us: uplink TEID %#x at %s\n",
 			a.Session, a.UPF, a.RTTUs, a.TEID, a.N3)
-	}
-}
-
-func (o *output) summary(stats map[string]n4.RequestStats, json bool) {
-	if o.lines != nil {
-		if json {
-			_ = o.lines.Write(map[string]any{"event": "summary", "requests": stats})
-		}
-		return
-	}
-	fmt.Fprintf(o.writer, "%-22s %9s %10s %9s %9s %9s %9s\n",
-		"request", "answered", "unanswered", "repeated", "p50 us", "p99 us", "max us")
-	names := make([]string, 0, len(stats))
-	for name := range stats {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		row := stats[name]
-		fmt.Fprintf(o.writer, "%-22s %9d %10d %9d %9.1f %9.1f %9.1f\n", name,
-			row.Answered, row.Unanswered, row.Retransmissions, row.RTTP50us, row.RTTP99us, row.RTTMaxus)
 	}
 }

@@ -46,7 +46,6 @@ type Endpoint struct {
 	retries  retries
 	socket   *socket
 	recovery time.Time // this entity's Recovery Time Stamp
-	stats    Stats
 	closed   chan struct{}
 	running  sync.WaitGroup
 
@@ -85,9 +84,6 @@ func Listen(config Config) (*Endpoint, error) {
 
 // Local is the address the socket is bound to.
 func (e *Endpoint) Local() netip.AddrPort { return e.socket.local }
-
-// Stats are the round trips so far.
-func (e *Endpoint) Stats() map[string]RequestStats { return e.stats.Snapshot() }
 
 // Close stops heartbeats and the reader and closes the socket. It sends nothing: see Peer.Shutdown.
 func (e *Endpoint) Close() {
@@ -146,27 +142,6 @@ func (e *Endpoint) peer(address netip.AddrPort) *Peer {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.peers[address]
-}
-
-// sender is the UPF that a request about an association comes from; nil: none that we know. UPFs may send requests from
-// any port (clause 4.2.2), so one that is alone at its address is known by that.
-func (e *Endpoint) sender(from netip.AddrPort) *Peer {
-	if peer := e.peer(from); peer != nil {
-		return peer
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var result *Peer
-	for address, peer := range e.peers {
-		if address.Addr() != from.Addr() {
-			continue
-		}
-		if result != nil {
-			return nil
-		}
-		result = peer
-	}
-	return result
 }
 
 func (e *Endpoint) allocateSEID() uint64 {

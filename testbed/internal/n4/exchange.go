@@ -68,17 +68,14 @@ func (e *Endpoint) exchange(
 	start := time.Now()
 	for attempt := 1; ; attempt++ {
 		if err := e.socket.send(encoded, peer); err != nil {
-			e.stats.failed(request.MessageType())
 			return Exchange{Attempts: attempt}, fmt.Errorf("%s to %s: %w", name, peer, err)
 		}
 		select {
 		case got := <-waiting.answer:
 			rtt := got.at.Sub(start)
 			if got.message.MessageType() == message.MsgTypeVersionNotSupportedResponse {
-				e.stats.failed(request.MessageType())
 				return Exchange{RTT: rtt, Attempts: attempt}, fmt.Errorf("%s to %s: the UPF does not speak PFCP version 1", name, peer)
 			}
-			e.stats.answered(request.MessageType(), rtt, attempt-1)
 			return Exchange{got.message, rtt, attempt}, nil
 		case <-ctx.Done():
 			return Exchange{Attempts: attempt}, ctx.Err()
@@ -86,7 +83,6 @@ func (e *Endpoint) exchange(
 			return Exchange{Attempts: attempt}, ErrClosed
 		case <-timer.C:
 			if attempt > retries.n1 {
-				e.stats.failed(request.MessageType())
 				return Exchange{Attempts: attempt},
 					fmt.Errorf("%s to %s: %w to %d transmissions %v apart", name, peer, ErrNoAnswer, attempt, retries.t1)
 			}

@@ -3,7 +3,6 @@ package n4
 import (
 	"encoding/binary"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/wmnsk/go-pfcp/ie"
@@ -55,10 +54,6 @@ func (e *Endpoint) reply(request message.Message, from netip.AddrPort) message.M
 		return message.NewHeartbeatResponse(m.Sequence(), ie.NewRecoveryTimeStamp(e.recovery))
 	case *message.AssociationSetupRequest:
 		return e.replyToAssociation(m, peer)
-	case *message.AssociationUpdateRequest:
-		return e.replyToUpdate(m, e.sender(from))
-	case *message.NodeReportRequest:
-		return e.replyToNodeReport(m, e.sender(from))
 	case *message.SessionReportRequest:
 		return e.replyToSessionReport(m, from)
 	}
@@ -76,75 +71,15 @@ func (e *Endpoint) replyToAssociation(m *message.AssociationSetupRequest, peer *
 		e.nodeID(peer), ie.NewCause(cause), ie.NewRecoveryTimeStamp(e.recovery))
 }
 
-// replyToUpdate acknowledges an update; a UPF that wants its association released says so in one (clause 6.2.7.3).
-func (e *Endpoint) replyToUpdate(m *message.AssociationUpdateRequest, peer *Peer) message.Message {
-	cause := ie.CauseNoEstablishedPFCPAssociation
-	if peer != nil && peer.Associated() {
-		cause = ie.CauseRequestAccepted
-		if m.UPFunctionFeatures != nil {
-			peer.noteFeatures(m.UPFunctionFeatures)
-		}
-		if m.PFCPAssociationReleaseRequest != nil {
-			e.emit(Event{Event: "release_requested", UPF: peer.address.String()})
-		}
-	}
-	return message.NewAssociationUpdateResponse(m.Sequence(), e.nodeID(peer), ie.NewCause(cause))
-}
-
-// replyToNodeReport acknowledges a report on the UPF's paths (clause 6.2.9).
-func (e *Endpoint) replyToNodeReport(m *message.NodeReportRequest, peer *Peer) message.Message {
-	cause := ie.CauseNoEstablishedPFCPAssociation
-	if peer != nil && peer.Associated() {
-		cause = ie.CauseRequestAccepted
-		detail := "node report"
-		switch {
-		case m.UserPlanePathFailureReport != nil:
-			detail = "user plane path failure"
-		case m.UserPlanePathRecoveryReport != nil:
-			detail = "user plane path recovery"
-		}
-		e.emit(Event{Event: "node_report", UPF: peer.address.String(), Detail: detail})
-	}
-	return message.NewNodeReportResponse(m.Sequence(), e.nodeID(peer), ie.NewCause(cause), nil)
-}
-
-// replyToSessionReport acknowledges a report on a session (clause 7.5.8) and passes it on as an event.
+// replyToSessionReport acknowledges a report on a session (clause 7.5.8), which is of no use here.
 func (e *Endpoint) replyToSessionReport(m *message.SessionReportRequest, from netip.AddrPort) message.Message {
 	peer, session := e.session(m.SEID())
 	if session == nil || peer.address.Addr() != from.Addr() {
 		// The header's SEID is then 0: the peer's is not known (clause 7.2.2.4.2).
 		return message.NewSessionReportResponse(0, 0, 0, m.Sequence(), 0, ie.NewCause(ie.CauseSessionContextNotFound))
 	}
-	e.emit(Event{
-		Event:   "report",
-		UPF:     peer.address.String(),
-		Session: session.Name,
-		Detail:  reportKinds(m.ReportType),
-	})
 	return message.NewSessionReportResponse(0, 0, session.upSEID.Load(), m.Sequence(), 0,
 		ie.NewCause(ie.CauseRequestAccepted))
-}
-
-// reportKinds is a Report Type (clause 8.2.21) in words.
-func reportKinds(reportType *ie.IE) string {
-	if reportType == nil {
-		return "without Report Type"
-	}
-	var kinds []string
-	for _, kind := range []struct {
-		set  bool
-		name string
-	}{
-		{reportType.HasDLDR(), "downlink data"},
-		{reportType.HasUSAR(), "usage"},
-		{reportType.HasERIR(), "error indication"},
-		{reportType.HasUPIR(), "user plane inactivity"},
-	} {
-		if kind.set {
-			kinds = append(kinds, kind.name)
-		}
-	}
-	return strings.Join(kinds, ", ")
 }
 
 // rejectVersion answers a request of another PFCP version (clause 7.6.1). Its sequence number is where version 1 has

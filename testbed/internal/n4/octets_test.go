@@ -3,11 +3,7 @@ package n4
 import (
 	"bytes"
 	"encoding/hex"
-	"net/netip"
 	"testing"
-
-	"github.com/wmnsk/go-pfcp/ie"
-	"github.com/wmnsk/go-pfcp/message"
 )
 
 func octets(t *testing.T, text string) []byte {
@@ -32,66 +28,26 @@ func TestModificationsAsTheSpecificationWritesThem(t *testing.T) {
 		upOnly   = "001a" + "000a" + "00000003e8" + "00ee6b2800" // MBR, 8.2.8: UL in octets 5 to 9, kbit/s
 		nobody   = "001a" + "000a" + "00ee6b2800" + "00ee6b2800" // no limit is a limit beyond any link
 	)
-	limited := newRules(testSpec())
+	limited := rules{SessionSpec: testSpec()}
 	limited.MBRUplinkMbps = 1
 	for name, test := range map[string]struct {
 		before rules
 		change Change
 		want   string
 	}{
-		"closing uplink":   {newRules(testSpec()), Change{CloseUplink: &yes}, "000e" + "0012" + qerID + upClosed + qfi},
-		"closing downlink": {newRules(testSpec()), Change{CloseDownlink: &yes}, "000e" + "0012" + qerID + dnClosed + qfi},
-		"limiting uplink":  {newRules(testSpec()), Change{MBRUplinkMbps: &rate}, "000e" + "0020" + qerID + open + upOnly + qfi},
+		"closing uplink":   {rules{SessionSpec: testSpec()}, Change{CloseUplink: &yes}, "000e" + "0012" + qerID + upClosed + qfi},
+		"closing downlink": {rules{SessionSpec: testSpec()}, Change{CloseDownlink: &yes}, "000e" + "0012" + qerID + dnClosed + qfi},
+		"limiting uplink":  {rules{SessionSpec: testSpec()}, Change{MBRUplinkMbps: &rate}, "000e" + "0020" + qerID + open + upOnly + qfi},
 		// Without MBR in it the UPF keeps the old limit (table 7.5.4.5-1).
 		"lifting": {limited, Change{MBRUplinkMbps: &none, MBRDownlinkMbps: &none}, "000e" + "0020" + qerID + open + nobody + qfi},
 	} {
-		after, err := test.before.with(test.change)
+		after := test.before.with(test.change)
+		got, err := after.change(test.change).Marshal()
 		if err != nil {
 			t.Fatal(err)
-		}
-		var got []byte
-		for _, part := range after.change(&test.before, test.change) {
-			b, err := part.Marshal()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got = append(got, b...)
 		}
 		if !bytes.Equal(got, octets(t, test.want)) {
 			t.Errorf("%s:\n got %x\nwant %s", name, got, test.want)
 		}
-	}
-}
-
-// A UPF's requests may come from any port (clause 4.2.2), and its features may change (clause 6.2.7.3).
-func TestRequestsFromAnotherPortOfTheUPF(t *testing.T) {
-	stub := newStub(t)
-	endpoint, _ := newEndpoint(t, nil)
-	peer := newPeer(t, endpoint, stub)
-	if _, err := peer.Associate(ctx); err != nil {
-		t.Fatal(err)
-	}
-	elsewhere := netip.AddrPortFrom(stub.address().Addr(), 1)
-	update := message.NewAssociationUpdateRequest(1, ie.NewNodeID("127.0.0.1", "", ""), ie.NewUPFunctionFeatures(0, 0))
-	causeOf := func() uint8 {
-		cause, err := endpoint.reply(update, elsewhere).(*message.AssociationUpdateResponse).Cause.Cause()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return cause
-	}
-	if cause := causeOf(); cause != ie.CauseRequestAccepted {
-		t.Errorf("cause %d", cause)
-	}
-	spec := testSpec()
-	spec.TEID = 0
-	if _, err := peer.Establish(ctx, spec); err == nil {
-		t.Error("a UPF that no longer chooses TEIDs was asked for one")
-	}
-	if _, err := endpoint.Peer(netip.AddrPortFrom(elsewhere.Addr(), 2)); err != nil { // a second UPF at the address
-		t.Fatal(err)
-	}
-	if cause := causeOf(); cause != ie.CauseNoEstablishedPFCPAssociation {
-		t.Errorf("cause %d for one of two UPFs", cause)
 	}
 }

@@ -104,14 +104,6 @@ func (p *Peer) noteSetUp(answer *message.AssociationSetupResponse) {
 	p.associated, p.lost, p.allocates = true, false, allocates
 }
 
-// noteFeatures takes note of features that have changed (clause 6.2.7.3).
-func (p *Peer) noteFeatures(features *ie.IE) {
-	allocates := hasFTUP(features)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.allocates = allocates
-}
-
 // hasFTUP reads whether a UPF can choose F-TEIDs from its UP Function Features (clause 8.2.25), which it may leave out.
 func hasFTUP(features *ie.IE) bool {
 	return features != nil && len(features.Payload) > 0 && features.HasFTUP()

@@ -3,7 +3,6 @@ package n4
 import (
 	"context"
 	"errors"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -65,31 +64,7 @@ func TestSessionLife(t *testing.T) {
 	}
 }
 
-func TestHandoverMovesTheTunnelWithAnEndMarker(t *testing.T) {
-	stub, peer, _ := established(t, nil)
-	_, err := peer.Modify(ctx, "a", Change{GNB: netip.MustParseAddr("10.100.0.3"), GNBTEID: 7, EndMarker: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	request := stub.received(message.MsgTypeSessionModificationRequest)[0].(*message.SessionModificationRequest)
-	parameters, err := request.UpdateFAR[0].UpdateForwardingParameters()
-	if err != nil {
-		t.Fatal(err)
-	}
-	result := map[uint16]*ie.IE{}
-	for _, part := range parameters {
-		result[part.Type] = part
-	}
-	header, err := result[ie.OuterHeaderCreation].OuterHeaderCreation()
-	if err != nil || header.TEID != 7 || !header.IPv4Address.Equal(net.IPv4(10, 100, 0, 3)) {
-		t.Errorf("outer header %+v, %v", header, err)
-	}
-	if flags := result[ie.PFCPSMReqFlags]; flags == nil || flags.Payload[0] != 0x02 {
-		t.Errorf("PFCPSMReq-Flags %v, want SNDEM", flags)
-	}
-}
-
-func TestDownlinkIsBufferedUntilTheTunnelIsKnown(t *testing.T) {
+func TestTheUPFChoosesTheTunnel(t *testing.T) {
 	stub := newStub(t)
 	endpoint, _ := newEndpoint(t, nil)
 	peer := newPeer(t, endpoint, stub)
@@ -97,27 +72,10 @@ func TestDownlinkIsBufferedUntilTheTunnelIsKnown(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec := testSpec()
-	spec.GNB, spec.GNBTEID, spec.TEID, spec.N3 = netip.Addr{}, 0, 0, netip.Addr{}
+	spec.TEID, spec.N3 = 0, netip.Addr{}
 	outcome, err := peer.Establish(ctx, spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if outcome.TEID != 0xabc || outcome.N3 != netip.MustParseAddr("10.9.9.9") {
-		t.Errorf("tunnel %#x at %s, the UPF chose 0xabc at 10.9.9.9", outcome.TEID, outcome.N3)
-	}
-	request := stub.received(message.MsgTypeSessionEstablishmentRequest)[0].(*message.SessionEstablishmentRequest)
-	if far := request.CreateFAR[1]; !far.HasBUFF() || !far.HasNOCP() || far.HasFORW() {
-		t.Errorf("downlink FAR %v, want BUFF and NOCP", far)
-	}
-	if _, err := peer.Modify(ctx, "a", Change{DownlinkAction: Forward}); err == nil {
-		t.Error("forwarding to no gNB was asked for")
-	}
-	if _, err := peer.Modify(ctx, "a", Change{GNB: netip.MustParseAddr("10.100.0.1"), GNBTEID: 5}); err != nil {
-		t.Fatal(err)
-	}
-	modification := stub.received(message.MsgTypeSessionModificationRequest)[0].(*message.SessionModificationRequest)
-	if far := modification.UpdateFAR[0]; !far.HasFORW() || far.HasBUFF() {
-		t.Errorf("downlink FAR %v, want FORW", far)
+	if err != nil || outcome.TEID != 0xabc || outcome.N3 != netip.MustParseAddr("10.9.9.9") {
+		t.Errorf("tunnel %#x at %s (%v), the UPF chose 0xabc at 10.9.9.9", outcome.TEID, outcome.N3, err)
 	}
 }
 

@@ -46,47 +46,20 @@ func (r *rules) create() []*ie.IE {
 			ie.NewFARID(downlinkRule),
 			ie.NewQERID(sessionQER),
 		),
-		ie.NewCreateFAR(ie.NewFARID(uplinkRule), applyAction(r.uplinkAction),
+		ie.NewCreateFAR(ie.NewFARID(uplinkRule), forward(),
 			ie.NewForwardingParameters(r.uplinkForwarding()...)),
+		ie.NewCreateFAR(ie.NewFARID(downlinkRule), forward(),
+			ie.NewForwardingParameters(r.downlinkForwarding()...)),
 	}
-	downlink := []*ie.IE{ie.NewFARID(downlinkRule), applyAction(r.downlinkAction)}
-	if r.GNB.IsValid() {
-		downlink = append(downlink, ie.NewForwardingParameters(r.downlinkForwarding()...))
-	}
-	parts = append(parts, ie.NewCreateFAR(downlink...))
 	limited := r.MBRUplinkMbps > 0 || r.MBRDownlinkMbps > 0
 	return append(parts, ie.NewCreateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement(limited)...)...))
 }
 
-// change is the difference to the rules before, as a Session Modification Request makes it (clause 7.5.4).
-func (r *rules) change(before *rules, asked Change) []*ie.IE {
-	var parts []*ie.IE
-	if r.uplinkAction != before.uplinkAction {
-		far := []*ie.IE{ie.NewFARID(uplinkRule), applyAction(r.uplinkAction)}
-		if r.uplinkAction == Forward {
-			far = append(far, ie.NewUpdateForwardingParameters(r.uplinkForwarding()...))
-		}
-		parts = append(parts, ie.NewUpdateFAR(far...))
-	}
-	moved := r.GNB != before.GNB || r.GNBTEID != before.GNBTEID
-	if moved || r.downlinkAction != before.downlinkAction {
-		far := []*ie.IE{ie.NewFARID(downlinkRule), applyAction(r.downlinkAction)}
-		if r.downlinkAction == Forward {
-			parameters := r.downlinkForwarding()
-			if moved && asked.EndMarker && before.GNB.IsValid() {
-				const sendEndMarker = 0x02 // SNDEM
-				parameters = append(parameters, ie.NewUint8IE(ie.PFCPSMReqFlags, sendEndMarker))
-			}
-			far = append(far, ie.NewUpdateForwardingParameters(parameters...))
-		}
-		parts = append(parts, ie.NewUpdateFAR(far...))
-	}
-	rates := asked.MBRUplinkMbps != nil || asked.MBRDownlinkMbps != nil
-	if rates || asked.CloseUplink != nil || asked.CloseDownlink != nil {
-		// What an Update QER does not have stays as it is (table 7.5.4.5-1): no limit has to be said as well.
-		parts = append(parts, ie.NewUpdateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement(rates)...)...))
-	}
-	return parts
+// change is what a Session Modification Request makes of the rules (clause 7.5.4).
+func (r *rules) change(wanted Change) *ie.IE {
+	rates := wanted.MBRUplinkMbps != nil || wanted.MBRDownlinkMbps != nil
+	// What an Update QER does not have stays as it is (table 7.5.4.5-1): no limit has to be said as well.
+	return ie.NewUpdateQER(append([]*ie.IE{ie.NewQERID(sessionQER)}, r.enforcement(rates)...)...)
 }
 
 // uplinkPDI detects what comes from the access side through the tunnel and QoS flow of one PFCP session.
@@ -156,11 +129,10 @@ func (r *rules) enforcement(rates bool) []*ie.IE {
 	return parts
 }
 
-// applyAction has two octets from Release 16 on (clause 8.2.26); Open5GS takes no other length.
-func applyAction(action Action) *ie.IE {
-	const drop, forw, buff, nocp = 0x01, 0x02, 0x04, 0x08
-	flags := map[Action]uint8{Drop: drop, Forward: forw, Buffer: buff | nocp}
-	return ie.NewApplyAction(flags[action], 0)
+// forward is an Apply Action, which has two octets from Release 16 on (clause 8.2.26); Open5GS takes no other length.
+func forward() *ie.IE {
+	const forw = 0x02
+	return ie.NewApplyAction(forw, 0)
 }
 
 // outerHeaderRemoval strips GTP-U, UDP and IP, and the PDU Session Container with them (clause 8.2.64).

@@ -96,7 +96,7 @@ func (p *Peer) Establish(ctx context.Context, spec SessionSpec) (Outcome, error)
 		return Outcome{}, fmt.Errorf("teid: missing, and UPF %s does not choose TEIDs (feature FTUP); expected teid and n3",
 			p.address)
 	}
-	session := &Session{Name: spec.Name, cpSEID: p.endpoint.allocateSEID(), rules: newRules(spec)}
+	session := &Session{Name: spec.Name, cpSEID: p.endpoint.allocateSEID(), rules: rules{SessionSpec: spec}}
 	// Known before it is asked for: a report may overtake the answer.
 	p.mu.Lock()
 	p.sessions[spec.Name] = session
@@ -147,13 +147,12 @@ func (p *Peer) Modify(ctx context.Context, name string, change Change) (Outcome,
 	if err != nil {
 		return Outcome{}, err
 	}
-	wanted, err := session.rules.with(change)
-	if err != nil {
+	wanted := session.rules.with(change)
+	if err := wanted.Validate(); err != nil {
 		return Outcome{}, err
 	}
 	e := p.endpoint
-	request := message.NewSessionModificationRequest(0, 0, session.upSEID.Load(), 0, 0,
-		wanted.change(&session.rules, change)...)
+	request := message.NewSessionModificationRequest(0, 0, session.upSEID.Load(), 0, 0, wanted.change(change))
 	answer, outcome, err := askFor[*message.SessionModificationResponse](ctx, p, request, e.retries)
 	if err != nil {
 		return outcome, err

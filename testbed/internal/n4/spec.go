@@ -7,16 +7,6 @@ import (
 	"strings"
 )
 
-// Action is what a FAR does with its packets.
-type Action string
-
-// Actions; Buffer also has the UPF tell of the first packet (flags BUFF and NOCP of clause 8.2.26).
-const (
-	Forward Action = "forw"
-	Drop    Action = "drop"
-	Buffer  Action = "buff"
-)
-
 // SessionSpec is one PDU session: a UE's default QoS flow in one slice.
 type SessionSpec struct {
 	Name string
@@ -26,7 +16,7 @@ type SessionSpec struct {
 	TEID uint32
 	N3   netip.Addr
 	QFI  uint8
-	// GNB and GNBTEID are the downlink tunnel. Unset: the gNB is not known yet, and downlink packets are buffered.
+	// GNB and GNBTEID are the downlink tunnel.
 	GNB     netip.Addr
 	GNBTEID uint32
 	// SST and SD are the S-NSSAI (TS 23.003 clause 28.4.2); SST nil: none is sent. SD 0xFFFFFF: none.
@@ -57,8 +47,8 @@ func (s *SessionSpec) Validate() error {
 		return fmt.Errorf("qfi: %d; expected 0 to %d", s.QFI, maxQFI)
 	case s.TEID != 0 && !s.N3.IsValid():
 		return fmt.Errorf("n3: missing with teid %d; expected the UPF's N3 address (or no teid: the UPF chooses)", s.TEID)
-	case s.GNB.IsValid() != (s.GNBTEID != 0):
-		return fmt.Errorf("gnb and gnb_teid: one without the other; expected both, or neither while the gNB is unknown")
+	case !s.GNB.IsValid() || s.GNBTEID == 0:
+		return fmt.Errorf("gnb, gnb_teid: missing; expected both ends of the downlink tunnel")
 	case s.SST == nil && s.SD != NoSD:
 		return fmt.Errorf("sd: %06x without sst; expected both, or sst alone", s.SD)
 	case s.SD > NoSD:
@@ -87,35 +77,20 @@ func validateDNN(dnn string) error {
 	return nil
 }
 
-// Change is what to modify of a session; nil and empty fields stay as they are.
+// Change is what to modify of a session; nil fields stay as they are.
 type Change struct {
 	MBRUplinkMbps, MBRDownlinkMbps *float64
 	CloseUplink, CloseDownlink     *bool
-	UplinkAction, DownlinkAction   Action
-	// GNB and GNBTEID move the downlink tunnel, as a handover does; EndMarker has the UPF close the old one with an
-	// End Marker (flag SNDEM of clause 8.2.31).
-	GNB       netip.Addr
-	GNBTEID   uint32
-	EndMarker bool
 }
 
 // rules is what a session's rules are to be: its specification and what modifications have made of it.
 type rules struct {
 	SessionSpec
-	closeUplink, closeDownlink   bool
-	uplinkAction, downlinkAction Action
+	closeUplink, closeDownlink bool
 }
 
-func newRules(spec SessionSpec) rules {
-	r := rules{SessionSpec: spec, uplinkAction: Forward, downlinkAction: Forward}
-	if !spec.GNB.IsValid() {
-		r.downlinkAction = Buffer
-	}
-	return r
-}
-
-// with is a copy with a change made; an error says why it cannot be.
-func (r rules) with(change Change) (rules, error) {
+// with is a copy with a change made.
+func (r rules) with(change Change) rules {
 	if change.MBRUplinkMbps != nil {
 		r.MBRUplinkMbps = *change.MBRUplinkMbps
 	}
@@ -128,25 +103,7 @@ func (r rules) with(change Change) (rules, error) {
 	if change.CloseDownlink != nil {
 		r.closeDownlink = *change.CloseDownlink
 	}
-	if change.GNB.IsValid() || change.GNBTEID != 0 {
-		r.GNB, r.GNBTEID = change.GNB, change.GNBTEID
-		if r.downlinkAction == Buffer && change.DownlinkAction == "" {
-			r.downlinkAction = Forward // what was kept waits for nothing but the tunnel
-		}
-	}
-	if change.UplinkAction == Buffer {
-		return r, fmt.Errorf("action: buff uplink; expected buff downlink only, uplink waits for nothing")
-	}
-	if change.UplinkAction != "" {
-		r.uplinkAction = change.UplinkAction
-	}
-	if change.DownlinkAction != "" {
-		r.downlinkAction = change.DownlinkAction
-	}
-	if r.downlinkAction == Forward && !r.GNB.IsValid() {
-		return r, fmt.Errorf("action: forw downlink while no gNB is known; expected with gnb and gnb_teid")
-	}
-	return r, r.Validate()
+	return r
 }
 
 // kbps is a rate as PFCP carries it: whole kbit/s, rounded up so that no limit is lower than asked for.

@@ -25,14 +25,14 @@ func TestValidateNamesTheField(t *testing.T) {
 		t.Fatalf("a good specification: %v", spec.Validate())
 	}
 	for field, spoil := range map[string]func(*SessionSpec){
-		"session":          func(s *SessionSpec) { s.Name = "" },
-		"ue":               func(s *SessionSpec) { s.UE = netip.Addr{} },
-		"qfi":              func(s *SessionSpec) { s.QFI = 64 },
-		"n3":               func(s *SessionSpec) { s.N3 = netip.Addr{} },
-		"gnb and gnb_teid": func(s *SessionSpec) { s.GNBTEID = 0 },
-		"sd":               func(s *SessionSpec) { s.SST = nil },
-		"dnn":              func(s *SessionSpec) { s.DNN = "a..b" },
-		"mbr":              func(s *SessionSpec) { s.MBRUplinkMbps = -1 },
+		"session":       func(s *SessionSpec) { s.Name = "" },
+		"ue":            func(s *SessionSpec) { s.UE = netip.Addr{} },
+		"qfi":           func(s *SessionSpec) { s.QFI = 64 },
+		"n3":            func(s *SessionSpec) { s.N3 = netip.Addr{} },
+		"gnb, gnb_teid": func(s *SessionSpec) { s.GNBTEID = 0 },
+		"sd":            func(s *SessionSpec) { s.SST = nil },
+		"dnn":           func(s *SessionSpec) { s.DNN = "a..b" },
+		"mbr":           func(s *SessionSpec) { s.MBRUplinkMbps = -1 },
 	} {
 		spec := testSpec()
 		spoil(&spec)
@@ -59,7 +59,7 @@ func TestParsePeer(t *testing.T) {
 }
 
 func TestRatesRoundUpAndStayIndependent(t *testing.T) {
-	rules := newRules(testSpec())
+	rules := rules{SessionSpec: testSpec()}
 	rules.MBRUplinkMbps = 0.0001
 	for _, part := range rules.enforcement(true) {
 		if up, err := part.MBRUL(); err == nil {

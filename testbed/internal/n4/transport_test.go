@@ -34,9 +34,6 @@ func TestRequestIsRepeatedUnchangedUntilAnswered(t *testing.T) {
 			t.Errorf("sequence number %d after %d", request.Sequence(), requests[0].Sequence())
 		}
 	}
-	if stats := endpoint.Stats()["association_setup"]; stats.Answered != 1 || stats.Retransmissions != 2 {
-		t.Errorf("statistics %+v", stats)
-	}
 }
 
 func TestUnansweredRequestEnds(t *testing.T) {
@@ -147,7 +144,7 @@ func TestOtherVersionsAndRubbish(t *testing.T) {
 }
 
 func TestSessionReports(t *testing.T) {
-	_, peer, seen := established(t, nil)
+	_, peer, _ := established(t, nil)
 	_, session := peer.endpoint.session(peer.sessions["a"].cpSEID)
 	report := func(seid uint64, sequence uint32) []byte {
 		return encode(t, message.NewSessionReportRequest(0, 0, seid, sequence, 0, ie.NewReportType(0, 0, 1, 0)))
@@ -161,10 +158,6 @@ func TestSessionReports(t *testing.T) {
 	if cause != ie.CauseRequestAccepted || response.SEID() != session.upSEID.Load() || response.Sequence() != 5 {
 		t.Errorf("cause %d, SEID %d, sequence %d", cause, response.SEID(), response.Sequence())
 	}
-	event := seen.await(t, "report")
-	if event.Session != "a" || event.Detail != "usage" {
-		t.Errorf("event %+v", event)
-	}
 	answer, err = message.Parse(ask(t, peer.endpoint, report(12345, 6)))
 	if err != nil {
 		t.Fatal(err)
@@ -172,23 +165,17 @@ func TestSessionReports(t *testing.T) {
 	if cause, _ := answer.(*message.SessionReportResponse).Cause.Cause(); cause != ie.CauseSessionContextNotFound {
 		t.Errorf("an unknown session's report got cause %d", cause)
 	}
-
 }
 
-func TestRepeatedRequestIsAnsweredAgainAndHeededOnce(t *testing.T) {
-	_, peer, seen := established(t, nil)
-	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(peer.endpoint.Local()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	request := encode(t, message.NewSessionReportRequest(0, 0, peer.sessions["a"].cpSEID, 9, 0, ie.NewReportType(0, 0, 0, 1)))
-	first, second := askOn(t, conn, request), askOn(t, conn, request)
-	if first == nil || !bytes.Equal(first, second) {
-		t.Errorf("answers %x and %x", first, second)
-	}
-	seen.await(t, "report")
-	seen.none(t, "report", 50*time.Millisecond)
+func TestRepeatedRequestIsAnsweredAgainAndCarriedOutOnce(t *testing.T) {
+	stub, peer, seen := established(t, nil)
+	request := encode(t, message.NewAssociationSetupRequest(9, ie.NewNodeID("127.0.0.1", "", ""),
+		ie.NewRecoveryTimeStamp(stub.recovery)))
+	from := stub.address()
+	peer.endpoint.handle(request, from, time.Now())
+	peer.endpoint.handle(request, from, time.Now())
+	seen.await(t, "associated")
+	seen.none(t, "associated", 50*time.Millisecond)
 }
 
 func TestAssociationAskedForByTheUPF(t *testing.T) {

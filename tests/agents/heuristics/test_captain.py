@@ -50,11 +50,11 @@ class Probe:
     """A Captain of one slice and lane, fed by hand: CPU use and throttled ratio of each period."""
 
     def __init__(self, slices: Any, period_s: float = 1.0, targets: np.ndarray | None = None) -> None:
-        one = np.ones(1, np.float32)
+        item = np.ones(1, np.float32)
         context = Context(
-            np.float32(period_s) * one,
-            4 * one,
-            1000 * one,
+            np.float32(period_s) * item,
+            4 * item,
+            1000 * item,
             Promises.of(slices),
             np.ones((len(slices), 1), np.float32),
             100,

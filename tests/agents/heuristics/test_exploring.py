@@ -69,7 +69,7 @@ def test_densities_are_those_of_the_distributions() -> None:
 
 def test_noise_has_its_width_around_the_choice_and_goes_over_the_edge() -> None:
     made = decisions(ExploringAgent(SETTING, 0.2, 1), 2000)
-    wanted = np.stack([one for _, one, _, _ in made])
+    wanted = np.stack([item for _, item, _, _ in made])
     np.testing.assert_allclose(wanted.std((0, 1)), 0.2, rtol=0.06)
     np.testing.assert_allclose(wanted[..., 1].mean((0, 1)), -4 / 20, atol=0.02)
     free = wanted[:, :, 1, 0]  # the slice without a limit: 1 on the axis, of which the last tenth is "none"
@@ -97,16 +97,16 @@ def test_seed_and_name_make_the_noise() -> None:
 
 
 def test_an_agent_with_a_memory_is_asked_in_every_period() -> None:
-    asked = []
+    requested = []
 
     class Counting(FixedAgent):
         def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-            asked.append(knobs)
+            requested.append(knobs)
             return super().decide(telemetry, knobs)
 
     made = decisions(ExploringAgent(Counting("counting"), hold_periods=5), 11)
-    assert len(asked) == 11
-    assert asked[6] is made[5][0]  # and sees the knobs that hold
+    assert len(requested) == 11
+    assert requested[6] is made[5][0]  # and sees the knobs that hold
 
 
 def test_names_with_noise() -> None:

@@ -29,7 +29,7 @@ def column(*values: float) -> np.ndarray:
 
 
 def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
-    granted, given_ = allocate(
+    admitted, given_ = allocate(
         need=column(60, 30, 30, 5),
         demand=column(60, 30, 30, 5),
         worth=column(3, 1, 2, 1),
@@ -39,14 +39,14 @@ def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
         least=column(0, 0, 0, 0),
     )
     # By weight per need: the last (0.2), the third (0.07), the first (0.05), and for the second nothing is left.
-    assert granted[:, 0].tolist() == [True, False, True, True]
+    assert admitted[:, 0].tolist() == [True, False, True, True]
     np.testing.assert_allclose(given_[:, 0], [60, 5, 30, 5], rtol=1e-5)
 
 
 def test_a_promise_that_does_not_fit_is_passed_over_for_one_that_does() -> None:
     need, worth = column(90, 50, 40), column(9, 1, 0.5)
-    granted, _ = allocate(need, need, worth, np.asarray([60], np.float32), worth, 1.0, 0 * need)
-    assert granted[:, 0].tolist() == [False, True, False]
+    admitted, _ = allocate(need, need, worth, np.asarray([60], np.float32), worth, 1.0, 0 * need)
+    assert admitted[:, 0].tolist() == [False, True, False]
 
 
 needs = st.lists(st.floats(0, 100, width=32), min_size=2, max_size=6)
@@ -60,11 +60,11 @@ def test_nobody_gets_more_than_is_wanted_or_there(
     low = column(*need[:count])
     demand = low + column(*more[:count])
     ones = np.ones_like(low)
-    granted, given_ = allocate(low, demand, ones, np.asarray([capacity], np.float32), ones, spare, 0 * low)
+    admitted, given_ = allocate(low, demand, ones, np.asarray([capacity], np.float32), ones, spare, 0 * low)
     assert (given_ <= demand * 1.001 + 1e-3).all()
-    kept = float((low * granted).sum())
+    kept = float((low * admitted).sum())
     assert given_.sum() <= kept + spare * (capacity - kept) + 1e-3 * capacity + 1e-2
-    assert (given_ >= low * granted - 1e-3).all()
+    assert (given_ >= low * admitted - 1e-3).all()
 
 
 def test_nothing_is_limited_where_everything_fits(light: Any, play: Any) -> None:
@@ -300,13 +300,13 @@ def test_limits_that_hold_do_not_shrink_the_node(node: tuple[SliceSet, Context])
     whole = 1e3 * float(context.logical_cpus[0])
     telemetry = seen(slices, context, 10.0, 10.0, 2.0)
     telemetry.cpu_idle_ratio[:] = 0.0
-    found = []
+    result = []
     for _ in range(1000):
         rule.decide(telemetry, still)
         assert rule.workings is not None
-        found.append(float(rule.workings.capacity_mcpu[0]))
-    assert found[10] > 0.85 * whole
-    assert found[-1] == pytest.approx(QueueGreedyConfig().least_share * whole, rel=0.02)
+        result.append(float(rule.workings.capacity_mcpu[0]))
+    assert result[10] > 0.85 * whole
+    assert result[-1] == pytest.approx(QueueGreedyConfig().least_share * whole, rel=0.02)
 
 
 def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:

@@ -23,9 +23,9 @@ class Plant:
     """Slices whose p99 delay is bound x (needed / limit)^2, and which carry all that they offer."""
 
     def __init__(self, slices: Any, gains: PiGains, period_s: float = 1.0) -> None:
-        one, size = np.ones(1, np.float32), len(slices)
+        item, size = np.ones(1, np.float32), len(slices)
         self.promises = Promises.of(slices)
-        context = Context(period_s * one, 4 * one, 1000 * one, self.promises, np.ones((size, 1), np.float32), 100)
+        context = Context(period_s * item, 4 * item, 1000 * item, self.promises, np.ones((size, 1), np.float32), 100)
         self.agent, self.size = Pi(gains), size
         self.agent.reset(slices, context, 0)
         self.limit: FloatArray = np.full((size, 1), 1000.0, np.float32)

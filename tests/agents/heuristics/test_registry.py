@@ -81,10 +81,10 @@ def test_lanes_do_not_mix_and_seeds_repeat(contended: Any, play: Any, name: str)
     contended.steps = 40
     agent = make(name, contended.slices)
     first, again = play(agent, contended, 3, 11), play(agent, contended, 3, 11)
-    for one, two in zip(first.knobs, again.knobs, strict=True):
-        assert (one.cpu_limit_mcpu == two.cpu_limit_mcpu).all()
-        assert (one.nice == two.nice).all()
-        assert (one.egress_mbps == two.egress_mbps).all()
+    for item, two in zip(first.knobs, again.knobs, strict=True):
+        assert (item.cpu_limit_mcpu == two.cpu_limit_mcpu).all()
+        assert (item.nice == two.nice).all()
+        assert (item.egress_mbps == two.egress_mbps).all()
     assert (first.returns == again.returns).all()
 
 

@@ -30,9 +30,9 @@ KNOWS_NOTHING = TowerPrior(
 
 
 def context_of(slices: Any, period_s: float = 1.0, steps: int = 100) -> Context:
-    one = np.ones(1, np.float32)
+    item = np.ones(1, np.float32)
     threads = np.ones((len(slices), 1), np.float32)
-    return Context(np.float32(period_s) * one, 4 * one, 1000 * one, Promises.of(slices), threads, steps)
+    return Context(np.float32(period_s) * item, 4 * item, 1000 * item, Promises.of(slices), threads, steps)
 
 
 def learn(slices: Any, keeps: Callable[[np.ndarray], np.ndarray], agent: CaptainTower, steps: int = 300) -> np.ndarray:

@@ -18,8 +18,10 @@ class Fed:
     """A `Vpa` fed by hand with the CPU use (S,) of each period."""
 
     def __init__(self, slices: Any, config: VpaConfig | None = None, period_s: float = 1.0) -> None:
-        one, size = np.ones(1, np.float32), len(slices)
-        context = Context(period_s * one, 4 * one, 1000 * one, Promises.of(slices), np.ones((size, 1), np.float32), 100)
+        item, size = np.ones(1, np.float32), len(slices)
+        context = Context(
+            period_s * item, 4 * item, 1000 * item, Promises.of(slices), np.ones((size, 1), np.float32), 100
+        )
         self.agent, self.size = Vpa(config), size
         self.agent.reset(slices, context, 0)
 

@@ -106,10 +106,10 @@ def test_a_command_that_reads_ends_when_it_is_asked_to(
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.01)
-        asked = time.monotonic()
+        wanted = time.monotonic()
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
-        assert time.monotonic() - asked < ENDED_S
+        assert time.monotonic() - wanted < ENDED_S
     finally:
         process.kill()
         process.wait()

@@ -54,28 +54,28 @@ class Scraping:
         return json.loads(text)["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.get("/api/v1/query", query=expression)["result"]
-        return found
+        result: list[dict[str, Any]] = self.get("/api/v1/query", query=expression)["result"]
+        return result
 
     def values(self, expression: str, label: str) -> dict[str, float]:
-        return {one["metric"].get(label, ""): float(one["value"][1]) for one in self.query(expression)}
+        return {item["metric"].get(label, ""): float(item["value"][1]) for item in self.query(expression)}
 
     def targets(self) -> dict[str, tuple[str, str]]:
         """Health and last error, by the name of the job."""
-        found = self.get("/api/v1/targets")["activeTargets"]
-        return {one["scrapePool"]: (one["health"], one["lastError"]) for one in found}
+        result = self.get("/api/v1/targets")["activeTargets"]
+        return {item["scrapePool"]: (item["health"], item["lastError"]) for item in result}
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
         """What a condition gives once it holds."""
-        end_s, found, failure = time.monotonic() + seconds, None, ""
+        end_s, result, failure = time.monotonic() + seconds, None, ""
         while time.monotonic() < end_s:
             try:
-                if found := condition():
-                    return found
+                if result := condition():
+                    return result
             except (AssertionError, ValueError) as error:  # curl's exit code; it does not answer yet
                 failure = str(error)[:300]
             time.sleep(0.5)
-        raise AssertionError(f"{what}: {found} {failure} {self.targets()}")
+        raise AssertionError(f"{what}: {result} {failure} {self.targets()}")
 
 
 def token(cluster: Cluster) -> Path:

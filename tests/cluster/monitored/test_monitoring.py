@@ -32,21 +32,21 @@ def test_the_kubelet_and_the_agent_are_scraped(server: Scraping) -> None:
 
 def test_each_slice_says_whose_it_is(server: Scraping) -> None:
     server.until(lambda: len(server.query("slicepilot_slice_valid == 1")) == COUNT, WITHIN_S, "not measured")
-    found = server.query("rate(slicepilot_slice_carried_bytes_total[15s])")
-    assert sorted(one["metric"]["slice"] for one in found) == SLICES
-    for one in found:
-        assert one["metric"]["sliceset"] == "video"
-        assert one["metric"]["sliceset_namespace"] == NAMESPACE
-        assert one["metric"]["loop"] == LOOP
+    result = server.query("rate(slicepilot_slice_carried_bytes_total[15s])")
+    assert sorted(item["metric"]["slice"] for item in result) == SLICES
+    for item in result:
+        assert item["metric"]["sliceset"] == "video"
+        assert item["metric"]["sliceset_namespace"] == NAMESPACE
+        assert item["metric"]["loop"] == LOOP
         # Those of the target are the agent's pod, by which an alert says where to look.
-        assert (one["metric"]["namespace"], one["metric"]["instance"]) == ("slicepilot-system", NODE)
-        assert 0.5 * MBPS < 8e-6 * float(one["value"][1]) < 1.5 * MBPS
+        assert (item["metric"]["namespace"], item["metric"]["instance"]) == ("slicepilot-system", NODE)
+        assert 0.5 * MBPS < 8e-6 * float(item["value"][1]) < 1.5 * MBPS
 
 
 def test_the_agent_says_how_it_does(server: Scraping) -> None:
     def value(query: str) -> float:
-        [one] = server.query(query)
-        return float(one["value"][1])
+        [item] = server.query(query)
+        return float(item["value"][1])
 
     assert value("slicepilot_agent_lease_held") == 1
     assert value(f'slicepilot_agent_loop_up{{loop="{LOOP}"}}') == 1
@@ -84,9 +84,9 @@ def test_an_alert_names_the_command_in_the_pod_that_explains_it(cluster: Cluster
     def firing() -> list[dict[str, Any]]:
         alerts = server.get("/api/v1/alerts")["alerts"]
         return [
-            one
-            for one in alerts
-            if one["state"] == "firing" and one["labels"]["alertname"] == "SlicepilotDelayPromiseBroken"
+            item
+            for item in alerts
+            if item["state"] == "firing" and item["labels"]["alertname"] == "SlicepilotDelayPromiseBroken"
         ]
 
     [alert] = server.until(firing, WITHIN_S, "no alert")
@@ -96,9 +96,9 @@ def test_an_alert_names_the_command_in_the_pod_that_explains_it(cluster: Cluster
     assert command[: len(in_pod)] == in_pod
     program = command[len(in_pod) :]
     assert program[:4] == ["slicepilot", "explain", "--name", LOOP]
-    told = cluster.machine.run(*program)
-    assert "slice1" in told
-    print(told)
+    reported = cluster.machine.run(*program)
+    assert "slice1" in reported
+    print(reported)
 
 
 def test_who_serves_has_no_rights_and_the_agent_asks_no_more_often(running: RunningAgent, cluster: Cluster) -> None:

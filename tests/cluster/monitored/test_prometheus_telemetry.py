@@ -67,8 +67,8 @@ def node_file(cluster: Cluster, server: Scraping, upfs: PodUpfs) -> Path:
         name: {"namespace": NAMESPACE, "pod": pod, "container": "upf", "named": name}
         for name, pod in zip(SLICES, upfs.slices, strict=True)
     }
-    asked = {"url": server.url, "queries": str(queries(cluster)), "slices": labels, "scrape_interval_s": CADVISOR_S}
-    document["telemetry"] = {"prometheus": asked}
+    wanted = {"url": server.url, "queries": str(queries(cluster)), "slices": labels, "scrape_interval_s": CADVISOR_S}
+    document["telemetry"] = {"prometheus": wanted}
     path = cluster.folder / "node.yaml"
     path.write_text(yaml.safe_dump(document))
     return path
@@ -91,16 +91,16 @@ def _measured(
     with log:
         process = cluster.machine.start(*command, stdout=log, stderr=subprocess.STDOUT)
     ring = cluster.machine.root / "run" / "slicepilot" / "measured" / "ticks"
-    found: list[Any] = []
+    result: list[Any] = []
     end_s = time.monotonic() + (TICKS + 4) * PERIOD_S
     try:
-        while len(found) < TICKS:
-            assert time.monotonic() < end_s, f"{len(found)} ticks; {(cluster.folder / 'measured.log').read_text()}"
+        while len(result) < TICKS:
+            assert time.monotonic() < end_s, f"{len(result)} ticks; {(cluster.folder / 'measured.log').read_text()}"
             assert process.poll() is None, (cluster.folder / "measured.log").read_text()
             with contextlib.suppress(ConfigError), closing(TickReader(ring)) as reader:
-                found = [one for one in reader.last(50) if one["valid"][:COUNT].all()]
+                result = [item for item in reader.last(50) if item["valid"][:COUNT].all()]
             time.sleep(1.0)
-        yield Measured(node, found)
+        yield Measured(node, result)
     finally:
         for child in children(process.pid):
             os.kill(child, signal.SIGTERM)
@@ -111,23 +111,23 @@ def _measured(
 def test_figures_agree_with_the_probes(server: Scraping, measured: Measured) -> None:
     window = f"[{PERIOD_S + CADVISOR_S}s]"
     of = f'{{loop="{LOOP}"}}'
-    asked = {
+    wanted = {
         "offered_mbps": (f"8e-6 * rate(slicepilot_slice_offered_bytes_total{of}{window})", RATE_APART),
         "carried_mbps": (f"8e-6 * rate(slicepilot_slice_carried_bytes_total{of}{window})", RATE_APART),
         "cpu_use_mcpu": (f"1e3 * rate(slicepilot_slice_cpu_seconds_total{of}{window})", CPU_APART),
     }
-    worst = dict.fromkeys(asked, 0.0)
+    worst = dict.fromkeys(wanted, 0.0)
     for tick in measured.ticks:
         at = f"{tick['time_ns'] / 1e9 - float(tick['age_s']):.3f}"
-        for row, (query, _) in asked.items():
+        for row, (query, _) in wanted.items():
             answer = server.get("/api/v1/query", query=query, time=at)["result"]
-            probe = {one["metric"]["slice"]: float(one["value"][1]) for one in answer}
+            probe = {item["metric"]["slice"]: float(item["value"][1]) for item in answer}
             ours = dict(zip(SLICES, tick["slices"][SLICE_FIELDS.index(row)][:COUNT].tolist(), strict=True))
             apart = {name: ours[name] / probe[name] - 1.0 for name in SLICES}
             worst[row] = max(worst[row], *map(abs, apart.values()))
             print(row, {name: f"{ours[name]:.3g} ({apart[name]:+.1%})" for name in SLICES})
     print("at most apart:", {row: f"{share:.1%}" for row, share in worst.items()})
-    for row, (_, most) in asked.items():
+    for row, (_, most) in wanted.items():
         assert worst[row] < most, row
 
 
@@ -135,7 +135,7 @@ def test_ages_and_periods_are_right(measured: Measured) -> None:
     ages = [float(tick["age_s"]) for tick in measured.ticks]
     times_s, numbers = (np.array([int(tick[name]) for tick in measured.ticks]) for name in ("time_ns", "sequence"))
     periods = np.diff(times_s) / 1e9 / np.diff(numbers)  # a slice may not have been measured at one between
-    print("age_s", [f"{age:.1f}" for age in ages], "periods", [f"{one:.2f}" for one in periods])
+    print("age_s", [f"{age:.1f}" for age in ages], "periods", [f"{item:.2f}" for item in periods])
     # A scrape, half a scrape until it is asked for, and what cAdvisor itself keeps back: 15 s at most (its source).
     assert all(0 < age < 2.5 * CADVISOR_S for age in ages)
     assert periods == pytest.approx(PERIOD_S, abs=0.5)
@@ -156,10 +156,10 @@ def test_the_range_becomes_episodes_that_can_be_learned_from(
     command = ["slicepilot", "dataset", "import-prometheus", str(measured.node), "--start", start, "--end", end]
     document = json.loads(cluster.machine.run(*command, "--out", str(out), "--json"))
     assert document["steps"] >= TICKS - 2
-    found = select(open_dataset(str(out)), ("*",))
-    assert all(np.isfinite(episode.rewards).all() for episode in found.episodes)
+    result = select(open_dataset(str(out)), ("*",))
+    assert all(np.isfinite(episode.rewards).all() for episode in result.episodes)
     row = SLICE_FIELDS.index("carried_mbps")
-    carried = np.concatenate([one.telemetry[:, row].ravel() for one in found.episodes if one.telemetry is not None])
+    carried = np.concatenate([item.telemetry[:, row].ravel() for item in result.episodes if item.telemetry is not None])
     carried = carried[np.isfinite(carried)]
     assert len(carried) >= COUNT * (TICKS - 2)
     assert carried == pytest.approx(MBPS, rel=RATE_APART)

@@ -186,12 +186,12 @@ def test_what_a_vector_step_returns_is_not_touched_by_the_next() -> None:
 
 def test_vector_seeds() -> None:
     env = SliceVectorEnv(ramp_backend(lanes=2))
-    one = env.reset(seed=3)[0]
-    assert not np.array_equal(one[0], one[1])
-    np.testing.assert_array_equal(env.reset(seed=3)[0], one)
+    item = env.reset(seed=3)[0]
+    assert not np.array_equal(item[0], item[1])
+    np.testing.assert_array_equal(env.reset(seed=3)[0], item)
     listed = env.reset(seed=[3, 4])[0]
     np.testing.assert_array_equal(env.reset(seed=[3, 4])[0], listed)
-    assert not np.array_equal(listed, one)
+    assert not np.array_equal(listed, item)
     assert not np.array_equal(env.reset(seed=[4, 4])[0], listed)
 
 
@@ -314,15 +314,15 @@ def test_a_rate_that_is_no_number_is_forgotten_with_its_window(odd: float) -> No
 def test_each_lane_has_its_own_averaging_window() -> None:
     """Lanes of other periods side by side are judged as each by itself."""
     random, periods_s = np.random.default_rng(0), (0.2, 0.9, 4.0)
-    _, one = judged(all_well(), Knobs.none(5))
-    one = replace(one, num_steps=40)
+    _, item = judged(all_well(), Knobs.none(5))
+    item = replace(item, num_steps=40)
     shape = 5, len(periods_s)
     together = replace(
-        one,
+        item,
         period_s=np.asarray(periods_s, np.float32),
-        promises=Promises(*(np.repeat(getattr(one.promises, f.name), 3, axis=1) for f in fields(Promises))),
+        promises=Promises(*(np.repeat(getattr(item.promises, f.name), 3, axis=1) for f in fields(Promises))),
     )
-    meters = [PromiseMeter(replace(one, period_s=np.full(1, p, np.float32))) for p in periods_s]
+    meters = [PromiseMeter(replace(item, period_s=np.full(1, p, np.float32))) for p in periods_s]
     meter, seen = PromiseMeter(together), []
     for _ in range(40):
         telemetry = Telemetry.empty(*shape)
@@ -373,9 +373,9 @@ class Stubborn(SimulatorBackend):
     """A backend that grants no more than half a CPU, as a guard or an operator may."""
 
     def apply(self, knobs: Knobs) -> Receipt:
-        granted = knobs.copy()
-        np.minimum(knobs.cpu_limit_mcpu, 500, out=granted.cpu_limit_mcpu)
-        return Receipt(super().apply(granted).applied, "cpu_limit_mcpu: capped at 500")
+        admitted = knobs.copy()
+        np.minimum(knobs.cpu_limit_mcpu, 500, out=admitted.cpu_limit_mcpu)
+        return Receipt(super().apply(admitted).applied, "cpu_limit_mcpu: capped at 500")
 
 
 def test_the_policy_sees_the_knobs_that_hold_not_those_it_asked_for() -> None:

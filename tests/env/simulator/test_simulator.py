@@ -116,8 +116,8 @@ def seen(backend: SimulatorBackend, knobs: Callable[[int], Knobs], seed: int, st
     return measured
 
 
-def assert_equal(one: list[Telemetry], other: list[Telemetry]) -> None:
-    for a, b in zip(one, other, strict=True):
+def assert_equal(item: list[Telemetry], other: list[Telemetry]) -> None:
+    for a, b in zip(item, other, strict=True):
         np.testing.assert_array_equal(a.slices, b.slices)
         np.testing.assert_array_equal(a.node, b.node)
         np.testing.assert_array_equal(a.valid, b.valid)
@@ -140,8 +140,8 @@ def test_another_seed_and_the_next_run_differ() -> None:
     first = backend.reset(1).copy()
     following = backend.reset().copy()
     other = backend.reset(2).copy()
-    for one in (following, other):
-        assert not np.array_equal(first.slices, one.slices)
+    for item in (following, other):
+        assert not np.array_equal(first.slices, item.slices)
     backend.reset(1)
     np.testing.assert_array_equal(backend.reset().slices, following.slices)
 
@@ -175,11 +175,11 @@ def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
     copies = 2 * kernels.LANE_CHUNK // LANES + 1
     backend = SimulatorBackend(mixtures(), LANES)
     backend.reset(5)
-    one, many = RandomKnobs((SLICES, LANES), 5), RandomKnobs((SLICES, LANES), 5)
+    item, many = RandomKnobs((SLICES, LANES), 5), RandomKnobs((SLICES, LANES), 5)
     look = Lookahead(backend, copies)
     look.start(30)
     for step in range(30):
-        backend.engine.apply(one(step))
+        backend.engine.apply(item(step))
         knobs = many(step)
         look.engine.apply(Knobs(tile(knobs.values, copies), knobs.nice_scope))
         expected, seen_there = backend.observe(), look.engine.advance()
@@ -269,9 +269,9 @@ def test_lanes_are_nodes_of_their_own() -> None:
         backend.apply(knobs)
         for _ in range(20):
             backend.observe()
-    one, other = (backend.engine.telemetry.slices for backend in backends)
-    np.testing.assert_array_equal(one[:, :, 0], other[:, :, 0])
-    assert not np.array_equal(one[:, :, 1], other[:, :, 1])
+    item, other = (backend.engine.telemetry.slices for backend in backends)
+    np.testing.assert_array_equal(item[:, :, 0], other[:, :, 0])
+    assert not np.array_equal(item[:, :, 1], other[:, :, 1])
 
 
 def test_a_disturbance_holds_other_knobs_for_its_time_in_all_copies() -> None:

@@ -61,12 +61,12 @@ def with_way_back(_: Testbed) -> None:
     ip("up", "route", "add", "10.60.0.0/24", "via", "10.102.0.2")
 
 
-def dropping_downlink(testbed: Testbed) -> None:
-    ask(testbed, "modify", session="slice1/0", action="drop", direction="dl")
+def close_downlink(testbed: Testbed) -> None:
+    ask(testbed, "modify", session="slice1/0", gate_dl="closed")
 
 
-def forwarding_downlink(testbed: Testbed) -> None:
-    ask(testbed, "modify", session="slice1/0", action="forw", direction="dl")
+def open_downlink(testbed: Testbed) -> None:
+    ask(testbed, "modify", session="slice1/0", gate_dl="open")
 
 
 def narrow_n3(_: Testbed) -> None:
@@ -107,12 +107,12 @@ DOWNLINK = (
             id="no route to the UE",
         ),
         pytest.param(
-            dropping_downlink,
-            forwarding_downlink,
+            close_downlink,
+            open_downlink,
             DOWNLINK + r"arrives; of 20, 20 came over the shared uplink, 20 reached N6, 20 reached the UPF's TUN "
             r"device, \d left the UPF on N3 \(n3 in sptc-upf-slice1\), "
-            r"the UPF dropped 20 \(far_drop\)",
-            id="FAR that drops",
+            r"the UPF dropped 20 \(gate\)",
+            id="closed downlink gate",
         ),
         pytest.param(
             narrow_n3,

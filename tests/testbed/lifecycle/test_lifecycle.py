@@ -31,16 +31,16 @@ def spec() -> Iterator[TestbedSpec]:
 
 def leftovers(name: str) -> list[str]:
     """Namespaces, cgroups and processes of a testbed that are still there."""
-    found = [path.name for path in Path("/run/netns").glob(f"{name}-*")]
-    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/slicepilot-{name}")]
+    result = [path.name for path in Path("/run/netns").glob(f"{name}-*")]
+    result += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/slicepilot-{name}")]
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             line = process.read_bytes()
         except OSError:
             continue
         if b"build/bin/" in line and f"{name}-".encode() in line:
-            found.append(line.decode())
-    return found
+            result.append(line.decode())
+    return result
 
 
 def scenario_of(**loads: tuple[Load, ...]) -> Scenario:

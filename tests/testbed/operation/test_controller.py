@@ -34,8 +34,8 @@ from ..controlled import (
     light,
     order,
     records,
+    reported,
     rig_under,
-    told,
     wait_ticks,
     weights,
 )
@@ -84,9 +84,9 @@ def cost(controller: Controller, rig: Rig, *arguments: str) -> int:
     return lost
 
 
-def changed(rig: Rig, found: dict[str, int]) -> set[str]:
+def changed(rig: Rig, result: dict[str, int]) -> set[str]:
     """Slices whose weight is another one."""
-    return {name for name, weight in weights(rig).items() if weight != found[name]}
+    return {name for name, weight in weights(rig).items() if weight != result[name]}
 
 
 def open_flags(pid: int, rig: Rig) -> dict[str, int]:
@@ -107,15 +107,15 @@ def journalled(rig: Rig) -> bool:
 
 def supervisors(controller: Controller) -> list[int]:
     """Processes that watch it, whatever it says."""
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if b"slicepilot.controller.watchdog.supervisor" in words and str(controller.pid).encode() in words:
-            found.append(int(process.name))
-    return found
+            result.append(int(process.name))
+    return result
 
 
 # -- modes ---------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_shadow_writes_nothing_and_live_does(rig: Rig, bundles: dict[str, str]) 
 
 
 def test_modes_change_by_order_without_a_gap(rig: Rig, bundles: dict[str, str]) -> None:
-    found, as_found = rig.knobs.read(), weights(rig)
+    result, as_found = rig.knobs.read(), weights(rig)
     controller = rig.start("shadow", bundle=bundles["low"])
     assert not journalled(rig)
     assert not supervisors(controller)
@@ -161,7 +161,7 @@ def test_modes_change_by_order_without_a_gap(rig: Rig, bundles: dict[str, str]) 
         wait_ticks(controller, 100)
         time.sleep(0.3)
         assert watch.total == restored, "nothing after what was found"
-    assert rig.knobs.read() == found
+    assert rig.knobs.read() == result
     assert not journalled(rig)
     assert not supervisors(controller)
     assert set(open_flags(controller.pid, rig).values()) == {os.O_RDONLY}
@@ -175,7 +175,7 @@ def test_modes_change_by_order_without_a_gap(rig: Rig, bundles: dict[str, str]) 
 
 def test_a_canary_acts_on_named_slices_only(rig: Rig, bundles: dict[str, str]) -> None:
     others = [target for target in targets_of(rig.testbed) if target.name not in {"slice2", "slice4"}]
-    found = weights(rig)
+    result = weights(rig)
     controller = rig.start("shadow", bundle=bundles["low"])
     with WriteWatch(others) as watch:
         # Not in the node's order.
@@ -186,29 +186,29 @@ def test_a_canary_acts_on_named_slices_only(rig: Rig, bundles: dict[str, str]) -
     assert last["mode"] == Mode.CANARY
     alone = (last["reasons"] & Reason.NOT_ACTING.bit).astype(bool)
     assert alone.tolist() == [True, False, True, False, True]
-    assert changed(rig, found) == {"slice2", "slice4"}
+    assert changed(rig, result) == {"slice2", "slice4"}
     assert cost(controller, rig, "mode", "live", "--force") <= MOST_MISSED, "by way of the shadow"
-    controller.wait_for(lambda: changed(rig, found) == set(SLICES), "live")
+    controller.wait_for(lambda: changed(rig, result) == set(SLICES), "live")
     assert cost(controller, rig, "mode", "canary", "--slices", "slice5", "--force") <= MOST_MISSED
-    controller.wait_for(lambda: changed(rig, found) == {"slice5"}, "slice5 alone")
+    controller.wait_for(lambda: changed(rig, result) == {"slice5"}, "slice5 alone")
 
 
 def test_signals_take_the_hands_off_and_put_them_on_again(rig: Rig) -> None:
     """In a canary, in which the others' files stay untouched all the time."""
-    found = weights(rig)
+    result = weights(rig)
     others = [target for target in targets_of(rig.testbed) if target.name not in {"slice1", "slice4"}]
     with WriteWatch(others) as watch:
         controller = rig.start("canary", agent=AGENT, canary=["slice4", "slice1"])
         wait_ticks(controller, 20)
         acted = weights(rig)
-        assert acted["slice1"] > found["slice1"]
-        assert acted["slice4"] < found["slice4"]
-        assert changed(rig, found) == {"slice1", "slice4"}
+        assert acted["slice1"] > result["slice1"]
+        assert acted["slice4"] < result["slice4"]
+        assert changed(rig, result) == {"slice1", "slice4"}
         before = missed_by(controller)
         for _ in range(2):
             controller.process.send_signal(signal.SIGUSR1)
             controller.wait_ready("shadow")
-            assert weights(rig) == found
+            assert weights(rig) == result
             assert not journalled(rig)
             controller.process.send_signal(signal.SIGUSR2)
             controller.wait_ready("canary")
@@ -264,7 +264,7 @@ def test_refused_changes_of_mode_change_nothing(rig: Rig, bundles: dict[str, str
         (("mode", "canary", "--slices", "slice1"), 1, "never promoted"),
         (("reload", "--guard", "defualt"), 1, "did you mean default?"),
     ):
-        assert line in told(order(rig, *arguments), status), arguments
+        assert line in reported(order(rig, *arguments), status), arguments
     before = missed_by(controller)
     seen = wait_ticks(controller, 20)
     assert set(seen["mode"].tolist()) == {Mode.SHADOW}
@@ -282,7 +282,7 @@ def runs(values: Any) -> list[tuple[int, int]]:
 
 
 def test_pause_holds_and_safe_stays_until_resumed(rig: Rig, bundles: dict[str, str]) -> None:
-    found = weights(rig)
+    result = weights(rig)
     controller = rig.start("live", "--force", bundle=bundles["low"])
     wait_ticks(controller, 20)
     low = weights(rig)
@@ -296,24 +296,24 @@ def test_pause_holds_and_safe_stays_until_resumed(rig: Rig, bundles: dict[str, s
     assert controller.notes()["paused"]
 
     assert order(rig, "resume").returncode == 0
-    controller.wait_for(lambda: all_lower(rig, found), "the other policy")
+    controller.wait_for(lambda: all_lower(rig, result), "the other policy")
     assert order(rig, "safe").returncode == 0
     seen = wait_ticks(controller, 100)
     assert set(seen["level"][-50:].tolist()) == {Level.SAFE}
     assert (seen["node_reasons"][-50:] & Reason.ORDERED_SAFE.bit).all()
     assert (seen["wanted"][:, 1] > 0).all()
-    assert weights(rig) == found, "no control is the default guard's safe setting"
+    assert weights(rig) == result, "no control is the default guard's safe setting"
     assert controller.notes()["ordered_safe"]
     assert order(rig, "resume").returncode == 0
-    controller.wait_for(lambda: all_lower(rig, found), "the policy again")
+    controller.wait_for(lambda: all_lower(rig, result), "the policy again")
 
 
-def all_lower(rig: Rig, found: dict[str, int]) -> bool:
-    return all(weight < found[name] for name, weight in weights(rig).items())
+def all_lower(rig: Rig, result: dict[str, int]) -> bool:
+    return all(weight < result[name] for name, weight in weights(rig).items())
 
 
 def test_a_foreign_change_is_respected_until_resumed(rig: Rig, bundles: dict[str, str]) -> None:
-    found = weights(rig)
+    result = weights(rig)
     controller = rig.start("live", "--force", bundle=bundles["low"])
     wait_ticks(controller, 20)
     ours = weights(rig)
@@ -323,11 +323,11 @@ def test_a_foreign_change_is_respected_until_resumed(rig: Rig, bundles: dict[str
     wait_ticks(controller, 50)
     high = weights(rig)
     assert high["slice2"] == 777, "theirs, whatever the policy wants"
-    assert high["slice3"] < found["slice3"] < ours["slice3"]
+    assert high["slice3"] < result["slice3"] < ours["slice3"]
     assert order(rig, "resume").returncode == 0
     controller.wait_for(lambda: weights(rig)["slice2"] == high["slice3"], "ours again")
     assert rig.stop() == 0
-    assert weights(rig) == found
+    assert weights(rig) == result
 
 
 # -- reloads -------------------------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def test_a_broken_reload_is_refused_and_the_loop_goes_on(rig: Rig, bundles: dict
         (("--guard", str(guard)), "did you mean limit_ratio?"),
         (("--guard", str(guard), "--bundle", bundles["high"], "--force"), "did you mean limit_ratio?"),
     ):
-        assert line in told(order(rig, "reload", *arguments), 1), arguments
+        assert line in reported(order(rig, "reload", *arguments), 1), arguments
         told_by = controller.notes()["reload"]
         controller.wait_for(lambda: controller.notes()["reload"] is not None, "told")
         controller.wait_for(lambda line=line: line in controller.notes()["reload"]["detail"], f"{line}, not {told_by}")

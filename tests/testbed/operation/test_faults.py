@@ -44,9 +44,9 @@ from ..controlled import (
     light,
     order,
     records,
+    reported,
     rig_under,
     slicepilot,
-    told,
     wait_ticks,
     where,
 )
@@ -85,9 +85,9 @@ def doomed(tmp_path: Path) -> Iterator[Rig]:
 
 def live(rig: Rig, **settings: Any) -> Controller:
     """A controller that has changed knobs."""
-    found = rig.knobs.read()
+    result = rig.knobs.read()
     controller = rig.start("live", **({"agent": AGENT, "watchdog": {"hang_s": HANG_S}} | settings))
-    controller.wait_for(lambda: rig.knobs.read() != found, "knobs changed")
+    controller.wait_for(lambda: rig.knobs.read() != result, "knobs changed")
     return controller
 
 
@@ -110,9 +110,9 @@ def weight_as_found(rig: Rig) -> str:
 
 @pytest.mark.realtime
 def test_sigkill_of_the_controller(rig: Rig) -> None:
-    found = rig.knobs.read()
+    result = rig.knobs.read()
     live(rig)
-    assert rig.restored_after_s(found, lambda: faults.kill_controller(rig)) < RESTORE_S
+    assert rig.restored_after_s(result, lambda: faults.kill_controller(rig)) < RESTORE_S
     deadline = time.monotonic() + 5.0
     while journal_path(rig.state_folder).exists() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -121,40 +121,40 @@ def test_sigkill_of_the_controller(rig: Rig) -> None:
 
 @pytest.mark.realtime
 def test_sigkill_of_the_supervisor(rig: Rig) -> None:
-    found = rig.knobs.read()
+    result = rig.knobs.read()
     controller = live(rig)
     first = controller.supervisor
     faults.kill_supervisor(rig)
     controller.wait_for(lambda: controller.notes()["supervisor"]["restarts"] == 1, "a new one")
     assert controller.supervisor != first
-    assert rig.knobs.read() != found
-    assert rig.restored_after_s(found, lambda: faults.kill_controller(rig)) < RESTORE_S
+    assert rig.knobs.read() != result
+    assert rig.restored_after_s(result, lambda: faults.kill_controller(rig)) < RESTORE_S
 
 
 def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
-    found = rig.knobs.read()
+    result = rig.knobs.read()
     live(rig)
     faults.kill_both(rig)
     time.sleep(0.2)
-    assert rig.knobs.read() != found, "nobody was left who could"
+    assert rig.knobs.read() != result, "nobody was left who could"
     assert journal_path(rig.state_folder).exists()
     rig.stop()
     controller = rig.start("live", agent="no-control")
-    controller.wait_for(lambda: rig.knobs.files()["slice1/" + WEIGHT] == found["slice1/" + WEIGHT], "found again")
+    controller.wait_for(lambda: rig.knobs.files()["slice1/" + WEIGHT] == result["slice1/" + WEIGHT], "found again")
     assert rig.stop() == 0
-    assert rig.knobs.read() == found
+    assert rig.knobs.read() == result
 
 
 @pytest.mark.realtime
 def test_a_controller_that_is_stopped_for_five_seconds_is_fenced(rig: Rig) -> None:
-    found = rig.knobs.read()
+    result = rig.knobs.read()
     controller = live(rig)
     began_s = time.monotonic()
     with faults.stopped(controller.pid):
-        assert rig.restored_after_s(found, time.monotonic_ns) < HANG_S + HANG_S / 10 + RESTORE_S
+        assert rig.restored_after_s(result, time.monotonic_ns) < HANG_S + HANG_S / 10 + RESTORE_S
         time.sleep(5.0 - (time.monotonic() - began_s))
     assert controller.process.wait(5.0) == -9, "what wakes up later must not write"
-    assert rig.knobs.read() == found
+    assert rig.knobs.read() == result
 
 
 def test_sigkill_of_the_publisher_does_not_reach_the_loop(rig: Rig) -> None:
@@ -172,7 +172,7 @@ def test_a_second_controller_is_refused(rig: Rig) -> None:
     config = yaml.safe_load((rig.folder / "run.yaml").read_text()) | {"instance": "second"}
     other = rig.folder / "second.yaml"
     other.write_text(yaml.safe_dump(config))
-    assert "is controlled by process" in told(slicepilot("run", "-c", str(other)), 2)
+    assert "is controlled by process" in reported(slicepilot("run", "-c", str(other)), 2)
 
 
 # -- the node ------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_namespace_that_is_deleted(doomed: Rig) -> None:
     controller = live(doomed)
     faults.remove_namespace(doomed, "slice2")
     controller.wait_for(
-        lambda: any("slice2" in one or "spd-s2" in one for one in controller.notes()["unmeasured"]), "told"
+        lambda: any("slice2" in item or "spd-s2" in item for item in controller.notes()["unmeasured"]), "told"
     )
     seen = wait_ticks(controller, 100)
     assert (seen["reasons"][-1][1] & Reason.SLICE_MISSING.bit) != 0
@@ -204,7 +204,7 @@ def test_a_cgroup_that_is_removed_and_made_again(doomed: Rig) -> None:
     controller = live(doomed)
     group = doomed.testbed.cgroup("slice4")
     faults.remove_cgroup(doomed, "slice4")
-    controller.wait_for(lambda: any("slice4" in one for one in controller.notes()["unmeasured"]), "told")
+    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "told")
     wait_ticks(controller, 50)
     beside = group.with_name("as-made")  # the controller may have moved the group's own weight before it is read
     beside.mkdir()
@@ -212,7 +212,7 @@ def test_a_cgroup_that_is_removed_and_made_again(doomed: Rig) -> None:
     beside.rmdir()
     group.mkdir()
     doomed.testbed.restart_upf("slice4")
-    controller.wait_for(lambda: not any("slice4" in one for one in controller.notes()["unmeasured"]), "back", 15.0)
+    controller.wait_for(lambda: not any("slice4" in item for item in controller.notes()["unmeasured"]), "back", 15.0)
     assert doomed.stop() == 0
     assert (group / WEIGHT).read_text() == as_made
 
@@ -221,7 +221,7 @@ def test_hands_off_while_a_cgroup_is_gone(doomed: Rig) -> None:
     before = doomed.knobs.files()
     controller = live(doomed)
     faults.remove_cgroup(doomed, "slice4")
-    controller.wait_for(lambda: any("slice4" in one for one in controller.notes()["unmeasured"]), "told")
+    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "told")
     done = order(doomed, "mode", "shadow")
     assert done.returncode == 0, done.stderr
     others = {name: text for name, text in before.items() if not name.startswith("slice4/")}
@@ -232,15 +232,15 @@ def test_hands_off_while_a_cgroup_is_gone(doomed: Rig) -> None:
 
 def test_a_cgroup_made_again_has_the_weight_of_its_request(doomed: Rig) -> None:
     group = doomed.testbed.cgroup("slice4") / WEIGHT
-    found = group.read_text()
+    result = group.read_text()
     controller = live(doomed, agent="static-weights-9")
-    controller.wait_for(lambda: group.read_text() != found, "weights set")
+    controller.wait_for(lambda: group.read_text() != result, "weights set")
     acted = group.read_text()
     faults.remove_cgroup(doomed, "slice4")
-    controller.wait_for(lambda: any("slice4" in one for one in controller.notes()["unmeasured"]), "told")
+    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "told")
     group.parent.mkdir()
     doomed.testbed.restart_upf("slice4")
-    controller.wait_for(lambda: not any("slice4" in one for one in controller.notes()["unmeasured"]), "back", 15.0)
+    controller.wait_for(lambda: not any("slice4" in item for item in controller.notes()["unmeasured"]), "back", 15.0)
     controller.wait_for(lambda: group.read_text() == acted, "as the others")
     assert doomed.stop() == 0
 
@@ -275,8 +275,8 @@ def test_knobs_that_somebody_else_insists_on_are_not_fought_over(rig: Rig) -> No
         path.write_text("777")
         time.sleep(0.3)
     assert path.read_text().strip() == "777"
-    told = controller.notes()["foreign"]
-    assert [one["policy"] for one in told] == ["reassert", "reassert", "respect"]
+    reported = controller.notes()["foreign"]
+    assert [item["policy"] for item in reported] == ["reassert", "reassert", "respect"]
     rig.stop()
     path.write_text(weight_as_found(rig))
 
@@ -294,9 +294,9 @@ def test_a_full_disk_costs_records_and_nothing_else(rig: Rig) -> None:
         totals = controller.notes()["totals"]
         wait_ticks(controller, repetitions(300, 2000))
         assert controller.notes()["totals"]["late_ticks"] - totals["late_ticks"] <= 5
-        found = rig.knobs.read()
+        result = rig.knobs.read()
         assert rig.stop() == 0
-        assert rig.knobs.read() != found
+        assert rig.knobs.read() != result
         fill(state / "more")
         done = rig.start("live", wait=False, agent=AGENT)
         assert done.process.wait(30.0) == 1

@@ -45,10 +45,10 @@ def test_two_rounds_on_a_testbed_that_is_up(tmp_path: Path) -> None:
     (tmp_path / "online.yaml").write_text(yaml.safe_dump(online | {"judged_runs": 2, "tracking": "none"}))
     train(tmp_path, "--offline", "-c", "offline.yaml", "--out", "offline")
     with fresh_testbed(TestbedSpec(name=NAME, burn_us=20)) as testbed:
-        found = [(testbed.cgroup(name) / WEIGHT).read_text() for name in SLICES]
+        result = [(testbed.cgroup(name) / WEIGHT).read_text() for name in SLICES]
         figures = train(tmp_path, "--finetune", "offline", "-c", "online.yaml", "--out", "online")
         assert NAME in running()
-        assert [(testbed.cgroup(name) / WEIGHT).read_text() for name in SLICES] == found
+        assert [(testbed.cgroup(name) / WEIGHT).read_text() for name in SLICES] == result
     assert figures["backend"] == "testbed"
     assert figures["kept"] in ("offline", "fine-tuned")
     episodes = read_episodes(tmp_path / "online" / "episodes")

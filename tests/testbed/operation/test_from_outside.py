@@ -39,9 +39,9 @@ from ..controlled import (
     fresh_testbed,
     light,
     order,
+    reported,
     rig_under,
     slicepilot,
-    told,
     wait_ticks,
     weights,
     where,
@@ -119,9 +119,9 @@ def test_from_shadow_by_promotion_to_live(rig: Rig, folder: Path) -> None:
     verdict = rig.command("promote", str(bundle), "--records", str(kept), "--criteria", str(criteria))
     assert verdict["promoted"]
 
-    found = weights(rig)
+    result = weights(rig)
     controller = rig.start("live", bundle=str(bundle))
-    controller.wait_for(lambda: weights(rig) != found, "it acts")
+    controller.wait_for(lambda: weights(rig) != result, "it acts")
     assert description(controller)["bundle"]["promoted"]
     rig.stop()
 
@@ -143,7 +143,7 @@ def explained(rig: Rig, kept: Path) -> None:
     text = slicepilot("explain", "--at", "last", "--records", str(kept))
     assert text.returncode == 0
     assert all(name in text.stdout for name in SLICES)
-    assert "nothing recorded at" in told(slicepilot("explain", "--at", "-3h", "--records", str(kept)), 2)
+    assert "nothing recorded at" in reported(slicepilot("explain", "--at", "-3h", "--records", str(kept)), 2)
 
 
 def test_only_bundles_that_a_trusted_key_has_signed(rig: Rig, folder: Path) -> None:
@@ -161,7 +161,7 @@ def test_only_bundles_that_a_trusted_key_has_signed(rig: Rig, folder: Path) -> N
     (bundle / "SHA256SUMS.sig").write_bytes(encoded.stdout + b"\n")
     controller = rig.start("live", "--force", "--trust", str(public), bundle=str(bundle))
     unsigned = constant(folder / "unsigned", 0.5)
-    assert "SHA256SUMS.sig" in told(order(rig, "reload", "--bundle", unsigned, "--force"), 1)
+    assert "SHA256SUMS.sig" in reported(order(rig, "reload", "--bundle", unsigned, "--force"), 1)
     assert description(controller)["bundle"]["path"] == str(bundle)
 
 
@@ -195,14 +195,14 @@ def test_top_metrics_and_status_of_a_running_controller(rig: Rig) -> None:
     assert metric(page["/metrics"], "slicepilot_decisions_total", 'mode="live"', 'outcome="ok"') > 100
     status = json.loads(page["/status.json"])
     assert status["mode"] == "live"
-    assert [one["name"] for one in status["slices"]] == SLICES
+    assert [item["name"] for item in status["slices"]] == SLICES
     assert status["slices"][0]["knobs"]["applied"]["nice"] == -5
     top = slicepilot("top", "--once", *where(rig))
     assert top.returncode == 0, top.stderr
     assert all(name in top.stdout for name in SLICES)
     assert rig.command("control", "status", *where(rig))["mode"] == "live"
     assert rig.stop() == 0
-    assert "no controller runs there" in told(slicepilot("top", "--once", "--run-root", str(rig.folder / "run")), 2)
+    assert "no controller runs there" in reported(slicepilot("top", "--once", "--run-root", str(rig.folder / "run")), 2)
     assert not (rig.run_folder / "control.sock").exists()
 
 
@@ -336,11 +336,11 @@ def refusals(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> list
     """What has become of each of the `REFUSED`."""
     del testbed
     folder = tmp_path_factory.mktemp("refused")
-    places = {"run_root": str(folder / "run"), "state_root": str(folder / "state")}
+    locations = {"run_root": str(folder / "run"), "state_root": str(folder / "state")}
     calls = []
     for number, (settings, options, _) in enumerate(REFUSED):
         path = folder / f"{number}.yaml"
-        path.write_text(yaml.safe_dump({"name": NAME} | places | settings))
+        path.write_text(yaml.safe_dump({"name": NAME} | locations | settings))
         calls.append(["run", "-c", str(path), *options])
     done = subprocess.run(
         [sys.executable, "-c", CALLS],
@@ -359,4 +359,4 @@ def refusals(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.mark.parametrize("number", range(len(REFUSED)), ids=[line for *_, line in REFUSED])
 def test_bad_input_is_one_line(refusals: list[subprocess.CompletedProcess[str]], number: int) -> None:
-    assert REFUSED[number][2] in told(refusals[number], 2)
+    assert REFUSED[number][2] in reported(refusals[number], 2)

@@ -82,11 +82,11 @@ def test_a_controller_leaves_its_run_as_episodes(tmp_path: Path, state: Path) ->
     assert NAME not in running()
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    told = document["episodes"]
-    [parquet], [minari] = (list(map(Path, told[kind])) for kind in ("parquet", "minari"))
+    reported = document["episodes"]
+    [parquet], [minari] = (list(map(Path, reported[kind])) for kind in ("parquet", "minari"))
     episodes, again = read_episodes(parquet), read_minari(minari)
     assert set(out.iterdir()) == {parquet, minari}
-    assert episodes.num_steps == again.num_steps == told["steps"]
+    assert episodes.num_steps == again.num_steps == reported["steps"]
     lost = sum(document["loop"][name] for name in ("missed_ticks", "late_ticks"))
     assert episodes.num_steps >= document["loop"]["ticks"] - 2 - 10 * lost
     for episode in episodes:

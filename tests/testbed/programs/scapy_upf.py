@@ -34,9 +34,9 @@ class Elements:
             octets = octets[4 + length :]
 
     def all(self, kind: int) -> list[Any]:
-        return [value for found, value in self.items if found == kind]
+        return [value for result, value in self.items if result == kind]
 
-    def one(self, kind: int) -> Any:
+    def only(self, kind: int) -> Any:
         (value,) = self.all(kind)
         return value
 

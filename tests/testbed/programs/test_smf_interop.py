@@ -49,8 +49,6 @@ from .scapy_upf import (
     S_NSSAI,
     SOURCE_INTERFACE,
     UE_IP_ADDRESS,
-    UPDATE_FAR,
-    UPDATE_FORWARDING,
     UPDATE_QER,
     Upf,
 )
@@ -101,11 +99,6 @@ class Smf:
         assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
-    def await_event(self, name: str) -> Any:
-        while (line := self.read()).get("event") != name:
-            pass
-        return line
-
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -153,14 +146,14 @@ def with_session(start: Callable[..., Smf], upf: Upf, *flags: str, seid: int = 7
 
 def unread(message: Any) -> list[Any]:
     """What scapy could not make sense of, at any depth."""
-    found = []
+    result = []
     for element in getattr(message, "IE_list", []):
         if isinstance(element, pfcp.IE_NotImplemented):
-            found.append((element.ietype, bytes(element.data)))
+            result.append((element.ietype, bytes(element.data)))
         elif getattr(element, "extra_data", b""):
-            found.append((element.ietype, bytes(element.extra_data)))
-        found += unread(element)
-    return found
+            result.append((element.ietype, bytes(element.extra_data)))
+        result += unread(element)
+    return result
 
 
 def test_association_setup(start: Callable[..., Smf], upf: Upf) -> None:
@@ -176,8 +169,8 @@ def test_association_setup(start: Callable[..., Smf], upf: Upf) -> None:
     assert message.S == 0
     assert unread(message) == []
     # A domain name as labels (clause 8.2.38), behind the type 2.
-    assert upf.elements.one(NODE_ID) == b"\x02\x03smf\x07example\x03org"
-    at = int.from_bytes(upf.elements.one(RECOVERY_TIME_STAMP), "big") - 2_208_988_800
+    assert upf.elements.only(NODE_ID) == b"\x02\x03smf\x07example\x03org"
+    at = int.from_bytes(upf.elements.only(RECOVERY_TIME_STAMP), "big") - 2_208_988_800
     assert abs(at - time.time()) < 60
 
 
@@ -193,36 +186,36 @@ def test_session_establishment_holds_to_the_specification(start: Callable[..., S
     assert unread(message) == [(44, b"\0"), (44, b"\0"), (S_NSSAI, b"\x02\x0a\x0b\x0c")]
     elements = upf.elements
     assert elements.kinds[:2] == [NODE_ID, F_SEID]
-    assert elements.one(F_SEID)[:1] == b"\x02"  # V4
-    assert elements.one(F_SEID)[9:] == bytes([127, 0, 0, 1])
-    assert elements.one(PDN_TYPE) == b"\x01"
-    assert elements.one(APN_DNN) == b"\x05video\x06slices"
+    assert elements.only(F_SEID)[:1] == b"\x02"  # V4
+    assert elements.only(F_SEID)[9:] == bytes([127, 0, 0, 1])
+    assert elements.only(PDN_TYPE) == b"\x01"
+    assert elements.only(APN_DNN) == b"\x05video\x06slices"
     uplink, downlink = elements.all(CREATE_PDR)
     for pdr in (uplink, downlink):  # mandatory and conditional elements of clause 7.5.2.2
         assert {PDR_ID, PRECEDENCE, PDI, FAR_ID, QER_ID} <= set(pdr.kinds)
-        assert pdr.one(PDI).one(NETWORK_INSTANCE) == b"\x05video\x06slices"
-    assert uplink.one(PDI).one(SOURCE_INTERFACE) == b"\x00"
-    assert uplink.one(PDI).one(F_TEID) == b"\x01" + (17).to_bytes(4, "big") + bytes([10, 100, 0, 2])
-    assert uplink.one(PDI).one(UE_IP_ADDRESS) == b"\x02" + bytes([10, 60, 0, 2])  # source: S/D 0
-    assert uplink.one(PDI).one(QFI) == b"\x09"
-    assert uplink.one(OUTER_HEADER_REMOVAL)[:1] == b"\x00"  # GTP-U/UDP/IPv4
-    assert downlink.one(PDI).one(SOURCE_INTERFACE) == b"\x01"
-    assert downlink.one(PDI).one(UE_IP_ADDRESS) == b"\x06" + bytes([10, 60, 0, 2])  # destination: S/D 1
+        assert pdr.only(PDI).only(NETWORK_INSTANCE) == b"\x05video\x06slices"
+    assert uplink.only(PDI).only(SOURCE_INTERFACE) == b"\x00"
+    assert uplink.only(PDI).only(F_TEID) == b"\x01" + (17).to_bytes(4, "big") + bytes([10, 100, 0, 2])
+    assert uplink.only(PDI).only(UE_IP_ADDRESS) == b"\x02" + bytes([10, 60, 0, 2])  # source: S/D 0
+    assert uplink.only(PDI).only(QFI) == b"\x09"
+    assert uplink.only(OUTER_HEADER_REMOVAL)[:1] == b"\x00"  # GTP-U/UDP/IPv4
+    assert downlink.only(PDI).only(SOURCE_INTERFACE) == b"\x01"
+    assert downlink.only(PDI).only(UE_IP_ADDRESS) == b"\x06" + bytes([10, 60, 0, 2])  # destination: S/D 1
     assert OUTER_HEADER_REMOVAL not in downlink.kinds
     to_core, to_access = elements.all(CREATE_FAR)
-    assert [far.one(APPLY_ACTION) for far in (to_core, to_access)] == [b"\x02\0", b"\x02\0"]  # FORW
-    assert to_core.one(FORWARDING).one(DESTINATION_INTERFACE) == b"\x01"
-    assert to_access.one(FORWARDING).one(DESTINATION_INTERFACE) == b"\x00"
-    header = to_access.one(FORWARDING).one(OUTER_HEADER_CREATION)
+    assert [far.only(APPLY_ACTION) for far in (to_core, to_access)] == [b"\x02\0", b"\x02\0"]  # FORW
+    assert to_core.only(FORWARDING).only(DESTINATION_INTERFACE) == b"\x01"
+    assert to_access.only(FORWARDING).only(DESTINATION_INTERFACE) == b"\x00"
+    header = to_access.only(FORWARDING).only(OUTER_HEADER_CREATION)
     assert header == b"\x01\0" + (1001).to_bytes(4, "big") + bytes([10, 100, 0, 1])
-    qer = elements.one(CREATE_QER)
-    assert qer.one(GATE_STATUS) == b"\0"
-    assert qer.one(MBR) == (50_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")  # kbit/s, uplink first
-    assert qer.one(QFI) == b"\x09"
+    qer = elements.only(CREATE_QER)
+    assert qer.only(GATE_STATUS) == b"\0"
+    assert qer.only(MBR) == (50_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")  # kbit/s, uplink first
+    assert qer.only(QFI) == b"\x09"
     for pdr, far in ((uplink, to_core), (downlink, to_access)):
-        assert pdr.one(FAR_ID) == far.one(FAR_ID)
-        assert pdr.one(QER_ID) == qer.one(QER_ID)
-    assert uplink.one(PDR_ID) != downlink.one(PDR_ID)
+        assert pdr.only(FAR_ID) == far.only(FAR_ID)
+        assert pdr.only(QER_ID) == qer.only(QER_ID)
+    assert uplink.only(PDR_ID) != downlink.only(PDR_ID)
 
 
 def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
@@ -235,48 +228,37 @@ def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
     elements = upf.elements
     uplink, downlink = elements.all(CREATE_PDR)
     n3 = socket.inet_pton(socket.AF_INET6, "2001:db8:2::2")
-    assert uplink.one(PDI).one(F_TEID) == b"\x02" + (17).to_bytes(4, "big") + n3
-    assert uplink.one(OUTER_HEADER_REMOVAL)[:1] == b"\x01"  # GTP-U/UDP/IPv6
-    assert downlink.one(PDI).one(UE_IP_ADDRESS) == b"\x05" + socket.inet_pton(socket.AF_INET6, "2001:db8:1::2")
-    header = elements.all(CREATE_FAR)[1].one(FORWARDING).one(OUTER_HEADER_CREATION)
+    assert uplink.only(PDI).only(F_TEID) == b"\x02" + (17).to_bytes(4, "big") + n3
+    assert uplink.only(OUTER_HEADER_REMOVAL)[:1] == b"\x01"  # GTP-U/UDP/IPv6
+    assert downlink.only(PDI).only(UE_IP_ADDRESS) == b"\x05" + socket.inet_pton(socket.AF_INET6, "2001:db8:1::2")
+    header = elements.all(CREATE_FAR)[1].only(FORWARDING).only(OUTER_HEADER_CREATION)
     assert header == b"\x02\0" + (1001).to_bytes(4, "big") + socket.inet_pton(socket.AF_INET6, "2001:db8:2::1")
-    assert elements.one(PDN_TYPE) == b"\x02"
+    assert elements.only(PDN_TYPE) == b"\x02"
 
 
-def test_upf_chooses_the_tunnel_and_the_gnb_comes_later(start: Callable[..., Smf], upf: Upf) -> None:
+def test_the_upf_chooses_the_tunnel(start: Callable[..., Smf], upf: Upf) -> None:
     smf = associated(start, upf, FTUP=1)
-    smf.tell("establish", upf=upf.address, session="a", ue="10.60.0.2")
+    smf.tell("establish", upf=upf.address, session="a", ue="10.60.0.2", gnb="10.100.0.1", gnb_teid=5)
     chosen = pfcp.IE_FTEID(V4=1, TEID=0xABCD, ipv4="10.100.0.2")
     message = upf.establish(1, pfcp.IE_CreatedPDR(IE_list=[pfcp.IE_PDR_Id(id=1), chosen]))
     answer = smf.read()
     assert (answer["teid"], answer["n3"]) == (0xABCD, "10.100.0.2")
     assert unread(message)
     uplink = upf.elements.all(CREATE_PDR)[0]
-    assert uplink.one(PDI).one(F_TEID) == b"\x05"  # CH and V4, and nothing else
+    assert uplink.only(PDI).only(F_TEID) == b"\x05"  # CH and V4, and nothing else
     assert S_NSSAI not in upf.elements.kinds
-    waiting = upf.elements.all(CREATE_FAR)[1]
-    assert waiting.one(APPLY_ACTION) == b"\x0c\0"  # BUFF and NOCP
-    assert FORWARDING not in waiting.kinds
-    smf.tell("modify", session="a", gnb="10.100.0.1", gnb_teid=5)
-    upf.accept(MODIFICATION)
-    assert smf.read()["ok"]
-    activated = upf.elements.one(UPDATE_FAR)
-    assert activated.one(APPLY_ACTION) == b"\x02\0"
-    header = activated.one(UPDATE_FORWARDING).one(OUTER_HEADER_CREATION)
-    assert header == b"\x01\0" + (5).to_bytes(4, "big") + bytes([10, 100, 0, 1])
 
 
 def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
     smf = with_session(start, upf)
-    smf.tell("modify", session="a", mbr_ul_mbps=30, gate_dl="closed", action="drop", direction="ul")
+    smf.tell("modify", session="a", mbr_ul_mbps=30, gate_dl="closed")
     message = upf.accept(MODIFICATION)
     assert message.seid == 77
-    assert unread(message) == [(44, b"\0")]
+    assert unread(message) == []
     assert smf.read()["ok"]
     elements = upf.elements
-    assert elements.one(UPDATE_FAR).one(APPLY_ACTION) == b"\x01\0"  # DROP
-    assert elements.one(UPDATE_QER).one(GATE_STATUS) == b"\x01"  # uplink open, downlink closed
-    assert elements.one(UPDATE_QER).one(MBR) == (30_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")
+    assert elements.only(UPDATE_QER).only(GATE_STATUS) == b"\x01"  # uplink open, downlink closed
+    assert elements.only(UPDATE_QER).only(MBR) == (30_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")
     smf.tell("delete", session="a")
     message = upf.accept(DELETION)
     assert message.seid == 77
@@ -319,8 +301,6 @@ def test_session_report_is_answered(start: Callable[..., Smf], upf: Upf) -> None
     assert pfcp.PFCPSessionReportResponse in answer
     assert (answer.seq, answer.seid) == (9, 77)
     assert [element.cause for element in answer.IE_list] == [ACCEPTED]
-    event = smf.await_event("report")
-    assert (event["session"], event["detail"]) == ("a", "downlink data")
     upf.send(report, 10, own + 1)
     answer = upf.receive()
     assert [element.cause for element in answer.IE_list] == [CONTEXT_NOT_FOUND]
@@ -345,8 +325,8 @@ def test_takes_leave_when_told_to_end(start: Callable[..., Smf], upf: Upf) -> No
         (["--upf", "upf.example.org"], "--upf"),
         (["--upf", "127.0.0.1", "--session", "ue=10.0.0.1,speed=3"], "speed"),
         (["--upf", "127.0.0.1", "--session", "upf=127.0.0.1,ue=10.0.0.1,qfi=64"], "qfi"),
-        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.1,ue=10.0.0.1,sst=1,sd=12"], "sd"),
-        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.2,ue=10.0.0.1"], "127.0.0.2"),
+        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.1,ue=10.0.0.1,gnb=10.0.0.2,gnb-teid=1,sst=1,sd=12"], "sd"),
+        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.2,ue=10.0.0.1,gnb=10.0.0.2,gnb-teid=1"], "127.0.0.2"),
         (["--script", "/nonexistent"], "--script"),
         ([], "--upf"),
     ],
