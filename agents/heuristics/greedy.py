@@ -18,7 +18,7 @@ BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TINY, ONE = np.float32(1e-3), np.float32(1.0)
 # A slice that carries less tells little of what a Mbit costs it.
 LEAST_CARRIED_MBPS = np.float32(0.1)
-# Of a capacity, what goes at most to the least that slices are to have; promises are granted from the rest.
+# Of a capacity, what goes at most to the least that slices are to have; promises are admitted from the rest.
 LEAST_OF_ALL = np.float32(0.5)
 UPLINK_FULL = np.float32(0.995)
 
@@ -33,8 +33,8 @@ class GreedyConfig:
             slice needs all that it offers.
         rise_s, fall_s: time constants of the averages over rates and costs, up and down.
         dead_band: a limit moves when it is to change by more than this share.
-        nice: levels of slices that were granted a tight bound, of others that were granted theirs, and of the rest.
-        step_back_s: a slice that is no longer granted its promise keeps its level for this long.
+        nice: levels of slices that were admitted a tight bound, of others that got theirs, and of the rest.
+        step_back_s: a slice that is no longer admitted keeps its level for this long.
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share, uplink_share_by_cpu: of the uplink's rate, what is given out where a shaper keeps slices to it,
             and where only a lack of CPU does.
@@ -46,7 +46,7 @@ class GreedyConfig:
         spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
         below_shaper: of a shaper's rate, what a slice gets CPU for that is to wait before its UPF.
         least_margin: over the least that a slice is to have, what it gets.
-        loyalty: multiplies the place in the order of a slice whose promise was granted in the period before, so that
+        loyalty: multiplies the position in the order of a slice whose promise was admitted in the period before, so that
             equals do not take turns.
     """
 
@@ -88,7 +88,7 @@ class Workings:
     """What a decision of `Greedy` came from; a policy that improves on it is shown this.
 
     Attributes:
-        kept: promises that were granted both CPU and uplink; tight: bounds below ``tight_ms``. (S, L).
+        kept: promises that were admitted both CPU and uplink; tight: bounds below ``tight_ms``. (S, L).
         need_cpu_mbps, need_uplink_mbps: what the promise takes of each, offered_mbps: on average, (S, L).
         cost_mcpu_per_mbps: with the margin, (S, L).
         share_mcpu, share_mbps: what the slice was given of either, also where nothing limits it to that, (S, L).
@@ -285,16 +285,16 @@ def allocate(
     spare: float,
     least: FloatArray,
 ) -> tuple[BoolArray, FloatArray]:
-    """Grant needs in the order of worth per need while they fit, then fill demands by claim with a share of the rest.
+    """Admit needs in the order of value per need while they fit, then fill demands by claim with a share of the rest.
 
     Args:
-        need, demand, worth, claim: (S, L); a need is at most the demand.
+        need, demand, value, claim: (S, L); a need is at most the demand.
         capacity: (L,).
         spare: that share.
         least: what each slice gets first, (S, L), at most the demand; scaled down to `LEAST_OF_ALL` of the capacity.
 
     Returns:
-        Which needs were granted, and what each slice gets, (S, L) each.
+        Which needs were admitted, and what each slice gets, (S, L) each.
     """
     order = np.argsort(-value / np.maximum(need, TINY), axis=0, kind="stable")
     admitted = np.zeros(need.shape, np.bool_)

@@ -28,14 +28,14 @@ class QueueGreedyConfig(GreedyConfig):
     """One setting for all nodes, found by hand on development scenarios (docs/results.md).
 
     Attributes:
-        nice: of a slice whose promise is granted, for a bound of the first and from the second of ``nice_bounds_ms``
+        nice: of a slice whose promise is admitted, for a bound of the first and from the second of ``nice_bounds_ms``
             on, by the logarithm of the bound, also below the first; of the rest.
         queue_share: of the delay bound, what a full queue may take.
         committed_margin: over the committed rate, what a slice that is cut to it gets.
-        weight_power: of the weight, in the order in which promises are granted.
+        weight_power: of the weight, in the order in which promises are admitted.
         account_s: a committed rate holds on average over a time (`slicepilot.env.promises.AVERAGING_WINDOW_S`); within
             this much of it a slice is to catch up.
-        reach: a promise that takes more than this times what its threads can use is granted last.
+        reach: a promise that takes more than this times what its threads can use is admitted last.
         headroom: a slice that gets all it offers is limited to this times what its peak takes.
         peak_periods: control periods in which a peak is forgotten.
         relief: how much more a slice that was throttled all the time gets from then on; burst_periods: control periods

@@ -28,11 +28,11 @@ def column(*values: float) -> np.ndarray:
     return np.asarray(values, np.float32)[:, None]
 
 
-def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
+def test_promises_are_admitted_by_weight_per_need_while_they_fit() -> None:
     admitted, given_ = allocate(
         need=column(60, 30, 30, 5),
         demand=column(60, 30, 30, 5),
-        worth=column(3, 1, 2, 1),
+        value=column(3, 1, 2, 1),
         capacity=np.asarray([100], np.float32),
         claim=column(3, 1, 2, 1),
         spare=1.0,
@@ -44,8 +44,8 @@ def test_promises_are_granted_by_weight_per_need_while_they_fit() -> None:
 
 
 def test_a_promise_that_does_not_fit_is_passed_over_for_one_that_does() -> None:
-    need, worth = column(90, 50, 40), column(9, 1, 0.5)
-    admitted, _ = allocate(need, need, worth, np.asarray([60], np.float32), worth, 1.0, 0 * need)
+    need, value = column(90, 50, 40), column(9, 1, 0.5)
+    admitted, _ = allocate(need, need, value, np.asarray([60], np.float32), value, 1.0, 0 * need)
     assert admitted[:, 0].tolist() == [False, True, False]
 
 
