@@ -46,8 +46,8 @@ class GreedyConfig:
         spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
         below_shaper: of a shaper's rate, what a slice gets CPU for that is to wait before its UPF.
         least_margin: over the least that a slice is to have, what it gets.
-        loyalty: multiplies the position in the order of a slice whose promise was admitted in the period before, so that
-            equals do not take turns.
+        loyalty: multiplies the position in the order of a slice whose promise was admitted in the period before, so
+            that equals do not take turns.
     """
 
     margin: float = 1.15
