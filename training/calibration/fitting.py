@@ -91,7 +91,7 @@ def search(
     population: int = POPULATION,
     on_generation: Callable[[float], None] | None = None,
 ) -> Hardware:
-    """The hardware with the least loss, as far as it was found.
+    """The hardware with the least loss, as far as the search got.
 
     Args:
         start: where the search begins, and all that is not searched for.

@@ -6,7 +6,7 @@ promise may be kept in part), and any prices of CPU and uplink give a bound of t
 
     sum of (value - price x need), where positive, + prices x capacities
 
-Prices are those at which, period by period, what is worth its price just fits. Poor prices make a loose bound, never a
+Prices are those at which, period by period, all that pays its price just fits. Poor prices make a loose bound, never a
 wrong one. It foresees loads and noise, has no queues to fill or drain, no quota to run out and no thread that waits,
 so it is out of reach for real controllers; how far depends on the scenario.
 
@@ -160,7 +160,7 @@ def _most_work(hardware: HardwareArrays, kernel_cpus: Array, factor: Array) -> A
 
 
 def _prices(node: Node, demand_at: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
-    """Prices (T, L) of CPU and uplink at which what is worth its price fits; ``demand_at(cpu, uplink)`` gives rates."""
+    """Prices (T, L) of CPU and uplink at which all that pays its price fits; ``demand_at(cpu, uplink)`` gives rates."""
     cpu, uplink = np.zeros_like(node.cpus), np.zeros_like(node.uplink)
     takes = (node.cpu_s + node.tx_cpu_s, np.ones_like(node.cpu_s))
     capacity = (node.cpus, node.uplink)
@@ -211,11 +211,11 @@ def _most_reward(node: Node, weights: RewardWeights) -> Array:
         np.minimum(np.maximum(owed, node.prompt), ceiling),
         ceiling,
     ]
-    worth = [value(rate) for rate in corners]
+    values = [value(rate) for rate in corners]
 
     def best_at(price: Array) -> tuple[Array, Array]:
-        best, rate = worth[0].copy(), corners[0].copy()
-        for corner, gain in zip(corners[1:], worth[1:], strict=True):
+        best, rate = values[0].copy(), corners[0].copy()
+        for corner, gain in zip(corners[1:], values[1:], strict=True):
             net = gain - price * corner
             better = net > best
             best, rate = np.where(better, net, best), np.where(better, corner, rate)
@@ -237,7 +237,7 @@ def _most_reward(node: Node, weights: RewardWeights) -> Array:
 def _most_kept(node: Node, window: int) -> Array:
     """Upper bound of the weight of promises kept, summed over periods, (L,).
 
-    A rate is kept on average over the last ``window`` periods, so a kept period is worth its price in the cheapest of
+    A rate is kept on average over the last ``window`` periods, so a kept period has to pay its price in the cheapest of
     them; what makes that a bound is that each Mbit counts in ``window`` averages, each with one part in ``window``.
     """
     periods = len(node.offered)

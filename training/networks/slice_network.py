@@ -168,7 +168,7 @@ class ActionHead(nn.Module):
 
     The linear path is what "a limit a little above the present need" needs; the head bends it. Of nice only what tells
     the slices apart counts, so before the tanh its mean over the present slices is taken out: nothing would hold that
-    mean in training, and where it has drifted to an end of the axis no slice can be told from another.
+    mean in training, and where it has drifted to an end of the axis no slice differs from another.
     """
 
     gain: Tensor

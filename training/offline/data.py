@@ -53,10 +53,10 @@ def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:
         if not any(fnmatchcase(name, pattern) for name in known):
             raise ConfigError(f"behaviours = {pattern!r}: expected {', '.join(known)} (* matches any part)")
     wanted = [name for name in known if any(fnmatchcase(name, pattern) for pattern in behaviours)]
-    found = tuple(episode for episode in episodes.of(*wanted) if len(episode))
-    if not found:
+    chosen = tuple(episode for episode in episodes.of(*wanted) if len(episode))
+    if not chosen:
         raise ConfigError("the dataset has no transitions")
-    return EpisodeSet(found, episodes.facts)
+    return EpisodeSet(chosen, episodes.facts)
 
 
 def with_reward(episodes: EpisodeSet, reward: str | None) -> EpisodeSet:

@@ -37,7 +37,7 @@ class Discount:
 
 
 def observed_period_s(observations: FloatArray, columns: int = NUM_FEATURES) -> FloatArray:
-    """Control periods (T, L) in seconds that observations (T, L, S * D) of D ``columns`` tell."""
+    """Control periods (T, L) in seconds that observations (T, L, S * D) of D ``columns`` hold."""
     low, high = PERIOD_RANGE_S
     encoded = observations.reshape(*observations.shape[:2], -1, columns)[:, :, 0, PERIOD]
     return low * (high / low) ** encoded

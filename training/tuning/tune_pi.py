@@ -60,7 +60,7 @@ def gains_of(logarithms: np.ndarray) -> PiGains:
 
 
 def point_of(gains: PiGains) -> np.ndarray:
-    """The point (8,) of the search that stands for gains."""
+    """The point (8,) of the search for given gains."""
     return np.log(np.asarray([getattr(gains, name) for name in GAINS]))
 
 
