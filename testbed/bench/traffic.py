@@ -15,8 +15,8 @@ import struct
 import sys
 import time
 
+from slicepilot.controller.system.net.namespaces import CLONE_NEWNET
 from slicepilot.controller.system.net.rtnetlink import (
-    CLONE_NEWNET,
     IFINFOMSG,
     NLM_F_CREATE,
     NLM_F_EXCL,

@@ -95,14 +95,9 @@ class RootQdisc:
 
     def handle(self) -> int:
         """Handle of the root qdisc; 0 for a default one; raises ActuatorError."""
-        return self._handles().get(TC_H_ROOT, 0)
-
-    def _handles(self) -> dict[int, int]:
-        """Handles of the device's qdiscs by parent."""
         message = self.message(RTM_GETQDISC, NLM_F_DUMP, 0, 0)
-        result = {}
         for _, payload in self.route.dump(message, f"{self.device}: list qdiscs"):
             _, index, handle, parent, _ = TCMSG.unpack_from(payload)
-            if index == self.index:
-                result[parent] = handle
-        return result
+            if (index, parent) == (self.index, TC_H_ROOT):
+                return int(handle)
+        return 0

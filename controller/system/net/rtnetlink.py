@@ -7,21 +7,19 @@ a few microseconds, where a subprocess takes milliseconds. Formats: rtnetlink(7)
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from slicepilot.controller.system.kernel_file import ActuatorError
 
+from .namespaces import inside
+
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_DUMP = 1, 4, 0x100, 0x200, 0x400, 0x300
 SOL_NETLINK, NETLINK_CAP_ACK, NETLINK_EXT_ACK = 270, 10, 11
 NLMSGERR_ATTR_MSG = 1
-CLONE_NEWNET = 0x40000000
 RTM_GETLINK, RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 18, 36, 37, 38
 TCA_KIND, TCA_OPTIONS = 1, 2
 IFLA_IFNAME = 3
@@ -75,7 +73,13 @@ class RouteSocket:
 
     def __init__(self, netns: Path | None = None, protocol: int = socket.NETLINK_ROUTE) -> None:
         self.netns = netns
-        self._socket = _open_in(netns, protocol)
+        try:
+            # A socket stays in the namespace that it was made in.
+            self._socket = (
+                _netlink_socket(protocol) if netns is None else inside(netns, lambda: _netlink_socket(protocol))
+            )
+        except OSError as error:
+            raise ActuatorError.of(f"network namespace {netns or 'of this process'}", error) from error
         self._sequence = 0
         self._answer = bytearray(ANSWER_BYTES)
         self._view = memoryview(self._answer)
@@ -185,39 +189,6 @@ class RouteSocket:
         report = attributes(self._view[HEADER.size + 4 + HEADER.size : size]).get(NLMSGERR_ATTR_MSG, b"")
         words = f" ({report.rstrip(bytes(1)).decode(errors='replace')})" if report else ""
         return ActuatorError.of(f"{self}: {what}{words}", OSError(-code, ""))
-
-
-def _open_in(netns: Path | None, protocol: int) -> socket.socket:
-    """The socket, from a thread that enters the namespace and ends there."""
-    result: list[socket.socket | OSError] = []
-
-    def work() -> None:
-        try:
-            if netns is not None:
-                enter(netns)
-            result.append(_netlink_socket(protocol))
-        except OSError as error:
-            result.append(error)
-
-    thread = threading.Thread(target=work, name="netns")
-    thread.start()
-    thread.join()
-    outcome = result[0]
-    if isinstance(outcome, OSError):
-        raise ActuatorError.of(f"network namespace {netns or 'of this process'}", outcome) from outcome
-    return outcome
-
-
-def enter(netns: Path) -> None:
-    """Move the calling thread into a network namespace (setns(2)); raises OSError. Let the thread end there."""
-    descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(descriptor, CLONE_NEWNET):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(netns))
-    finally:
-        os.close(descriptor)
 
 
 def _netlink_socket(protocol: int) -> socket.socket:

@@ -21,6 +21,7 @@ from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.net.namespaces import enter
 from slicepilot.controller.system.net.qdisc import TC_H_ROOT
 from slicepilot.controller.system.net.rtnetlink import (
     NLM_F_CREATE,
@@ -29,7 +30,6 @@ from slicepilot.controller.system.net.rtnetlink import (
     TCMSG,
     RouteSocket,
     attribute,
-    enter,
     request,
 )
 from slicepilot.env.knobs import Knobs
