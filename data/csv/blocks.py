@@ -337,7 +337,7 @@ def _fits(field: bytes, kind: Any, nullable: bool) -> bool:
     stripped = field.strip(b" \t")
     if pa.types.is_floating(kind):
         value = float(stripped) if _FLOAT.fullmatch(stripped) else math.inf
-        return math.isfinite(value) and abs(value) <= np.finfo(f"float{kind.bit_width}").max
+        return math.isfinite(value) and abs(value) <= float(np.finfo(f"float{kind.bit_width}").max)
     if match := _HEXADECIMAL.fullmatch(stripped):  # the bits of the number
         return len(match[1]) <= kind.bit_width // 4
     most = 1 << (kind.bit_width - 1)
