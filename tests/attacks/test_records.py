@@ -76,8 +76,8 @@ def rewrite(path: Path, change: Callable[[Any, dict[str, Any]], Any], name: str 
     header = read_header(pq.read_metadata(path).metadata)
     names = [spec["name"] for spec in header["description"]["slice_set"]["slices"]]
     records = change(to_records(table, names), header["description"])
-    told = header["description"]
-    data = encode(to_table(records, names), header_of(records, told, header["generation"]))
+    facts = header["description"]
+    data = encode(to_table(records, names), header_of(records, facts, header["generation"]))
     (path.parent / (name or path.name)).write_bytes(data)
 
 
@@ -85,32 +85,32 @@ def test_what_the_publisher_has_written_can_be_replayed(state: Path) -> None:
     assert counted(state) == (COUNT, (0, WINDOWS), {})
 
 
-def _better(records: Any, told: dict[str, Any]) -> Any:
-    del told
+def _better(records: Any, facts: dict[str, Any]) -> Any:
+    del facts
     records["flags"][700] = 0
     records["infer_ns"][700] = 1_000
     return records
 
 
-def _relabelled(records: Any, told: dict[str, Any]) -> Any:
-    told["bundle"] = {"path": "bundle", "digest": OTHER, "promoted": False}
+def _relabelled(records: Any, facts: dict[str, Any]) -> Any:
+    facts["bundle"] = {"path": "bundle", "digest": OTHER, "promoted": False}
     return records
 
 
-def _more(records: Any, told: dict[str, Any]) -> Any:
-    del told
+def _more(records: Any, facts: dict[str, Any]) -> Any:
+    del facts
     extra = records[-500:].copy()
     extra["sequence"] += 10 * COUNT
     return extra
 
 
-def _backwards(records: Any, told: dict[str, Any]) -> Any:
-    del told
+def _backwards(records: Any, facts: dict[str, Any]) -> Any:
+    del facts
     return records[::-1]
 
 
-def _of_another_run(records: Any, told: dict[str, Any]) -> Any:
-    told["run_id"] = "run-9"
+def _of_another_run(records: Any, facts: dict[str, Any]) -> Any:
+    facts["run_id"] = "run-9"
     return records
 
 
@@ -168,8 +168,8 @@ def test_a_window_that_was_tampered_with_is_missing_and_counts_stay(
 ) -> None:
     path = segments(state)[1]
     as_nobody(lambda: attack(path))
-    found, missing, named = counted(state)
-    assert found == COUNT
+    counted_ticks, missing, named = counted(state)
+    assert counted_ticks == COUNT
     assert missing in {(1, WINDOWS), (2, WINDOWS)}
     assert set(named) <= {path.name}
     assert "root:" not in str(named)
@@ -181,8 +181,8 @@ def test_a_window_that_was_tampered_with_is_missing_and_counts_stay(
 def test_ticks_that_never_were_do_not_count(state: Path, attack: Callable[[Path], None]) -> None:
     """What a file says of its ticks, that is, the bundle and the run, is not believed either."""
     as_nobody(lambda: attack(segments(state)[1]))
-    found, (missing, windows), _ = counted(state)
-    assert (found, windows) == (COUNT, WINDOWS)
+    counted_ticks, (missing, windows), _ = counted(state)
+    assert (counted_ticks, windows) == (COUNT, WINDOWS)
     assert missing <= 2
 
 
@@ -197,8 +197,8 @@ def test_evidence_of_another_controller_does_not_count(state: Path, tmp_path: Pa
     count(other, ticks(1000), description("run-2", DIGEST))
     shutil.copytree(state / "records", other / "records")
     shutil.copy(state / FOLDER / "run-1.json", other / FOLDER)
-    found, missing, named = counted(other)
-    assert (found, missing) == (1000, (0, 0))
+    counted_ticks, missing, named = counted(other)
+    assert (counted_ticks, missing) == (1000, (0, 0))
     assert named == {"run-1.json": "not signed by this controller, or changed since"}
 
 
@@ -230,8 +230,8 @@ def test_nobody_else_reads_the_key_or_writes_evidence(state: Path) -> None:
 def test_files_of_another_user_are_refused(state: Path, name: str) -> None:
     os.chown(state / name, NOBODY, NOBODY)
     if name.endswith("json"):
-        found, _, named = counted(state)
-        assert found == 0
+        counted_ticks, _, named = counted(state)
+        assert counted_ticks == 0
         assert "uid 65534, mode 0600: expected a file of root's with mode 0600" in named["run-1.json"]
     else:
         with pytest.raises(ConfigError, match=r"uid 65534, mode 0\d00|uid 65534, mode 0755"):
@@ -258,10 +258,10 @@ def test_promote_does_not_believe_ticks_that_the_controller_has_not_counted(
     from slicepilot.agents.learned.files import BundleFiles
 
     bundle = make_bundle()
-    told, made_up = description("run-7", BundleFiles.read(bundle).digest), ticks(COUNT)
+    facts, made_up = description("run-7", BundleFiles.read(bundle).digest), ticks(COUNT)
 
     def forge() -> None:
-        data = encode(to_table(made_up, [f"slice{k}" for k in range(1, 6)]), header_of(made_up, told, 2))
+        data = encode(to_table(made_up, [f"slice{k}" for k in range(1, 6)]), header_of(made_up, facts, 2))
         (state / "records" / f"run-7-{int(made_up['time_ns'][0]):019d}.parquet").write_bytes(data)
 
     as_nobody(forge)

@@ -27,7 +27,7 @@ else:
     print(json.dumps([got.getsockname() == made.getsockname(), os.get_inheritable(got.fileno()), left]))
 """
 LISTENING = "socket.create_server(('127.0.0.1', 0))"
-TOLD = {"LISTEN_PID": "own", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
+VARIABLES = {"LISTEN_PID": "own", "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
 
 
 def handed_over(made: str, environment: dict[str, str]) -> object:
@@ -35,19 +35,17 @@ def handed_over(made: str, environment: dict[str, str]) -> object:
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def test_the_managers_socket_is_taken_and_told_to_nobody_else() -> None:
-    assert handed_over(LISTENING, TOLD) == [True, False, []]
+def test_the_managers_socket_is_taken_and_removed_from_the_environment() -> None:
+    assert handed_over(LISTENING, VARIABLES) == [True, False, []]
 
 
 @pytest.mark.parametrize(
     ("made", "environment", "problem"),
     [
         (LISTENING, {}, "the service manager has not passed exactly one socket"),
-        (LISTENING, TOLD | {"LISTEN_PID": "1"}, "the service manager has not passed exactly one socket"),
-        (LISTENING, TOLD | {"LISTEN_FDS": "2"}, "the service manager has not passed exactly one socket"),
-        ("socket.socket()", TOLD, "descriptor 3 is no listening TCP socket"),
-        ("socket.socketpair()[0]", TOLD, "descriptor 3 is no listening TCP socket"),
-        ("open('/dev/null')", TOLD, "descriptor 3: Socket operation on non-socket"),
+        (LISTENING, VARIABLES | {"LISTEN_PID": "1"}, "the service manager has not passed exactly one socket"),
+        ("socket.socket()", VARIABLES, "descriptor 3 is no listening TCP socket"),
+        ("open('/dev/null')", VARIABLES, "descriptor 3: Socket operation on non-socket"),
     ],
 )
 def test_anything_else_is_refused_in_one_line(made: str, environment: dict[str, str], problem: str) -> None:

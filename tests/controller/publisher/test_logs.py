@@ -137,7 +137,7 @@ def test_notes_are_logged_when_they_come_and_go(controller: Any, log: Log) -> No
     assert short(log.look(), "detail") == [("warning", "reload", "sums do not match")]
 
 
-def test_trips_of_a_slice_are_told_when_they_begin_latch_and_end(controller: Any, log: Log) -> None:
+def test_trips_of_a_slice_are_logged_when_they_begin_latch_and_end(controller: Any, log: Log) -> None:
     trip = {"slice": "slice2", "floor": "rate", "offered_mbps": 48.0, "carried_mbps": 2.5, "delay_p99_us": 9.0}
     trip |= {
         "floor_mbps": 9.0,
@@ -226,23 +226,6 @@ def test_no_text_breaks_a_line_or_forges_a_field(event: str, text: str, value: A
     assert pretty.isprintable()
     assert len(re.findall(r'  text=("(?:[^"\\]|\\.)*"|[^ ="]*)(?:  |$)', pretty)) >= 1
     assert pretty.count("  text=") == 1 or "  text=" in json.dumps([event, value])
-
-
-def test_people_get_columns_and_colour_only_on_a_terminal(controller: Any) -> None:
-    log = Log(controller, "pretty")
-    controller.tick()
-    log.events.update(log.status.update(log.reader))
-    text = log.stream.getvalue()
-    assert re.match(r"\d\d:\d\d:\d\d\.\d{3}  INFO     start {11}  run_id=run-1  name=node  version=1\.2\.3  ", text)
-    assert "\33" not in text
-    assert PrettyFormatter(colour=True).format(record("level", {})).startswith("\33[33m")
-
-
-def test_off_says_nothing(controller: Any) -> None:
-    log = Log(controller, "off")
-    controller.tick(5, level=2)
-    log.events.update(log.status.update(log.reader))
-    assert log.stream.getvalue() == ""
 
 
 def test_the_process_logs_what_happens_to_it(controller: Any, capfd: pytest.CaptureFixture[str]) -> None:

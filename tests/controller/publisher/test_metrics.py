@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.counts import DelayCounter, Totals, quantiles_us
 from slicepilot.controller.publisher.metrics import DELAY_EDGES_NS, STAGE_EDGES_NS, Metrics
-from slicepilot.controller.publisher.pages import Rendered, metrics_page
+from slicepilot.controller.publisher.pages import metrics_page
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import APPLY_ERROR, LATE, UNUSABLE
 from slicepilot.controller.telemetry.histogram import edges_ns
@@ -289,19 +289,6 @@ def test_no_accept_header_makes_more_than_two_formats(accept: str) -> None:
         (b"", "text/plain"),
         (b"# EOF\n", "application/openmetrics-text"),
     }
-
-
-def test_concurrent_requests_share_a_rendering() -> None:
-    made: list[int] = []
-
-    def render() -> bytes:
-        made.append(1)
-        return b"%d" % len(made)
-
-    renderer = Rendered(render, fresh_s=3600)
-    assert {renderer.body() for _ in range(100)} == {b"1"}
-    impatient = Rendered(render, fresh_s=0)
-    assert [impatient.body(), impatient.body()] == [b"2", b"3"]
 
 
 def test_before_the_first_tick_there_is_something_to_scrape(seen: Seen) -> None:

@@ -1,4 +1,4 @@
-"""Estimates agree with what really playing the other setting comes to, and say so where they cannot tell."""
+"""Estimates agree with a simulation under the other setting, and report where they are uncertain."""
 
 import dataclasses
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def test_the_estimate_is_what_playing_it_comes_to(policy: Knobs, ticks: Ticks, d
     records = recorded(ticks(COUNT), free, FREE, policy)
     estimates = estimates_of(records, description(hardware=NODE))
     assert len(estimates) == 3
-    told = 0
+    distinguishable = 0
     for estimate in estimates:
         first, last = np.searchsorted(records["time_ns"], [estimate["start_ns"], estimate["end_ns"]])
         window = slice(int(first), int(last) + 1)
@@ -96,9 +96,9 @@ def test_the_estimate_is_what_playing_it_comes_to(policy: Knobs, ticks: Ticks, d
                 scale = 1.0 if quantity == "carried_mbps" else 1e3
                 assert abs(figure["difference"] - truth) <= max(figure["error"], 0.01 * scale), (row["slice"], quantity)
                 if figure["distinguishable"]:
-                    told += 1
+                    distinguishable += 1
                     assert figure["difference"] * truth > 0
-    assert told > 0
+    assert distinguishable > 0
 
 
 def test_the_same_knobs_are_not_distinguishable(ticks: Ticks, description: Description) -> None:

@@ -233,8 +233,8 @@ def test_a_killed_writer_leaves_whole_segments(tmp_path: Path, description: Desc
         stretches = [s for s in reader.stretches() if s.key == f"run-{round_}"]
         assert stretches
         assert reader.broken == {}
-        found = np.concatenate([stretch.records["sequence"] for stretch in stretches])
-        assert found.tolist() == list(range(1, 2000 * len(stretches) + 1))
+        sequences = np.concatenate([stretch.records["sequence"] for stretch in stretches])
+        assert sequences.tolist() == list(range(1, 2000 * len(stretches) + 1))
     SegmentWriter(tmp_path, 1 << 30)
     assert not list(tmp_path.glob(".*"))
 
@@ -251,8 +251,8 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path: Path, ticks: Tick
     paths[3].write_bytes(b"")
     (tmp_path / "run-9-1770000000000000009.parquet").write_bytes(parquet_without_header())
     reader = SegmentReader(tmp_path)
-    found = np.concatenate([stretch.records["sequence"] for stretch in reader.stretches()])
-    assert found.tolist() == [*range(1, 101), *range(401, 601)]
+    sequences = np.concatenate([stretch.records["sequence"] for stretch in reader.stretches()])
+    assert sequences.tolist() == [*range(1, 101), *range(401, 601)]
     damaged = {path.name for path in paths[1:4]} | {"run-9-1770000000000000009.parquet"}
     assert set(reader.broken) == damaged
     assert reader.broken["run-9-1770000000000000009.parquet"] == "not a segment of records"
@@ -279,8 +279,8 @@ def test_what_the_ring_still_holds_follows_what_is_on_disk(
     writer.add(ticks(60, generation=generation), description(), generation)
     writer.close()
     history = TickHistory(tmp_path / "records", tmp_path / "ticks")
-    found = [number for part in history.stretches(0, 1 << 62) for number in part.records["sequence"].tolist()]
-    assert found == list(range(1, 101))
+    sequences = [number for part in history.stretches(0, 1 << 62) for number in part.records["sequence"].tolist()]
+    assert sequences == list(range(1, 101))
     assert history.span_ns() == (start, start + 99 * PERIOD_NS)
     moment = history.at(start + 60 * PERIOD_NS)
     assert moment is not None

@@ -142,12 +142,12 @@ def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:
     lines = shown(path)
     assert "SAFE BY ORDER" in lines[0]
     assert lines[2].endswith("supervisor DOWN")
-    told = [line for line in lines if line.startswith("! ")]
-    assert told[0] == "! no supervisor: the knobs are not restored if the controller dies"
-    assert told[-1].startswith("! +"), "the rest is counted"
+    alerts = [line for line in lines if line.startswith("! ")]
+    assert alerts[0] == "! no supervisor: the knobs are not restored if the controller dies"
+    assert alerts[-1].startswith("! +"), "the rest is counted"
     everything = shown(path, height=None)
     assert [line for line in everything if line.startswith("! ")] == [
-        told[0],
+        alerts[0],
         "! slice2 nice: set by another program (respect)",
         "! n3 of slice1: gone",
         "! n6 of slice3: gone",

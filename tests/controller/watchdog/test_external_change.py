@@ -1,4 +1,4 @@
-"""Somebody else sets a knob: it is noticed, told, left to them or set again - and never fought over."""
+"""Another program sets a knob: it is noticed, reported, and respected or set again a few times."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_what_only_we_set_is_not_foreign(groups: list[Path], node: NodeActuator,
         assert watch.look(0) == []
 
 
-def test_a_quota_of_somebody_else_is_respected_until_an_operator_resumes(
+def test_a_foreign_quota_is_respected_until_an_operator_resumes(
     node: NodeActuator, groups: list[Path], group: Group, tmp_path: Path
 ) -> None:
     keeper = JournalKeeper(tmp_path, [SliceTargets("a", groups[0])])
@@ -204,9 +204,7 @@ def test_an_opponent_that_writes_in_a_loop_is_not_fought(node: NodeActuator, gro
     assert group.bandwidth == (theirs[-1], 100_000), "the last word is theirs"
 
 
-def test_threads_that_somebody_else_renices_are_left_alone(
-    groups: list[Path], node: NodeActuator, busy_process: Busy
-) -> None:
+def test_threads_that_others_renice_are_left_alone(groups: list[Path], node: NodeActuator, busy_process: Busy) -> None:
     watch = ExternalChangeWatch(node)
     with busy_process(groups[0]) as one, busy_process(groups[0]) as two:
         node.apply(knobs(math.inf, 4, scope="process"))
@@ -249,7 +247,7 @@ def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(
         assert os.getpriority(os.PRIO_PROCESS, one.pid) == 0
 
 
-def test_a_slice_that_is_gone_is_not_somebody_elses(groups: list[Path]) -> None:
+def test_a_slice_that_is_gone_is_no_foreign_change(groups: list[Path]) -> None:
     with NodeActuator([SliceTargets(path.name, path) for path in groups[:2]]) as node:
         watch = ExternalChangeWatch(node)
         groups[0].rmdir()
@@ -298,7 +296,7 @@ def shaped(devices: BenchNode) -> Iterator[tuple[NodeActuator, SliceTargets]]:
         tc(target, "qdisc", "del", "dev", device, "root")
 
 
-def test_a_rate_of_somebody_else_is_respected(shaped: tuple[NodeActuator, SliceTargets]) -> None:
+def test_a_foreign_rate_is_respected(shaped: tuple[NodeActuator, SliceTargets]) -> None:
     node, target = shaped
     watch = ExternalChangeWatch(node)
     device = str(target.egress_device)
@@ -329,7 +327,7 @@ def test_a_shaper_that_was_taken_off_is_put_back_if_that_is_the_policy(
     assert node.apply(knobs(600.0, 0, 20.0)).error is None
 
 
-def test_somebodys_own_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuator, SliceTargets]) -> None:
+def test_a_foreign_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuator, SliceTargets]) -> None:
     node, target = shaped
     device = str(target.egress_device)
     tc(target, "qdisc", "replace", "dev", device, "root", "handle", "7:", "pfifo", "limit", "99")

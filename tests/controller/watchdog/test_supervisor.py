@@ -123,14 +123,14 @@ class Controller:
         assert self.process.stdout is not None
         self._output = self.process.stdout
         try:
-            self.facts: dict[str, Any] = self.told()
+            self.facts: dict[str, Any] = self.next_line()
             assert self.facts["error"] is None
             self.supervisor: int = self.facts["pid"]
         except BaseException:
             self.close()
             raise
 
-    def told(self) -> dict[str, Any]:
+    def next_line(self) -> dict[str, Any]:
         """The next line it prints."""
         return json.loads(self._output.readline())
 
@@ -206,19 +206,19 @@ def restored(state: Path) -> dict[str, Any]:
 
 
 @pytest.mark.realtime
-def test_after_sigkill_everything_is_as_found_within_50_ms(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
-    found = kernel.read()
+def test_after_sigkill_everything_is_restored_within_50_ms(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
+    original = kernel.read()
     took_s, notice_s, restore_s = [], [], []
     for _ in range(repetitions(5, 20)):
         with controller(node, tmp_path / "state") as victim:
             moved = kernel.read()
-            assert all(now != before for now, before in zip(moved, found, strict=True))
+            assert all(now != before for now, before in zip(moved, original, strict=True))
             for part in range(5):
-                assert all(now[part] != before[part] for now, before in zip(moved, found, strict=True)), part
+                assert all(now[part] != before[part] for now, before in zip(moved, original, strict=True)), part
             with on_time():
                 killed_ns = time.monotonic_ns()
                 victim.process.kill()
-                took_s.append(wait_for(lambda: kernel.read() == found))
+                took_s.append(wait_for(lambda: kernel.read() == original))
             document = restored(tmp_path / "state")
             facts = victim.facts
             assert (document["cause"], document["failed"], document["gone"]) == ("died", [], [])
@@ -237,18 +237,18 @@ def test_after_sigkill_everything_is_as_found_within_50_ms(node: BenchNode, kern
 def test_a_controller_that_hangs_is_ended_first_and_then_its_knobs_come_back(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:
-    found = kernel.read()
+    original = kernel.read()
     with controller(node, tmp_path) as victim:
         time.sleep(0.5)
-        assert kernel.read() != found
+        assert kernel.read() != original
         with on_time():
             victim.process.send_signal(signal.SIGSTOP)
-            took_s = wait_for(lambda: kernel.read() == found)
+            took_s = wait_for(lambda: kernel.read() == original)
         assert 0.9 * HANG_S < took_s < HANG_S + ALLOWED_S
         victim.process.send_signal(signal.SIGCONT)
         assert victim.process.wait(1) == -signal.SIGKILL, "one that wakes up later must not write"
         assert restored(tmp_path)["cause"] == "hung"
-        assert kernel.read() == found
+        assert kernel.read() == original
 
 
 @pytest.fixture(name="container")
@@ -293,9 +293,9 @@ def kill_all(container: list[Path]) -> None:
 def test_it_outlives_a_container_of_which_everything_is_killed(
     node: BenchNode, kernel: Kernel, tmp_path: Path, container: list[Path], mode: str
 ) -> None:
-    found, state = kernel.read(), tmp_path / "state"
+    original, state = kernel.read(), tmp_path / "state"
     with controller(node, state, mode=mode, groups=container) as victim:
-        assert kernel.read() != found
+        assert kernel.read() != original
         inside = {int(pid) for group in container for pid in (group / "cgroup.procs").read_text().split()}
         assert victim.process.pid in inside
         if mode == "leave":
@@ -303,7 +303,7 @@ def test_it_outlives_a_container_of_which_everything_is_killed(
             assert victim.supervisor not in inside
             with on_time():
                 kill_all(container)
-                took_s = wait_for(lambda: kernel.read() == found)
+                took_s = wait_for(lambda: kernel.read() == original)
             assert took_s < 10 * ALLOWED_S
             assert restored(state)["cause"] == "died"
             return
@@ -311,9 +311,9 @@ def test_it_outlives_a_container_of_which_everything_is_killed(
         assert victim.supervisor in inside
         kill_all(container)
         wait_for(lambda: start_ticks(victim.supervisor) is None)
-    assert kernel.read() != found, "nobody is left who could"
+    assert kernel.read() != original, "nobody is left who could"
     assert recover(state) is not None
-    assert kernel.read() == found
+    assert kernel.read() == original
 
 
 def test_a_supervisor_that_was_stopped_does_not_count_that_time(node: BenchNode, tmp_path: Path) -> None:
@@ -331,36 +331,36 @@ def test_a_supervisor_that_was_stopped_does_not_count_that_time(node: BenchNode,
 def test_a_supervisor_that_was_killed_is_started_again_and_does_its_work(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:
-    found = kernel.read()
+    original = kernel.read()
     with controller(node, tmp_path) as one:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(one.supervisor, number)
         time.sleep(0.2)
         assert start_ticks(one.supervisor) is not None, "it stays as long as its controller"
         os.kill(one.supervisor, signal.SIGKILL)
-        notes = one.told()
+        notes = one.next_line()
         assert (notes["restarts"], notes["alive"]) == (1, True)
         assert notes["pid"] != one.supervisor
-        assert kernel.read() != found
+        assert kernel.read() != original
         one.kill()
-        wait_for(lambda: kernel.read() == found)
+        wait_for(lambda: kernel.read() == original)
         wait_for(lambda: start_ticks(notes["pid"]) is None)
 
 
 def test_killed_together_with_its_supervisor_the_next_start_recovers(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:
-    found = kernel.read()
+    original = kernel.read()
     with controller(node, tmp_path) as one:
         os.kill(one.process.pid, signal.SIGSTOP)  # or it would start another supervisor
         os.kill(one.supervisor, signal.SIGKILL)
         one.kill()
     left = kernel.read()
-    assert left != found
+    assert left != original
     with controller(node, tmp_path) as two:
         assert "left by a controller that has died: 20 restored" in two.facts["recovered"]
         two.kill()
-        wait_for(lambda: kernel.read() == found)
+        wait_for(lambda: kernel.read() == original)
     assert recover(tmp_path) is None
 
 
@@ -373,7 +373,7 @@ def command(*arguments: str | Path) -> Result:
 def test_the_command_restores_what_two_killed_processes_have_left(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:
-    found = kernel.read()
+    original = kernel.read()
     with controller(node, tmp_path / "one") as one:
         refused = command("--state", tmp_path, "--name", "one").exception
         assert isinstance(refused, ConfigError)
@@ -385,18 +385,18 @@ def test_the_command_restores_what_two_killed_processes_have_left(
     done = command("--state", tmp_path, "--json")
     [report] = json.loads(done.stdout)
     assert (report["name"], len(report["restored"]), report["failed"], done.exit_code) == ("one", 20, [], 0)
-    assert kernel.read() == found
+    assert kernel.read() == original
     assert "nothing to restore" in command("--state", tmp_path, "--name", "one").stdout
     with pytest.raises(ConfigError, match=r"state = .*none'; expected a directory"):
         raise command("--state", tmp_path / "none").exception or AssertionError
 
 
 def test_a_good_end_needs_no_supervisor_and_leaves_nothing(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
-    found = kernel.read()
+    original = kernel.read()
     with controller(node, tmp_path, mode="stop") as one:
         (tmp_path / "stop").touch()
         assert one.process.wait(10) == 0
-        assert kernel.read() == found
+        assert kernel.read() == original
     assert not journal_path(tmp_path).exists()
     assert not (tmp_path / "restored.json").exists()
 

@@ -248,8 +248,6 @@ def test_the_supervisor_is_small() -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"policy": "fight"}, "foreign: policy = 'fight': expected 'respect' or 'reassert'"),
-        ({"most_reasserts": 0}, "foreign: most_reasserts = 0: expected a number greater than or equal to 1"),
         ({"window_s": float("inf")}, "foreign: window_s = inf: expected a finite number"),
         ({"windows": 3}, "foreign: windows = 3: unknown field; did you mean window_s? "),
     ],
