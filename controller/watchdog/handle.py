@@ -57,10 +57,15 @@ class SupervisorHandle:
     ) -> None:
         memory = keeper.memory
         self._keeper, self._starting = keeper, threading.Lock()
-        self._arguments = ["--state", str(keeper.state), "--journal", str(keeper.path)]
-        self._arguments += ["--memory", str(memory.descriptor), "--ring", str(ring.absolute())]
-        self._arguments += ["--hang-s", repr(hang_s), *([] if harden else ["--no-harden"])]
-        self._arguments += ["--leave-groups"] if leave_groups else []
+        self._options: dict[str, Any] = {
+            "state": str(keeper.state),
+            "journal": str(keeper.path),
+            "ring": str(ring.absolute()),
+            "memory": memory.descriptor,
+            "hang_s": hang_s,
+            "harden": harden,
+            "leave_groups": leave_groups,
+        }
         self._inherited = (memory.descriptor, *lock_descriptors)
         self._process: subprocess.Popen[bytes]
         self._channel: socket.socket
@@ -145,10 +150,9 @@ class SupervisorHandle:
         self._maps = self._keeper.maps
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, links_held() as links:
-            command = [*python(f"{__package__}.supervisor", "-S"), *self._arguments]
-            command += ["--pid", str(os.getpid()), "--sentinel", str(self._sentinel.thread)]
+            own = {"pid": os.getpid(), "sentinel": self._sentinel.thread, "channel": theirs.fileno()}
             self._process = subprocess.Popen(
-                [*command, "--channel", str(theirs.fileno())],
+                [*python(f"{__package__}.supervisor", "-S"), json.dumps(self._options | own)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd="/",

@@ -14,7 +14,6 @@ has to outlive the controller; then it ends by itself.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import math
@@ -87,19 +86,19 @@ Cause = Literal["died", "hung", "disarmed"]
 
 def main() -> int:
     """Exit code 0 if nothing is left to restore, 1 if something could not be restored."""
-    arguments = _parser().parse_args()
+    options = json.loads(sys.argv[1])
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    channel = socket.socket(fileno=arguments.channel)
+    channel = socket.socket(fileno=options["channel"])
     try:
         supervisor = Supervisor(
-            arguments.state,
-            arguments.journal,
-            JournalMemory(arguments.memory),
-            arguments.ring,
-            arguments.pid,
-            arguments.sentinel,
-            arguments.hang_s,
+            Path(options["state"]),
+            Path(options["journal"]),
+            JournalMemory(options["memory"]),
+            Path(options["ring"]),
+            options["pid"],
+            options["sentinel"],
+            options["hang_s"],
             channel,
         )
     except (OSError, ValueError) as error:
@@ -107,9 +106,9 @@ def main() -> int:
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
         # First, because a group may limit CPU time and priority.
-        groups = leave_groups() if arguments.leave_groups else STAYS
+        groups = leave_groups() if options["leave_groups"] else STAYS
         facts = supervisor.prepare() | {"groups": groups}
-        facts["confined"] = confine_supervisor(supervisor.maps.any) if arguments.harden else OFF
+        facts["confined"] = confine_supervisor(supervisor.maps.any) if options["harden"] else OFF
         channel.send(json.dumps(facts).encode())
     return supervisor.restore(supervisor.wait())
 
@@ -268,21 +267,6 @@ def _thread(thread: int, process: int) -> int:
 def _log(line: str) -> None:
     with contextlib.suppress(OSError):
         print(f"slicepilot supervisor: {line}", file=sys.stderr, flush=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="slicepilot.controller.watchdog.supervisor", allow_abbrev=False)
-    parser.add_argument("--state", type=Path, required=True, help="folder for the report")
-    parser.add_argument("--journal", type=Path, required=True, help="file of the journal")
-    parser.add_argument("--memory", type=int, required=True, help="descriptor of the journal in memory")
-    parser.add_argument("--ring", type=Path, required=True)
-    parser.add_argument("--pid", type=int, required=True)
-    parser.add_argument("--sentinel", type=int, required=True, help="id of an idle thread of the controller")
-    parser.add_argument("--hang-s", type=float, required=True)
-    parser.add_argument("--leave-groups", action="store_true", help="for the root groups: outlive a container")
-    parser.add_argument("--no-harden", dest="harden", action="store_false", help="without a filter of system calls")
-    parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket of packets")
-    return parser
 
 
 if __name__ == "__main__":

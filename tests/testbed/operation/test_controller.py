@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -106,14 +107,14 @@ def journalled(rig: Rig) -> bool:
 
 
 def supervisors(controller: Controller) -> list[int]:
-    """Processes that watch it, whatever it says."""
+    """Process ids of its supervisors."""
     result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"slicepilot.controller.watchdog.supervisor" in words and str(controller.pid).encode() in words:
+        if b"slicepilot.controller.watchdog.supervisor" in words and json.loads(words[-2])["pid"] == controller.pid:
             result.append(int(process.name))
     return result
 
