@@ -341,7 +341,7 @@ def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
     promotion.promote(BundleFiles.read(bundle), judged())
     trusting, other = policies
     other.require_promoted(False)
-    with pytest.raises(ConfigError, match=r"SHA256SUMS\.sig: not of this SHA256SUMS and promotion\.yaml"):
+    with pytest.raises(ConfigError, match=r"SHA256SUMS\.sig: does not fit SHA256SUMS and promotion\.yaml"):
         trusting.require_promoted(False)
     signature.sign(BundleFiles.read(bundle), private)
     trusting.require_promoted(False)
@@ -448,7 +448,7 @@ def test_the_key_at_the_default_path_signs_what_is_promoted(
     assert not (bundle / "SHA256SUMS.sig").exists()
     readable = promoted("644")
     assert readable.returncode == 2
-    assert "mode 0644, user 0; accepted: root's own, mode 0600" in readable.stderr
+    assert "mode 0644, user 0; it must be root's own, of mode 0600" in readable.stderr
     signed = promoted("600")
     assert signed.returncode == 0, signed.stderr
     assert "promoted and signed" in signed.stdout
