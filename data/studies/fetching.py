@@ -90,6 +90,7 @@ def fetch(
 
 def _transfer(address: str, path: Path, on_progress: OnProgress | None, timeout_s: float, pause_s: float) -> None:
     """Write the whole file, in several attempts if need be."""
+    reason = ""
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(pause_s * 2 ** (attempt - 1))
