@@ -56,7 +56,6 @@ from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import containers
 
 from ..controller.record.conftest import count, description, ticks
-from ..controller.telemetry.prometheus.test_taken_over import taken_over
 from ..effort import examples
 from ..fuzzing import fuzz as try_all
 from ..k8s_api.documents import FULL, pod_document, set_document, slice_document
@@ -135,24 +134,6 @@ def test_answers_of_a_prometheus_server() -> None:
                 assert all(why is None or (why.isprintable() and len(why) < 1000) for why in reading.why)
 
     fuzz(mutants(*seeds), read, 800)
-
-
-def test_messages_of_the_process_that_asks_a_server(tmp_path: Path) -> None:
-    """Whoever sends them, the loop goes on, and what it tells goes into its notes."""
-    with taken_over(2) as one, contextlib.closing(TickRing(tmp_path / "ticks", 2)) as ring:
-        seeds = [json.dumps({"error": "x", "rows": one.rows(why=why)}).encode() for why in ([None, None], ["a", "b"])]
-
-        def read(data: bytes) -> None:
-            one.socket.send(data or b" ")
-            telemetry = one.source.measure()
-            assert np.isfinite(telemetry.slices).all()
-            assert np.isfinite(telemetry.node).all()
-            assert (telemetry.age_s >= 0).all()
-            lines = one.source.check()
-            assert all(line.isprintable() and len(line) < 1000 for line in lines)
-            ring.note({"unmeasured": lines})
-
-        fuzz(mutants(*seeds), read, 300)
 
 
 def test_slice_sets_and_pods() -> None:
