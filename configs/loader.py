@@ -6,6 +6,7 @@ Configurations are frozen dataclasses in the modules that use them; pydantic che
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -86,7 +87,7 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
         ConfigError: the first violation, as ``source: field = value: what is expected``.
     """
     try:
-        return TypeAdapter(kind).validate_python(raw)
+        return _validator(kind).validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where, value, message = first["loc"], first.get("input"), expectation(first["msg"])
@@ -105,6 +106,12 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
         shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
         shown = "" if first["type"] == "missing" else f" = {shown}"
         raise ConfigError(f"{source}: {_field(where)}{shown}: {message}") from error
+
+
+@functools.cache
+def _validator(kind: type[T]) -> TypeAdapter[T]:
+    """pydantic takes tens of milliseconds to derive one from a dataclass."""
+    return TypeAdapter(kind)
 
 
 def _field(where: tuple[int | str, ...]) -> str:

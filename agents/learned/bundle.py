@@ -320,8 +320,10 @@ def _coding_of(raw: dict[str, Any]) -> Coding:
     features = encoder.get("features") if isinstance(encoder, dict) else None
     if not isinstance(features, list) or len(features) <= NUM_FEATURES:
         return "plain"
-    more = (coding for coding, (*_, layout) in _CODINGS.items() if features[NUM_FEATURES] in layout()["features"])
-    return next(more, "plain")
+    for coding, (*_, layout) in _CODINGS.items():
+        if features[NUM_FEATURES] in layout()["features"]:
+            return coding
+    return "plain"
 
 
 def _check_layout(source: str, raw: dict[str, Any], coding: Coding) -> None:

@@ -285,8 +285,6 @@ class Guard:
 
     def warm_up(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
         """Go through the motions of `judge` on a copy of what the guard remembers."""
-        copy: Records
-        array: Records
         for copy, array in zip(self._rehearsed, self._state, strict=True):
             copy.view(np.uint8)[:] = array.view(np.uint8)  # ten times as fast as field by field
         self._run(telemetry, wanted, held, self._node["before_ns"].item() + 1, self._rehearsed)

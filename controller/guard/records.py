@@ -7,7 +7,7 @@ to 9 us.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from slicepilot.env.compiled import kernel
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-Records = npt.NDArray[Any]
+Records: TypeAlias = Any  # structured arrays: numba, not NumPy, reads their fields as attributes
 
 FOLLOW, HOLD, SAFE = int(Level.NORMAL), int(Level.HOLD), int(Level.SAFE)
 """What a slice, or the node, does at a tick: follow the policy, stay as it is, take its safe setting."""

@@ -103,9 +103,9 @@ def live(groups: list[Path], readings: Readings | None = None, period_s: float =
 
 # Agents here jump, turn back and fail at will.
 LOOSE = GuardConfig(
-    hysteresis=Hysteresis(0.0, 0.0),
-    dwell=Dwell(0.0, 0.0, 0.0),
-    slew=Slew(1e6, 1e6, 1e6),
+    hysteresis=Hysteresis(enabled=False),
+    dwell=Dwell(enabled=False),
+    slew=Slew(enabled=False),
     oscillation=Oscillation(reversals=1000),
     not_a_number=Patience(60.0),
     policy_error=Patience(60.0),

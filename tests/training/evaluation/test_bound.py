@@ -29,11 +29,18 @@ def assert_nobody_beats_it(scenario: Scenario, lanes: int, rivals: tuple[str, ..
         assert np.all(broken_s >= limit.violation_s - 1e-4), name
 
 
-@pytest.mark.parametrize("name", ["multi-promise", "link-degradation", "testbed-bursts", "slice-churn"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "slice-churn",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("multi-promise", "link-degradation", "testbed-bursts")),
+    ],
+)
 def test_nobody_beats_it_on_shipped_scenarios(name: str) -> None:
     assert_nobody_beats_it(Scenario.from_yaml(name), 2, RIVALS)
 
 
+@pytest.mark.slow
 def test_nobody_beats_it_on_drawn_scenarios(tmp_path: Path) -> None:
     for scenario in draw_scenarios(tmp_path, 0, 12):
         assert_nobody_beats_it(scenario, 2, RIVALS[:-1])

@@ -42,14 +42,14 @@ def test_samples_are_the_same_each_time_and_inside_their_ranges() -> None:
         "num_envs": [32, 64],
         "ppo.epochs": {"low": 1, "high": 4},
     }
-    sweep = sweep_of(axes=axes, samples=40, sample_seed=3)
+    sweep = sweep_of(axes=axes, samples=20, sample_seed=3)
     trials = trials_of(sweep)
-    assert len(trials) == 40
+    assert len(trials) == 20
     assert trials == trials_of(sweep)
-    assert trials != trials_of(sweep_of(axes=axes, samples=40, sample_seed=4))
+    assert trials != trials_of(sweep_of(axes=axes, samples=20, sample_seed=4))
     rates = [trial.config.learning_rate for trial in trials]
     assert all(1e-4 <= rate <= 1e-2 for rate in rates)
-    assert 10 <= sum(rate < 1e-3 for rate in rates) <= 30, "as many in each decade"
+    assert 4 <= sum(rate < 1e-3 for rate in rates) <= 16, "as many in each decade"
     assert {trial.config.ppo.epochs for trial in trials} == {1, 2, 3, 4}
     assert {trial.config.num_envs for trial in trials} == {32, 64}
 
