@@ -1,7 +1,7 @@
 """The exported policy decides as the trained one does, whatever the number of lanes and slices."""
 
 import math
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
@@ -22,7 +22,8 @@ from slicepilot.training.networks.export import (
 )
 from slicepilot.training.networks.slice_network import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 
-Limits, Nice = Literal["free", "needed"], Literal["free", "ranked"]
+Limits: TypeAlias = Literal["free", "needed"]
+Nice: TypeAlias = Literal["free", "ranked"]
 
 
 def policy(heads: int = 0, seed: int = 0, limits: Limits = "free", nice: Nice = "free") -> DeterministicPolicy:
@@ -62,7 +63,7 @@ def test_a_network_without_attention_runs_compiled(exported: tuple[Deterministic
 def test_weights_that_are_no_numbers_give_no_action() -> None:
     made = policy()
     with torch.no_grad():
-        made.encoder.rows[0].weight[3, 0] = math.nan
+        next(made.encoder.rows.parameters())[3, 0] = math.nan
     compiled = DeepSets.of(check_model(to_onnx(made)), made.columns, NUM_KNOBS)
     assert compiled is not None
     table = random_observations(5, 20, np.random.default_rng(0), made.columns)

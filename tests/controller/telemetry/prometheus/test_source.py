@@ -477,7 +477,7 @@ def test_a_redirect_is_not_followed_and_the_token_stays_here(tmp_path: Path) -> 
 def test_a_server_that_turns_hostile_takes_nothing_with_it() -> None:
     """One after the other, on a source that has begun well; a proxy of the environment is not used."""
     good: Callable[[Any], None] = lambda request: answer(request, vector("0.5"))  # noqa: E731
-    now = [good]
+    now: list[Any] = [good]
     os.environ["http_proxy"] = "http://127.0.0.1:1"
     try:
         with (
