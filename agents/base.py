@@ -44,8 +44,8 @@ class StochasticAgent(Protocol):
         wanted: float32 (L, S, 3), the draw on the axes of actions (`slicepilot.env.encoding.KnobDecoder`); it may lie
             outside of [-1, 1], what came of it does not.
         log_density: float64 (L,), natural logarithm of the density that ``wanted`` was drawn from; NaN while ``held``.
-        held: the decision repeats an earlier draw. A draw that holds for ten periods was decided once: its density
-            counts in the first of them, and in the others there was no choice that could have been another.
+        held: whether the decision repeats an earlier draw. The density of a draw that is kept for ten periods counts in
+            the first of them only, since nothing is drawn in the others.
     """
 
     wanted: FloatArray

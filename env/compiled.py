@@ -19,10 +19,10 @@ def kernel(function: Callable[..., Any], /) -> Any: ...
 @overload
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Decorator: numba compiles the function when it is first called, and keeps that for later processes.
+    """Decorator: numba compiles the function when it is first called, and caches the result for later processes.
 
-    It divides as NumPy does. What was kept holds until a Python file in the function's folder, or a table of
-    telemetry, knobs or features, has other contents; numba itself would look at the function's own file alone.
+    It divides as NumPy does. The cache is discarded when a Python file in the function's folder changes, or a table of
+    telemetry, knobs or features (`_TABLES`); numba itself compares the function's own file only.
 
     Args:
         function: to be compiled.

@@ -19,9 +19,9 @@ from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 if TYPE_CHECKING:  # as in `backend`
     from .slices import SliceSet
 
-# Per telemetry row: (value that maps to about the middle of the logarithmic part's start, value that maps to 1).
-# A row is encoded as log1p(x / reference) / log1p(full_scale / reference), clipped to 0..1. A reference near the full
-# scale makes a row nearly linear, which is what the ratios want; loss resolves down to 1e-3.
+# Per telemetry row: (reference, below which the scale is about linear and above logarithmic; full scale, which maps
+# to 1). A row is encoded as log1p(x / reference) / log1p(full_scale / reference), clipped to 0..1. A reference near the
+# full scale makes a row nearly linear, which suits ratios; loss resolves down to 1e-3.
 TELEMETRY_SCALE: dict[str, tuple[float, float]] = {
     "offered_mbps": (1.0, 10_000.0),
     "carried_mbps": (1.0, 10_000.0),

@@ -68,7 +68,7 @@ def encode_knobs(values: FloatArray, axes: FloatArray, rows: FloatArray) -> None
 
 @kernel
 def over_reference(slices: FloatArray, scale: FloatArray, out: FloatArray) -> None:
-    """1 + x / reference of what is measured, (8, S, L); 1 where x is no number above 0."""
+    """1 + x / reference of what is measured, (F, S, L); 1 where x is no number above 0."""
     fields, num_slices, lanes = out.shape
     for field in range(fields):
         for s in range(num_slices):
@@ -89,7 +89,7 @@ def fill(
     node_at: int,
     table: FloatArray,
 ) -> None:
-    """Write a table (L, S, D or more) of rows (8, S, L), (2, L), (S, L), (3, S, L) and, all else, (D, S, L)."""
+    """Write a table (L, S, D or more) of rows (F, S, L), (N, L), (S, L), (3, S, L) and, all else, (D, S, L)."""
     lanes, num_slices, _ = table.shape
     measured, columns, knobs_end = len(logarithms), len(fixed), len(logarithms) + NUM_KNOBS
     for first in range(0, lanes, LANES_AT_ONCE):

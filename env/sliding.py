@@ -26,12 +26,13 @@ _PAST_SLICE = np.dtype([("means", "f4", (len(_MEANS),)), ("p99_us", "f4")])
 
 
 class SlidingView:
-    """Telemetry over the last `WINDOW_S`, in whole periods: means, the longest p99 delay, and the loss of the rates.
+    """Telemetry over the last `WINDOW_S`, in whole periods: the longest p99 delay, the loss of the mean rates, and the
+    plain mean of every other row.
 
-    A policy that sees a video offer 50 Mbit/s in one period and nothing in the next takes its CPU limit away, and one
-    that sees its delay come and go with each frame moves weights to and fro. Agents are shown the same in the
-    simulator, so that they learn how late a mean says what has changed; rewards and promises are judged by the period's
-    own figures. With periods longer than two thirds of the window nothing changes.
+    In periods of a few milliseconds a video offers 50 Mbit/s in one and nothing in the next, and its delay rises with
+    each frame; a policy that saw them would move the knobs back and forth. Agents see the same means in the simulator,
+    so that they learn with the lag of a mean; rewards and promises use the figures of the period itself. Periods longer
+    than two thirds of the window are passed through.
 
     Args:
         context: of the run; lanes may differ in their periods.

@@ -26,10 +26,10 @@ class Telemetry:
     """Per-slice and per-node figures of one control period, for L lanes at once (a live node is one lane).
 
     Attributes:
-        slices: float32 (8, S, L), rows in the order of `SLICE_FIELDS`. Rates at N3 (offered) and N6 (carried); delays
+        slices: float32 (F, S, L), rows in the order of `SLICE_FIELDS`. Rates at N3 (offered) and N6 (carried); delays
             from N3 ingress to N6 of the packets that left; loss is 1 - carried/offered, floored at 0; CPU use is what
             the slice's cgroup consumed; throttled_ratio is the fraction of CFS periods in which its quota ran out.
-        node: float32 (2, L), rows in the order of `NODE_FIELDS`.
+        node: float32 (N, L), rows in the order of `NODE_FIELDS`.
         age_s: float32 (L,), time since the measurement ended.
         valid: bool (S, L), False where a slice is absent or could not be measured (its figures are then zero).
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slicepilot.agents.bounds import within_bounds
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import within_bounds
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 CFS_PERIOD_S = 0.1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from slicepilot.agents.bounds import within_bounds
 from slicepilot.data.reference import PublishedSetting, published_settings
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
@@ -14,8 +15,6 @@ from slicepilot.env.knobs import Knobs, NiceScope
 from slicepilot.env.published import requests_of, setting_knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import within_bounds
 
 if TYPE_CHECKING:
     from slicepilot.env.simulator.hardware import Hardware

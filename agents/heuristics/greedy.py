@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slicepilot.agents.bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TINY, ONE = np.float32(1e-3), np.float32(1.0)

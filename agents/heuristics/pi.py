@@ -8,14 +8,13 @@ from typing import Annotated
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from slicepilot.agents.bounds import most_cpu_mcpu, smoothing, within_bounds
 from slicepilot.configs import load
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import most_cpu_mcpu, smoothing, within_bounds
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from slicepilot.agents.bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import filled, most_cpu_mcpu, smoothing, within_bounds
 
 # What a slice would use is extrapolated from what it carries; a slice that carries next to nothing says little.
 MAX_EXTRAPOLATION = np.float32(20.0)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slicepilot.agents.bounds import most_cpu_mcpu, smoothing, within_bounds
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import most_cpu_mcpu, smoothing, within_bounds
 
 # Rates are lost in per cents where delays are lost in factors: this brings both errors to one scale.
 RATE_GAIN = np.float32(4.0)

@@ -8,17 +8,17 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planners.mpc import Mpc
 from slicepilot.configs import ConfigError, did_you_mean
 from slicepilot.data.reference import published_settings
 from slicepilot.env.slices import SliceSet
 
 from .as_found import AsFound
 from .captain import Captain
-from .clairvoyant import Clairvoyant
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
 from .greedy import Greedy
-from .mpc import Mpc
 from .pi import Pi
 from .proportional import ProportionalShare
 from .queue_greedy import QueueGreedy

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from slicepilot.agents.bounds import most_cpu_mcpu, within_bounds
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import most_cpu_mcpu, within_bounds
 
 # Buckets of the CPU histogram, `cpuHistogramOptions` in model/aggregations_config.go.
 FIRST_BUCKET_MCPU, BUCKET_GROWTH = 10.0, 1.05

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from slicepilot.agents.heuristics.bounds import smoothing
+from slicepilot.agents.bounds import smoothing
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import PACERS, Context

@@ -92,7 +92,7 @@ def watch_node(
 
 
 def _check_sight(made: Sequence[Agent]) -> None:
-    from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+    from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 
     if seers := [agent.name for agent in made if isinstance(agent, Clairvoyant)]:
         raise ConfigError(f"agents: {seers[0]}: sees the future, and so needs --backend simulator")

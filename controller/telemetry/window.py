@@ -1,8 +1,8 @@
 """What happened between two readings: rates, delays, loss and CPU use, from counters that BPF programs only add to.
 
-Both functions at the end go over slices and read the memory that the programs write. They are compiled, since a control
-loop sleeps between its ticks: dozens of NumPy calls, whose code has left the caches, take some 300 us for five slices
-(`slicepilot bench loop`).
+`read_packets` and `read_cpus` compute the figures of all slices from the memory that the programs write. They are
+compiled, since a control loop sleeps between its ticks: dozens of NumPy calls, whose code has left the caches, take
+some 300 us for five slices (`slicepilot bench loop`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ BUCKETS, MARKS = layout.BUCKETS, layout.MARKS
 RUNNING_SLICE, TASKS, WAIT_UNIT = layout.RUNNING_SLICE, layout.WAITER_SHIFT, layout.WAIT_UNIT_SHIFT
 SUM_OF_WAITS, MOST_TASKS = (1 << TASKS) - 1, (1 << 64 - TASKS) - 1
 OFFERED, CARRIED, P50, P99, LOSS, CPU_USE, RUNQUEUE_DELAY = (
-    SLICE_FIELDS.index(name) for name in SLICE_FIELDS if name != "throttled_ratio"
+    SLICE_FIELDS.index(name)
+    for name in (
+        *("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us", "loss_ratio"),
+        *("cpu_use_mcpu", "runqueue_delay_us"),
+    )
 )
 CPU_IDLE, UPLINK_USE = (NODE_FIELDS.index(name) for name in ("cpu_idle_ratio", "uplink_use_ratio"))
 

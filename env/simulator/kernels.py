@@ -111,15 +111,15 @@ def advance(
     """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
 
     slice_block (K, 10, S, L), node_block (K, 2, L), hardware (17, L), period (L,) in s; pods (2, S, L), knobs
-    (3, S, L); state (9, S, L), drops (3, S, L) in Mbit of this period, telemetry (8, S, L), node (2, L), valid
+    (3, S, L); state (9, S, L), drops (3, S, L) in Mbit of this period, telemetry (F, S, L), node (N, L), valid
     (S, L).
 
-    Inner loops run over the lanes of a chunk and become SIMD code, except for those of the nice table, of short control
-    periods and of TCP, which are skipped where no lane needs them. What makes that possible: float32 throughout,
-    selections instead of branches, and few arrays per loop. LLVM gives up where it would need more than eight checks
-    that a row which is written does not overlap the others, or where two rows of one array are written. So what
-    computes reads at most eight rows and writes the working table ``v``, whose width is a constant; the next loops
-    store its rows, up to three at a time, in different arrays.
+    A loop over lanes has to become SIMD code: write it in float32, with selections (``a if c else b``, ``min``)
+    instead of branches. Read at most eight rows and write the results to rows of the working table ``v``; store these
+    in a loop of their own, at most three at a time, each in a different array. Otherwise LLVM does not vectorise: it
+    gives up where it needs more than eight checks that a written row does not overlap the others, or where two rows of
+    an array are written whose width is not a constant. The loops of the nice table, of short control periods and of TCP
+    are exempt, since they are skipped where no lane needs them.
     """
     _, num_slices, lanes = pods.shape
     for first in range(0, lanes, LANE_CHUNK):

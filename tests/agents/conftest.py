@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder

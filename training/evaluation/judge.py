@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.data.reference import published_settings
 from slicepilot.env.reward import RewardWeights

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Backend
 from slicepilot.env.encoding import KnobDecoder

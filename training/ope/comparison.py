@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet, Floats
 from slicepilot.data.intervals import Interval, mean

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.agents.base import Agent, StochasticAgent
-from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.agents.learned.bundle import decoder_layout
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.env.arrays import FloatArray

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
-from slicepilot.agents.heuristics.planning import PlanningConfig
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planners.planning import PlanningConfig
 from slicepilot.agents.heuristics.registry import available, make
 from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.hardware import Hardware

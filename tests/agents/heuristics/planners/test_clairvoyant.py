@@ -6,9 +6,9 @@ import pytest
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.captain import Captain
-from slicepilot.agents.heuristics.clairvoyant import Clairvoyant
 from slicepilot.agents.heuristics.fixed import FixedAgent, published, static_weights
-from slicepilot.agents.heuristics.planning import PlanningConfig
+from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
+from slicepilot.agents.heuristics.planners.planning import PlanningConfig
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.reactive import ReactiveSla
 from slicepilot.env.knobs import Knobs

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.bounds import most_cpu_mcpu
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import CPU_LIMIT, NICE, NUM_KNOBS, Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-from .bounds import most_cpu_mcpu
 
 if TYPE_CHECKING:
     from slicepilot.env.reward import RewardWeights

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.bounds import smoothing
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-from .bounds import smoothing
 from .planning import Planner, PlanningConfig
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Mpc:
 
 
 class PredictedModel:
-    """The simulator as `slicepilot.agents.heuristics.planning.Model`, with a future that goes on as the present."""
+    """The simulator as `planning.Model`, with a future that goes on as the present."""
 
     engine: Engine
     context: Context

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from slicepilot.agents.heuristics.mpc import PredictedModel
+from slicepilot.agents.heuristics.planners.mpc import PredictedModel
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend

@@ -1,0 +1,1 @@
+"""Agents that plan in the simulator."""
