@@ -102,7 +102,7 @@ COMMANDS = {
     ),
     "dataset fetch": Command(
         "slicepilot.cli.dataset.releases:fetch",
-        "Download a release. Interrupted downloads are resumed. Exit code 1: a file could not be downloaded.",
+        "Download a release. Files that are there are kept. Exit code 1: a file could not be downloaded.",
     ),
     "dataset import": Command(
         "slicepilot.cli.dataset.import_files:import_files",

@@ -18,6 +18,7 @@ from slicepilot.configs.text import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from slicepilot.controller.system.signals import StopRequest
     from slicepilot.controller.telemetry.discover import Upf
     from slicepilot.controller.telemetry.pfcp import PfcpProbe
     from slicepilot.controller.telemetry.report.export import PacketFile, PfcpFile
@@ -68,12 +69,14 @@ def probe(
         raise ConfigError(f"--node = {node}: accepted alone: its configuration says which UPFs and interfaces")
     try:
         with contextlib.ExitStack() as stack:
+            from slicepilot.controller.system.signals import StopRequest
             from slicepilot.controller.telemetry.pfcp import PfcpProbe
             from slicepilot.controller.telemetry.source import KernelSource
 
             points = [points_of(upf, devices) for upf in _distinct(upfs)]
             if node is not None:
                 points = plugin("node").call("points", node)
+            stop = stack.enter_context(StopRequest())
             source = stack.enter_context(
                 KernelSource(points, report_every=sample if csv else 0, timed_per_s=0, by_flow=True)
             )
@@ -83,7 +86,7 @@ def probe(
             elif pfcp_csv is not None:
                 raise ConfigError("--pfcp-csv: no interface with PFCP; name it with --n4")
             files = [stack.enter_context(contextlib.closing(file)) for file in _files(csv, pfcp_csv, source, pfcp)]
-            _watch(source, pfcp, files, interval, duration, as_json)
+            _watch(stop, source, pfcp, files, interval, duration, as_json)
     except ProbeError as error:
         typer.echo(f"slicepilot: error: {printable(str(error))}", err=True)
         raise typer.Exit(1) from error
@@ -114,6 +117,7 @@ def _files(
 
 
 def _watch(
+    stop: StopRequest,
     source: KernelSource,
     pfcp: PfcpProbe | None,
     files: list[PacketFile | PfcpFile],
@@ -125,7 +129,6 @@ def _watch(
     from rich.live import Live
 
     from slicepilot.controller.system.bpf.errors import ProbeError
-    from slicepilot.controller.system.signals import StopRequest
     from slicepilot.controller.telemetry.flows import IdleFlows
     from slicepilot.controller.telemetry.report.summary import summary
 
@@ -134,7 +137,7 @@ def _watch(
     end = float("inf") if duration is None else started + duration
     shown = started
     gone: list[str] = []
-    with StopRequest() as stop, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         live = None
         if console.is_terminal and not as_json:
             live = stack.enter_context(Live(console=console, auto_refresh=False))

@@ -30,6 +30,8 @@ from cyclonedx.model.license import LicenseExpression
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
+import slicepilot
+
 ROOT = Path(__file__).parents[2]
 LICENCES = Path(__file__).with_name("licences.yaml")
 SETS = ("base", "train", "dev", "go", "uv")
@@ -116,13 +118,14 @@ def bill() -> Bom:
     """All of it."""
     pins, table = [*python_pins(), *go_pins(), *debian_pins()], licences()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    digest = hashlib.sha256(repr((project["version"], pins, table)).encode())
+    version = slicepilot.__version__
+    digest = hashlib.sha256(repr((version, pins, table)).encode())
     bom = Bom(serial_number=uuid.UUID(bytes=digest.digest()[:16], version=4))
     if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
         bom.metadata.timestamp = datetime.fromtimestamp(int(epoch), UTC)
     root = Component(
         name=project["name"],
-        version=project["version"],
+        version=version,
         type=ComponentType.APPLICATION,
         bom_ref="slicepilot",
         licenses=[LicenseExpression(project["license"])],

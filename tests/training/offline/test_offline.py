@@ -260,7 +260,7 @@ def test_the_command_trains_tracks_and_goes_on(
         less = estimate["estimates"][name]["value"] - estimate["best_reward"]["value"]
         assert difference["value"] == pytest.approx(less)
         low, high = difference["ci95"] or (-1.0, 1.0)
-        assert difference["verdict"] == ("better" if low > 0 else "worse" if high < 0 else "cannot be reported apart")
+        assert difference["verdict"] == ("better" if low > 0 else "worse" if high < 0 else "cannot be told apart")
     assert "model-based" in estimate["differences"]
     assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
     import mlflow

@@ -103,10 +103,10 @@ def test_of_one_episode_the_samples_error_is_not_known(log: EpisodeSet) -> None:
     ("estimate", "best", "said"),
     [
         ((3.0, 2.6, 3.4), (2.0, 1.7, 2.3), "better"),
-        ((3.0, 2.0, 4.0), (2.0, 1.7, 2.3), "cannot be reported apart"),
+        ((3.0, 2.0, 4.0), (2.0, 1.7, 2.3), "cannot be told apart"),
         ((1.0, 0.9, 1.1), (2.0, 1.7, 2.3), "worse"),
-        ((9.0, -np.inf, np.inf), (2.0, 1.7, 2.3), "cannot be reported apart"),
-        ((9.0, 8.9, 9.1), (2.0, -np.inf, np.inf), "cannot be reported apart"),
+        ((9.0, -np.inf, np.inf), (2.0, 1.7, 2.3), "cannot be told apart"),
+        ((9.0, 8.9, 9.1), (2.0, -np.inf, np.inf), "cannot be told apart"),
     ],
 )
 def test_a_difference_is_reported_where_both_intervals_leave_no_zero(
@@ -137,7 +137,7 @@ def test_the_best_is_whoever_earned_most_among_those_with_as_many_slices(log: Ep
     silent = replace(result, policy=replace(result.policy, estimate=refusal("why")))
     assert silent.difference is None
     assert silent.to_json()["differences"] == {}
-    assert silent.verdict == "cannot be reported apart"
+    assert silent.verdict == "cannot be told apart"
 
 
 def lacking(episode: Episode, slice_index: int, from_step: int) -> Episode:

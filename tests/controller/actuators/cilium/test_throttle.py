@@ -75,7 +75,7 @@ def test_a_map_without_types_is_taken_by_what_it_is(agent: Agent) -> None:
     ("layout", "message"),
     [
         (MOVED, r"value\.bps = 8 bytes at 8; expected a number of 8 bytes at 0"),
-        (UNNAMED, r"value\.bps: not in rate, t_last, t_horizon_drop, pad; accepted"),
+        (UNNAMED, r"value\.bps: not in rate, t_last, t_horizon_drop, pad; expected"),
         (LARGER, "value size = 64; expected 56"),
         (OTHER_FLAGS, "flags = 0; expected 1"),
     ],
@@ -107,7 +107,7 @@ def test_another_map_in_its_place_is_refused(agent: Agent, wrong: dict[str, Any]
 def test_a_program_in_its_place_is_refused(agent: Agent, objects: Path) -> None:
     with contextlib.closing(typed_map(DIRECTION, objects)) as made:
         agent.pin(made.program("to_netdev").fd)
-        with pytest.raises(ActuatorError, match=r"cilium_throttle.*accepted"):
+        with pytest.raises(ActuatorError, match=r"cilium_throttle.*expected"):
             ThrottleMap(agent.places.pin)
 
 
