@@ -56,6 +56,7 @@ _CODINGS: dict[Coding, tuple[int, int, Callable[[], dict[str, Any]]]] = {
 }
 """Columns of observations and of actions, and what the former are."""
 MIN_SLICES, MAX_SLICES = 2, 64
+MOST_SHOWN = 200  # characters of unknown names in an error
 
 _STRICT = ConfigDict(extra="forbid")
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -345,8 +346,13 @@ def _check_layout(source: str, raw: dict[str, Any], coding: Coding) -> None:
 
 
 def _first_difference(stored: Any, accepted: Any) -> str:
-    """Where two plain values first differ, as ``.path = value: expected value``."""
+    """Where two plain values first differ: ``.path = value: expected value``, or the names that one of them lacks."""
     pairs: list[tuple[Any, Any, Any]] = []
+    if _are_names(stored) and _are_names(accepted) and set(stored) != set(accepted):
+        missing = ", ".join(name for name in accepted if name not in stored)
+        unknown = ", ".join(repr(name) for name in stored if name not in accepted)
+        parts = [f"without {missing}"] * bool(missing) + [f"unknown {unknown[:MOST_SHOWN]}"] * bool(unknown)
+        return f": {'; '.join(parts)}: the bundle was made by another version of slicepilot; train it again"
     if isinstance(stored, dict) and isinstance(accepted, dict):
         pairs = [(k, stored.get(k), accepted.get(k)) for k in [*accepted, *stored]]
     elif isinstance(stored, list) and isinstance(accepted, list) and len(stored) == len(accepted):
@@ -355,6 +361,10 @@ def _first_difference(stored: Any, accepted: Any) -> str:
         if left != right:
             return f".{key}{_first_difference(left, right)}"
     return f" = {stored!r}: expected {accepted!r}"
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(name, str) for name in value)
 
 
 def _differences(given: Any, own: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -111,11 +111,17 @@ def to_table(records: Records, names: Sequence[str]) -> Any:
 
 
 def to_records(table: Any, names: Sequence[str]) -> Records:
-    """The records a table was made from."""
+    """The records a table was made from.
+
+    Raises:
+        ConfigError: a column is missing, since another version of slicepilot has other telemetry fields.
+    """
     records = np.zeros(table.num_rows, record_dtype(len(names)))
     for column, values in _views(records, names):
         if column not in table.column_names and (_is_draw(column) or column == "log_density"):
             values[:] = np.nan  # of a deterministic policy, or of an older version
+        elif column not in table.column_names:
+            raise ConfigError(f"no column {column}: recorded by another version of slicepilot")
         elif len(records):
             values[:] = values_of(table, column)
     return records

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slicepilot.env.knobs import KNOB_FIELDS
 
-WIDTH, NAME = 80, 11
+WIDTH, NAME, COLUMN = 80, 11, 8
 _SETTINGS = {"wanted": 7, "allowed": 8, "applied": 8}  # and how wide their columns are
 _KNOBS = {"cpu_limit_mcpu": ("CPU limit", "mCPU"), "nice": ("nice", ""), "egress_mbps": ("egress", "Mbit/s")}
 _SEEN = (
@@ -22,6 +22,8 @@ _SEEN = (
     ("runqueue_delay_us", "waits", "us", 1.0),
 )
 _STAGES = ("wakeup", "observe", "infer", "guard", "apply", "total")
+Column = tuple[str, str, str, float]
+"""Field, title, unit, and factor from the field's unit to that."""
 
 
 def tick_lines(explanation: dict[str, Any]) -> list[str]:
@@ -32,8 +34,7 @@ def tick_lines(explanation: dict[str, Any]) -> list[str]:
         *_wrap(f"mode {explanation['mode']}, level {explanation['level']}{_flags(explanation)}"),
         _node_line(explanation["node"]),
         "",
-        *_heading("seen", [(title, unit) for _, title, unit, _ in _SEEN]),
-        *(_seen_line(row["slice"], row["seen"] if row["valid"] else None) for row in explanation["slices"]),
+        *seen_lines("seen", {row["slice"]: row["seen"] if row["valid"] else None for row in explanation["slices"]}),
         "",
         *_knob_lines(explanation["slices"], explanation["mode"]),
         "",
@@ -60,8 +61,10 @@ def window_lines(explanation: dict[str, Any]) -> list[str]:
             + (f"; {_counted(explanation['flags'])}" if explanation["flags"] else "")
         ),
         "",
-        *_heading("seen, mean", [(title, unit) for _, title, unit, _ in _SEEN]),
-        *(_seen_line(row["slice"], row["mean"] if row["valid_ticks"] else None) for row in explanation["slices"]),
+        *seen_lines(
+            "seen, mean",
+            {row["slice"]: row["mean"] if row["valid_ticks"] else None for row in explanation["slices"]},
+        ),
         "",
         *_window_guard_lines(explanation["reasons"]),
         "",
@@ -71,6 +74,22 @@ def window_lines(explanation: dict[str, Any]) -> list[str]:
         *(_line(name, [f"{stages[stage][name]:.0f}" for stage in _STAGES]) for name in ("p50", "p99", "max")),
         f"knobs ready {_of_budget(stages['ready']['p99'], explanation)} in 99 % of ticks",
     ]
+
+
+def seen_lines(
+    title: str, seen: Mapping[str, Mapping[str, float] | None], columns: Sequence[Column] = _SEEN
+) -> list[str]:
+    """The telemetry of each slice (None: not measured) as a table; columns that do not fit go into a second table."""
+    lines, most = [], (WIDTH - NAME) // COLUMN
+    for start in range(0, len(columns), most):
+        shown = columns[start : start + most]
+        lines += _heading(title, [(heading, unit) for _, heading, unit, _ in shown])
+        for name, figures in seen.items():
+            if figures is None:
+                lines.append(f"{_short(name):<{NAME}}not measured")
+            else:
+                lines.append(_line(name, [_figure(scale * figures[field]) for field, _, _, scale in shown]))
+    return lines
 
 
 def setting(value: float | str | None) -> str:
@@ -164,14 +183,8 @@ def _heading(title: str, columns: Sequence[tuple[str, str]]) -> list[str]:
     return [_line(title, [column for column, _ in columns]), _line("", [unit for _, unit in columns])]
 
 
-def _seen_line(name: str, seen: dict[str, float] | None) -> str:
-    if seen is None:
-        return f"{_short(name):<{NAME}}not measured"
-    return _line(name, [_figure(scale * seen[field]) for field, _, _, scale in _SEEN])
-
-
 def _line(name: str, values: Sequence[str]) -> str:
-    return (f"{_short(name):<{NAME}}" + "".join(f"{value:>8}" for value in values)).rstrip()
+    return (f"{_short(name):<{NAME}}" + "".join(f"{value:>{COLUMN}}" for value in values)).rstrip()
 
 
 def _figure(value: float) -> str:

@@ -1,6 +1,7 @@
 """The memory shared with the BPF programs, as NumPy types: ``bpf/layout.h`` field by field.
 
-`mapped` compares sizes with what was compiled, so that the two cannot drift apart unseen.
+`mapped` compares only the sizes with what was compiled; structs are padded to 64 bytes, so a field that is added in
+the padding, or moved, goes unnoticed there. `tests/controller/telemetry/test_layout.py` compares the offsets.
 """
 
 from __future__ import annotations

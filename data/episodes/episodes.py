@@ -31,7 +31,7 @@ class Episode:
         behaviour: name of the policy that acted.
         terminated: the last observation is a final state. False where time ran out, as in every run of ours.
         terms: unweighted terms of the reward, (T,) each.
-        telemetry: (T + 1, 8, S) figures behind the observations, rows as in `slicepilot.env.telemetry.SLICE_FIELDS`;
+        telemetry: (T + 1, F, S) figures behind the observations, rows as in `slicepilot.env.telemetry.SLICE_FIELDS`;
             node: (T + 1, 2); valid: (T + 1, S). None where they were not kept.
         unmeasured: (T + 1, S), slices that had traffic but of which the measurement lacks something. They are not
             valid, so that observations show them as slices that are not there; readings that are missing are NaN in

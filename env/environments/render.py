@@ -39,7 +39,7 @@ def render_ansi(slices: SliceSet, telemetry: Telemetry, knobs: Knobs) -> str:
 def render_rgb(slices: SliceSet, history: FloatArray) -> npt.NDArray[np.uint8]:
     """Carried rate (upper half) and p99 delay on a logarithmic scale (lower half) of each slice over time.
 
-    ``history`` is (T, 8, S): telemetry rows of the run so far; the last `HISTORY` periods are drawn.
+    ``history`` is (T, F, S): telemetry rows of the run so far; the last `HISTORY` periods are drawn.
     """
     image = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
     half = HEIGHT // 2

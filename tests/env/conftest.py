@@ -71,7 +71,7 @@ class Loads:
 
 @dataclass
 class Record:
-    """A run: telemetry (T, 8, S, L) by field name, and per period what was arriving, leaving, dropped and queued."""
+    """A run: telemetry (T, F, S, L) by field name, and per period what was arriving, leaving, dropped and queued."""
 
     slices: FloatArray
     node: FloatArray

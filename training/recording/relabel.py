@@ -32,12 +32,12 @@ class Trace:
     """N measurements in a row, of L lanes, and the knobs that held while they were taken.
 
     Attributes:
-        slices: float32 (N, 8, S, L); node: float32 (N, 2, L); valid: bool (N, S, L); as in
+        slices: float32 (N, F, S, L); node: float32 (N, 2, L); valid: bool (N, S, L); as in
             `slicepilot.env.telemetry.Telemetry`.
         knobs: float32 (N, 3, S, L): CPU limit, nice (of group scope) and egress rate in the period that was measured.
         unmeasured: bool (N, S, L), slices that were there but could not be measured in full; they are not ``valid``,
             and their figures are zero. None: there are none.
-        readings: float32 (N, 8, S, L), what was measured of all slices that were there, those included, with NaN for
+        readings: float32 (N, F, S, L), what was measured of all slices that were there, those included, with NaN for
             what was not; given with ``unmeasured``.
     """
 

@@ -38,7 +38,7 @@ def slice_rows(
     """Rows of T periods and S slices; delays are NaN where a slice could not be measured or carried nothing.
 
     Args:
-        telemetry: (T, 8, S), as `SLICE_FIELDS`.
+        telemetry: (T, F, S), as `SLICE_FIELDS`.
         valid: (T, S), the slice was measured.
         names: of the slices.
         words: by column, codes (T,) and what they stand for.

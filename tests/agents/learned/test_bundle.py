@@ -137,6 +137,14 @@ def test_a_model_without_a_sum_is_refused(folder: Path) -> None:
         (lambda raw: raw.update(format_version=2), "format_version = 2: expected 1"),
         (lambda raw: raw.pop("format_version"), "format_version = None: expected 1"),
         (lambda raw: raw["encoder"]["features"].reverse(), r"encoder\.features\.0 = 'uplink_capacity': expected 'off"),
+        (
+            lambda raw: raw["encoder"]["features"].remove("loss_ratio"),
+            r"encoder\.features: without loss_ratio: the bundle was made by another version of slicepilot; train it",
+        ),
+        (
+            lambda raw: raw["encoder"]["features"].insert(8, "a\nb"),
+            r"encoder\.features: unknown 'a\\nb': the bundle was made by another version of slicepilot; train it",
+        ),
         (lambda raw: raw["encoder"]["scale"]["loss_ratio"].__setitem__(0, 0.5), r"scale\.loss_ratio\.0 = 0.5: exp"),
         (lambda raw: raw.pop("encoder"), "encoder = None"),
         (lambda raw: raw["decoder"].update(none_above=0.5), r"decoder\.none_above = 0\.5: expected 0\.9"),

@@ -18,7 +18,7 @@ from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason
 from slicepilot.controller.record.explain import explain_tick, explain_window
-from slicepilot.controller.record.explain_text import WIDTH, tick_lines, window_lines
+from slicepilot.controller.record.explain_text import WIDTH, seen_lines, tick_lines, window_lines
 from slicepilot.controller.record.moments import parse_duration, parse_time, rfc3339
 from slicepilot.controller.record.reader import Moment, Stretch
 from slicepilot.controller.record.ring import LATE, Records
@@ -105,6 +105,15 @@ def test_no_line_is_wider_than_a_terminal(ticks: Ticks, description: Description
     window = [line for run in explain_window([Stretch(explained, worst)]) for line in window_lines(run)]
     for line in [*lines(worst, explained), *window]:
         assert len(line) <= WIDTH, line
+
+
+def test_columns_that_do_not_fit_go_into_a_second_table() -> None:
+    columns = [(f"field{number}", f"title{number}", "us", 1.0) for number in range(9)]
+    seen = {"slice1": {field: 1.0 for field, *_ in columns}, "slice2": None}
+    first, second = seen_lines("seen", seen, columns[:8]), seen_lines("seen", seen, columns[8:])
+    assert seen_lines("seen", seen, columns) == [*first, *second]
+    assert max(map(len, first)) <= WIDTH
+    assert "title8" in second[0]
 
 
 def test_every_reason_is_explained(ticks: Ticks, description: Description) -> None:

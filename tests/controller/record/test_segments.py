@@ -258,6 +258,19 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path: Path, ticks: Tick
     assert reader.broken["run-9-1770000000000000009.parquet"] == "not a segment of records"
 
 
+@pytest.mark.parametrize("column", ["slice1.runqueue_delay_us", "uplink_use_ratio"])
+def test_records_without_a_telemetry_field_are_of_another_version(
+    tmp_path: Path, ticks: Ticks, description: Description, column: str
+) -> None:
+    records, run = ticks(10), description()
+    table = to_table(records, slice_names(run)).drop_columns([column])
+    path = tmp_path / "run-1-1770000000000000000.parquet"
+    path.write_bytes(encode(table, header_of(records, run, 2)))
+    reader = SegmentReader(tmp_path)
+    assert list(reader.stretches()) == []
+    assert reader.broken == {path.name: f"no column {column}: recorded by another version of slicepilot"}
+
+
 def parquet_without_header() -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"x": [1]}), sink)
