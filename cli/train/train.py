@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from slicepilot.cli.schemas.training import Trained
-from slicepilot.cli.shared.output import print_json
+from slicepilot.cli.shared.output import print_json, stderr
 from slicepilot.configs import ConfigError
 
 from .finetune import run_finetune
@@ -46,7 +47,8 @@ def train(
         int | None, typer.Option(help="Training budget in control periods; with --offline, in updates.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Training budget in minutes (default: from the configuration).")
+        float | None,
+        typer.Option(help="Minutes of training, without compiling and export (default: from the configuration)."),
     ] = None,
     scenario: Annotated[str | None, typer.Option(help="Train on this scenario.")] = None,
     mixture: Annotated[str | None, typer.Option(help="Train on this mixture of random scenarios.")] = None,
@@ -111,10 +113,11 @@ def train(
         return
     if dataset is not None:
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
+    start = _start(origin, checkpoint)
     settings = _settings(config, checkpoint, seed, steps, minutes, Source(scenario, mixture, hardware))
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
-    result = _run(settings, folder, name, checkpoint, _start(origin, checkpoint))
+    result = _run(settings, folder, name, checkpoint, start)
     _tell(settings, result, as_json)
 
 
@@ -182,7 +185,7 @@ def _run(
             shown = f"{now.steps / 1e6:.2f} M steps  reward {now.reward:.3f}"
             show(now.fraction, shown if now.return_mean is None else f"{shown}  return {now.return_mean:.1f}")
 
-        return run(settings, folder, name, checkpoint, report, start=start)
+        return run(settings, folder, name, checkpoint, report, start=start, say=stderr.print)
 
 
 def _tell(settings: TrainingConfig, result: TrainingResult, as_json: bool) -> None:
@@ -206,3 +209,5 @@ def _tell(settings: TrainingConfig, result: TrainingResult, as_json: bool) -> No
     print(f"trained {settings.algorithm} on {settings.source}: {result.steps:,} steps in {result.elapsed_s:.1f} s")
     print(f"reward {result.reward:.4f} per step, {result.env_steps_per_s:,.0f} env-steps/s")
     print(f"bundle {result.bundle.origin}: ONNX and PyTorch agree to {result.bundle.agreement.max_abs_error:.1e}")
+    command = ["slicepilot", "evaluate", "--bundle", str(result.bundle.origin)]
+    print("next:", shlex.join([*command, "--scenario", settings.scenario or "multi-promise"]))

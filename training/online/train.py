@@ -180,6 +180,10 @@ class _Monitor(BaseCallback):
         self.reported_s = -REPORT_S
         self.rollout_steps = 1 if config.algorithm == "ppo" else 25
 
+    def _on_training_start(self) -> None:
+        """Time counts from here: the first reset, in which kernels are compiled, is over."""
+        self.budget.start()
+
     def _on_step(self) -> bool:
         """Stop at the first step of a rollout: a whole one has always been learned from."""
         return self.budget.fraction(self.num_timesteps) < 1.0 or (self.n_calls - 1) % self._chunk != 0
@@ -292,6 +296,7 @@ def train(
     report: Callable[[Progress], None] | None = None,
     parent_run_id: str | None = None,
     start: PolicyBundle | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> TrainingResult:
     """Train a policy and save it.
 
@@ -302,6 +307,7 @@ def train(
         resume: go on from here. Step count, optimiser, generators and MLflow run continue; environments start new runs.
         report: called a few times per second with the state of the run.
         start: a policy to start from instead of an untrained one; its critic is learned anew.
+        say: called with what is done before and after training.
         parent_run_id: MLflow run under which this one is kept, as one of a sweep.
 
     Raises:
@@ -314,15 +320,18 @@ def train(
     # A resumed run must not replay the environments' first runs.
     seed = config.seed if resume is None else _next_seed(config.seed, resume.steps)
     env = make_env(config, seed)
-    if config.broken_over_rule is not None:
-        reference = SimulatorBackend(config.episodes(), REFERENCE_LANES)
-        env.constrain(config.broken_over_rule, rule_log_share(reference, seed))
-        reference.close()
     budget = Budget(config.total_steps, config.minutes, resume.elapsed_s if resume else 0.0)
     learner = make_learner(config, env, budget)
     assert isinstance(learner.policy, (PpoPolicy, SacPolicy))
     if start is not None:
         load_weights(learner.policy.deterministic(), start)
+    say = say or (lambda _: None)
+    say("preparing the simulator, which is compiled the first time")
+    if config.broken_over_rule is not None:
+        say("measuring the rule that the policy corrects")
+        reference = SimulatorBackend(config.episodes(), REFERENCE_LANES)
+        env.constrain(config.broken_over_rule, rule_log_share(reference, seed))
+        reference.close()
     average = PolicyAverage(learner.policy.deterministic())
     if resume is not None:
         _restore(learner, env, average, resume)
@@ -334,7 +343,6 @@ def train(
     status = "FAILED"
     try:
         before = learner.num_timesteps
-        budget.start()
         if budget.fraction(before) < 1.0:
             remaining = (config.total_steps or UNBOUNDED) - before
             learner.learn(remaining, callback=monitor, log_interval=UNBOUNDED, reset_num_timesteps=resume is None)
@@ -343,6 +351,7 @@ def train(
             monitor.num_timesteps = before
         monitor.sum_up(budget.stop())
         monitor.save()
+        say("exporting the policy")
         bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, tracker), root / "bundle")
         if tracker is not None:
             tracker.artifact(root / "bundle", "bundle")

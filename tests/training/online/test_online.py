@@ -199,13 +199,31 @@ def test_a_finished_run_goes_on_with_a_larger_budget(run: tuple[TrainingResult, 
     checkpoint = Checkpoint.read(folder / "out")
     assert checkpoint.steps == 4096
     config = resumed_config(checkpoint, dataclasses.replace(SMOKE, total_steps=6144))
-    longer = train(config, folder / "longer", resume=checkpoint)
+    said: list[str] = []
+    longer = train(config, folder / "longer", resume=checkpoint, say=said.append)
+    assert [line.split()[0] for line in said] == ["preparing", "exporting"]
     assert longer.steps == 6144
     assert longer.run_id == result.run_id
     assert longer.elapsed_s > checkpoint.elapsed_s
     assert longer.curve[0]["steps"] > 4096
     with pytest.raises(ConfigError, match=r"seed = 1: expected 0"):
         resumed_config(checkpoint, dataclasses.replace(SMOKE, seed=1))
+
+
+def test_a_start_that_does_not_fit_is_refused_before_the_simulator_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    with pytest.raises(ConfigError, match="differs in shape"):
+        train(UNTRACKED, tmp_path / "out", start=PolicyBundle.load("generalist"), say=said.append)
+    assert said == []
+
+
+def test_the_command_names_the_next_command(tmp_path: Path) -> None:
+    short = config_file(tmp_path, dataclasses.replace(UNTRACKED, total_steps=256))
+    command = [*COMMAND, "-c", short, "--scenario", "flash-crowd", "--out", "runs/mine"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
+    last = result.stdout.splitlines()[-1]
+    assert last == "next: slicepilot evaluate --bundle runs/mine/bundle --scenario flash-crowd"
+    assert "exporting the policy" in result.stderr
 
 
 def test_runs_may_start_on_a_new_database_at_once(tmp_path: Path) -> None:
@@ -313,7 +331,7 @@ def test_training_onto_a_full_disk_ends_with_one_line_and_exit_code_2(small_disk
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert result.returncode == 2, result.stderr
     assert result.stdout == ""
-    [line] = result.stderr.splitlines()
+    line = result.stderr.splitlines()[-1]
     assert "checkpoint" in line
     assert "No space left on device" in line
 
