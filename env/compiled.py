@@ -37,6 +37,11 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     return compiled
 
 
+def is_cached(compiled: Any) -> bool:
+    """Whether numba loads a kernel that it compiled earlier; if not, the first call takes seconds."""
+    return not hasattr(compiled, "_cache") or bool(compiled._cache._cache_file._load_index())
+
+
 def never_compile_again(compiled: Any) -> None:
     """From now on a kernel raises TypeError for arrays it is not compiled for: a tick has no seconds for that."""
     compiled.disable_compile()

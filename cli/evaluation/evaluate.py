@@ -15,7 +15,7 @@ import typer
 
 from slicepilot.cli.schemas import evaluation as schema
 from slicepilot.cli.shared.agents_option import load_learned, names_of
-from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
+LEGEND = """prio: the slice with the largest weight.
+loss: volume less than without other slices (prio) or without control (others).
+broken: seconds with broken promises, summed over slices by share of weight.
+CPU held: core-seconds reserved by CPU limits. return: mean reward per period."""
 DRAWN, DRAWN_SCENARIOS = "drawn", 32
 # On a node about as large as the study's, published settings are used as published, elsewhere as shares of the node.
 STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
@@ -42,11 +46,14 @@ def evaluate(
         list[str] | None, typer.Option(help="Scenario: a shipped name or a YAML file; may be repeated.")
     ] = None,
     agents: Annotated[
-        list[str] | None, typer.Option(help="Names of agents, separated by commas; * matches any part of a name.")
+        list[str] | None,
+        typer.Option(help="Names of agents (docs/agents.md), separated by commas; * matches any part of a name."),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of runs of each agent in each scenario.")] = None,
     suite: Annotated[str | None, typer.Option(help='Use randomly drawn scenarios ("drawn").')] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed of the runs, or of the suite.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Random seed of the runs (default: 20250413), or of the suite (0).")
+    ] = None,
     scenarios: Annotated[
         int | None, typer.Option(min=1, max=1000, help="Number of scenarios that a suite draws.")
     ] = None,
@@ -97,6 +104,8 @@ def evaluate(
     else:
         chosen = _scenarios(settings)
     made_for_each = [_make_agents(played, settings, learned) for played in chosen]
+    if settings.backend == SIMULATOR and not as_json:
+        announce_compilation()
     if settings.backend != SIMULATOR:
         judged = [
             _judge_live(played, made, settings, learned) for played, made in zip(chosen, made_for_each, strict=True)
@@ -124,6 +133,7 @@ def evaluate(
         return
     for result in judged:
         print_result(result)
+    console.print(LEGEND, highlight=False)
     written = [f"results in {results}", *([f"report in {report}"] if report else [])]
     console.print(", ".join(written), soft_wrap=True)
 
@@ -390,7 +400,7 @@ def print_result(result: ScenarioResult) -> None:
     from slicepilot.training.evaluation.summary import sentences, short_list
 
     shown = short_list(result)
-    headings = ("prio\nloss %", "others\nloss %", "p99\nms", "broken\ns", "CPU\ncore-s", "return")
+    headings = ("prio\nloss %", "others\nloss %", "prio\np99 ms", "broken\ns", "CPU held\ncore-s", "return")
     table = figures_table(
         f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
         ("agent", *headings, *(("edge\n1000s",) if result.has_edge else ())),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.evaluation import Played, StudyExperiment
-from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.shared.output import announce_compilation, console, print_json, progress_bar
 from slicepilot.configs import ConfigError
 
 STUDIES = ("andrade",)
@@ -40,6 +40,8 @@ def simulate(
 
     numbers = parse_numbers(experiments)
     node = Hardware.from_yaml(hardware)
+    if not as_json:
+        announce_compilation()
     with progress_bar() as progress:
         task = progress.add_task("simulating", total=None)
         results = run_study(
@@ -104,6 +106,8 @@ def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None
 
     scenario = Scenario.from_yaml(scenario_name)
     agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())
+    if not as_json:
+        announce_compilation()
     with progress_bar() as progress:
         task = progress.add_task(f"{scenario.name} under {agent.name}", total=scenario.num_steps)
         rollout = simulate_rollout(agent, scenario, 1, seed, on_period=lambda: progress.advance(task))

@@ -32,6 +32,15 @@ def print_json(value: Any, shape: Any) -> None:
     print(text)
 
 
+def announce_compilation() -> None:
+    """A line on standard error if the simulator has to be compiled, which otherwise looks like a hang."""
+    from slicepilot.env.compiled import is_cached
+    from slicepilot.env.simulator.kernels import advance
+
+    if not is_cached(advance):
+        stderr.print("compiling the simulator, once: up to a minute")
+
+
 def progress_bar(shown: bool = True, threaded: bool = True) -> Progress:
     """A bar on standard error for work of more than two seconds; it needs a terminal and disappears at the end.
 

@@ -14,7 +14,9 @@ from slicepilot.cli import main
 from slicepilot.cli.evaluation.simulate import parse_numbers
 from slicepilot.cli.reference import load_commands
 from slicepilot.cli.registry import commands
+from slicepilot.cli.shared.output import announce_compilation
 from slicepilot.configs import ConfigError
+from slicepilot.env.simulator.kernels import advance
 
 from ..command import slicepilot
 
@@ -114,6 +116,14 @@ def test_simulate_study_prints_the_documented_json() -> None:
         assert set(results[0][metric]["slice1"]) == {"mean", "median", "std"}
         assert results[0][metric]["others"] is None
         assert set(results[1][metric]["others"]) == {"mean", "median", "std"}
+
+
+def test_the_first_simulation_says_that_it_compiles(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(advance._cache._cache_file, "_index_path", str(tmp_path / "empty"))
+    announce_compilation()
+    assert capsys.readouterr().err.startswith("compiling the simulator")
 
 
 def test_simulate_scenario_prints_a_row_per_slice() -> None:

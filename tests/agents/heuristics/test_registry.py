@@ -1,5 +1,7 @@
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ ADAPTIVE = [
     "mpc",
     "clairvoyant",
 ]
+PAGE = Path(__file__).parents[3] / "docs/agents.md"
 TOLERANCE = 1e-5  # float32
 
 
@@ -86,6 +89,16 @@ def test_lanes_do_not_mix_and_seeds_repeat(contended: Any, play: Any, name: str)
         assert (item.nice == two.nice).all()
         assert (item.egress_mbps == two.egress_mbps).all()
     assert (first.returns == again.returns).all()
+
+
+def test_the_page_of_agents_has_all() -> None:
+    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    listed = []
+    for row in rows:
+        first, *others = re.findall(r"`([^`]+)`", row)
+        listed += [first, *(re.sub(r"-\d+(-nice)?$", "", first) + name if name[0] == "-" else name for name in others)]
+    experiments = {name for name in available() if name.startswith("experiment-")}
+    assert {*listed} | experiments == {*available()}
 
 
 def test_agents_import_no_compiler_and_no_training_package() -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from slicepilot.agents.heuristics.fixed import FixedAgent, no_control, published, static_weights
 from slicepilot.agents.heuristics.registry import make
+from slicepilot.cli.evaluation.evaluate import LEGEND, print_result
 from slicepilot.configs import ConfigError, locate
 from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.scenario import Scenario
@@ -217,6 +218,14 @@ def test_verdict_on_real_runs(judged: ScenarioResult) -> None:
     five = judged.verdict("experiment-5")
     [against] = [c for c in five.comparisons if c.rival == "no-control"]
     assert against.outcomes == ("tie", "tie")
+
+
+def test_the_table_and_its_legend_fit_80_columns(judged: ScenarioResult, capsys: pytest.CaptureFixture[str]) -> None:
+    print_result(judged)
+    printed = capsys.readouterr().out
+    assert "CPU held" in printed
+    assert "…" not in printed
+    assert max(map(len, (*printed.splitlines(), *LEGEND.splitlines()))) <= 80
 
 
 def test_references_have_fewer_slices(judged: ScenarioResult) -> None:
