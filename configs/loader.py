@@ -30,23 +30,31 @@ def available(kind: str) -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
 
 
-def locate(kind: str, name_or_path: str | Path) -> Path:
-    """Path of a shipped configuration by name, or of a user's file by path; raises ConfigError if there is neither."""
+def locate(kind: str, name_or_path: str | Path, hint: bool = True) -> Path:
+    """Path of a shipped configuration by name, or of a user's file by path; raises ConfigError if there is neither.
+
+    With ``hint`` the error names a file of the working folder that only lacks its ``.yaml``.
+    """
     path = Path(name_or_path)
     if _is_path(path):
-        try:
-            exists = path.is_file()
-        except OSError:  # a name that no file can have
-            exists = False
-        if not exists:
+        if not _is_file(path):
             raise ConfigError(f"{kind}: file {str(path)!r} does not exist")
         return path
     names = available(kind)
     if str(name_or_path) not in names:
         given = str(name_or_path)
+        if hint and _is_file(Path(f"{given}.yaml")):
+            raise ConfigError(f"{kind}: unknown name {given!r}; did you mean {given}.yaml?")
         raise ConfigError(f"{kind}: unknown name {given!r}; {did_you_mean(given, names, most=3)}")
     with resources.as_file(resources.files(PACKAGE).joinpath(kind, f"{name_or_path}.yaml")) as shipped:
         return shipped.resolve()  # in a clone the path has links of the user who cloned it
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def _is_path(given: Path) -> bool:
@@ -139,6 +147,6 @@ def load(kind: str, name_or_path: str | Path, as_type: type[T], roots: Roots | N
     them, and errors quote nothing of it.
     """
     given = Path(name_or_path)
-    path = given if roots is not None and _is_path(given) else locate(kind, name_or_path)
+    path = given if roots is not None and _is_path(given) else locate(kind, name_or_path, hint=roots is None)
     raw = read_yaml(path, roots if path is given else None)
     return validate(as_type, raw, path.name, quote=roots is None)

@@ -71,7 +71,9 @@ class BundleFiles:
     def part(self, name: str) -> bytes:
         """Contents of a file; raises ConfigError where there is none."""
         if name not in self.parts:
-            raise ConfigError(f"{self}: {name}: No such file or directory")
+            inner = self.path / "bundle"
+            hint = f"; did you mean {self.folder / inner.name}?" if (inner / SUMS_FILE).is_file() else ""
+            raise ConfigError(f"{self}: {name}: No such file or directory{hint}")
         return self.parts[name]
 
     def write(self, name: str, data: bytes) -> BundleFiles:

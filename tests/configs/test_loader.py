@@ -12,6 +12,7 @@ import pytest
 from pydantic import ConfigDict, Field
 
 from slicepilot.configs import ConfigError, available, load, locate, read_yaml, validate
+from slicepilot.configs.reading import Roots
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,17 @@ def test_what_cannot_be_found(name: str, message: str, monkeypatch: pytest.Monke
         locate("scenarios", name)
     assert re.match(message.replace("?", r"\?"), str(error.value)), str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_file_that_lacks_its_suffix_is_suggested_but_not_to_clients(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "port.yaml").write_text("rate_mbps: 3\n")
+    with pytest.raises(ConfigError, match=r"unknown name 'port'; did you mean port\.yaml\?$"):
+        locate("scenarios", "port")
+    with pytest.raises(ConfigError, match="expected one of "):
+        load("scenarios", "port", Thing, roots=Roots((tmp_path,)))
 
 
 def test_a_file_of_the_users_wins_by_its_suffix(tmp_path: Path) -> None:

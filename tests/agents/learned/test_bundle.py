@@ -105,6 +105,11 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
         PolicyBundle.load(folder)
 
 
+def test_the_folder_of_a_run_suggests_its_bundle(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"did you mean {folder}\?"):
+        PolicyBundle.load(folder.parent)
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere.*no such folder"):
         PolicyBundle.load(tmp_path / "nowhere")
