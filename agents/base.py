@@ -16,7 +16,7 @@ from slicepilot.env.telemetry import Telemetry
 
 @runtime_checkable
 class Agent(Protocol):
-    """Decides for L lanes at once.
+    """Decides for L lanes at once. A lane is a node: the simulator computes many side by side, a live node is one.
 
     Attributes:
         name: as it appears in tables and on the command line.
@@ -38,7 +38,7 @@ class Agent(Protocol):
 
 @runtime_checkable
 class StochasticAgent(Protocol):
-    """An agent that draws what it wants at random, and knows how likely that was. What its last decision was:
+    """An agent that draws its decisions at random from a known density. The attributes describe the last decision.
 
     Attributes:
         wanted: float32 (L, S, 3), the draw on the axes of actions (`slicepilot.env.encoding.KnobDecoder`); it may lie

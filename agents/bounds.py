@@ -15,7 +15,8 @@ FILL_ROUNDS = 6
 
 
 def within_bounds(knobs: Knobs, slices: SliceSet) -> Knobs:
-    """The nearest knobs that the slices' `KnobBounds` allow; "none" (inf, or an egress of 0) stays."""
+    """The nearest knobs that the slices' `KnobBounds` allow. A limit or rate that is off (inf; for egress also 0) stays
+    off."""
     low, high = (np.stack([slices.bound(knob, side) for knob in KNOB_FIELDS]) for side in (0, 1))
     none = np.isinf(knobs.values)
     none[NICE] = False

@@ -56,8 +56,8 @@ class Context:
     """What is fixed for one run of L lanes and known to the controller.
 
     ``period_s``, ``logical_cpus``, ``uplink_mbps``: (L,); ``threads``: CPUs that each UPF can use at once, (S, L). On a
-    node of one's own others may change CPUs and threads: the arrays are filled anew between ticks, for whoever reads
-    them then.
+    live node CPUs and threads can change: these arrays are then updated in place between ticks, so read them at every
+    decision and keep no copy.
     ``traits``: what is known of how the node queues and paces, None where nothing is.
     ``moves``: knobs that can be moved, bool (3, S, L); None: all can. The others stay as they are, whatever is asked.
     ``sharing``: groups of slices whose UPF is one process: it gets the CPU time that they ask for together, and none of

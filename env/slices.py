@@ -61,10 +61,10 @@ class Sla:
     """The promise: while the slice offers at least ``committed_mbps`` it carries that much (and all of it when it
     offers less), and the 99th percentile of the delay from N3 ingress to N6 stays below ``delay_bound_ms``.
 
-    ``least_ratio`` of the committed rate is what it should have even where the node cannot keep all promises and this
-    one is given up. Beside a guard with SLA floors (`slicepilot.controller.guard.service`) it belongs above their
-    ``carried_ratio``: a slice that is held below that floor is given the safe setting. Only rules know it, reward and
-    observation do not: promises that differ in nothing else are equal, and what was recorded under one fits the other.
+    ``least_ratio``: share of the committed rate that rules leave to the slice even when the node cannot keep all
+    promises and they give this promise up. With a guard that has SLA floors (`slicepilot.controller.guard.service`) set
+    it above their ``carried_ratio``, since the guard applies the safe setting to a slice below that floor. Reward and
+    observation ignore it, and so does the comparison of promises: recordings with other values stay usable.
     """
 
     __pydantic_config__ = _STRICT

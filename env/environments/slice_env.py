@@ -58,7 +58,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
 
     Args:
         backend: a name, or a `Backend` object with one lane.
-        scenario: what the simulator plays.
+        scenario: name or YAML file of the scenario that the backend runs.
         control_period_s: 0.002 to 30, else the scenario's, or 0.01 on a node.
         reward: name or path of the reward weights.
         render_mode: ``ansi`` (a table) or ``rgb_array`` (bars and a short history, 480 x 640).

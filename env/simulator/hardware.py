@@ -54,8 +54,8 @@ class Hardware:
             packets, while a thread that does not keep up takes one after the other.
         cfs_period_ms: CFS bandwidth period (kernel: Documentation/scheduler/sched-bwc.rst, default 100 ms).
         sched_slice_ms: how long a competing task runs before the scheduler switches.
-        wake_wait_ms: mean wait of a thread that wakes while all CPUs are busy with others that weigh far more than its
-            group, however little it needs (up to a tick, where the scheduler lets the running task go on).
+        wake_wait_ms: mean wait of a thread that wakes while all CPUs are busy with threads of much larger weight,
+            however little CPU it needs. A scheduler that does not preempt the running task makes it wait up to a tick.
         edge_threads, edge_request_mcpu: other work on the node, threads that never sleep in a group of their own, and
             its Kubernetes CPU request.
         placement_cv, placement_tau_s: luck of placement. Threads are put on CPUs one by one and moved now and then, so
