@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.agents.heuristics.registry import make
+from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 
 from .structure import SourceTree
@@ -63,7 +64,7 @@ def test_the_scenario_of_the_manual_is_valid(tmp_path: Path, monkeypatch: pytest
         Path(name.removeprefix("# ")).write_text(text)
     scenario = Scenario.from_yaml("clinic.yaml")
     assert scenario.num_steps == 600
-    make("static-weights-9", scenario.slice_set(), scenario.hardware_spec())
+    make("static-weights-9", scenario.slice_set(), Hardware.from_yaml("clinic-node.yaml"))
 
 
 def test_links_between_pages_lead_somewhere() -> None:
