@@ -38,7 +38,7 @@ def locate(kind: str, name_or_path: str | Path, hint: bool = True) -> Path:
     path = Path(name_or_path)
     if _is_path(path):
         if not _is_file(path):
-            raise ConfigError(f"{kind}: file {str(path)!r} does not exist")
+            raise ConfigError(f"file {str(path)!r} does not exist")
         return path
     names = available(kind)
     if str(name_or_path) not in names:
@@ -113,7 +113,8 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
             raise ConfigError(f"{source}: {_field(where)}: {message}") from None
         shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
         shown = "" if first["type"] == "missing" else f" = {shown}"
-        raise ConfigError(f"{source}: {_field(where)}{shown}: {message}") from error
+        field = f"{_field(where)}{shown}: " if where or first["type"] != "value_error" else ""
+        raise ConfigError(f"{source}: {field}{message}") from error
 
 
 @functools.cache

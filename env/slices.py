@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from slicepilot.configs import load
 
@@ -26,10 +26,13 @@ def _check_range(bounds: tuple[float, float]) -> tuple[float, float]:
     return bounds
 
 
-def _check_sd(sd: str | None) -> str | None:
-    if sd is not None and not re.fullmatch(r"[0-9A-Fa-f]{6}", sd):
-        raise ValueError("accepted: six hexadecimal digits, or none")
-    return None if sd is None else sd.upper()
+def _check_sd(sd: object) -> str | None:
+    """Before conversion: YAML reads 000001 without quotes as a number."""
+    if sd is None:
+        return None
+    if not isinstance(sd, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", sd):
+        raise ValueError('expected six hexadecimal digits in quotes, such as "000001", or none')
+    return sd.upper()
 
 
 PositiveRange = Annotated[
@@ -50,7 +53,7 @@ class SNssai:
 
     __pydantic_config__ = _STRICT
     sst: Annotated[int, Field(ge=0, le=255)]
-    sd: Annotated[str | None, AfterValidator(_check_sd)] = None
+    sd: Annotated[str | None, BeforeValidator(_check_sd)] = None
 
     def __str__(self) -> str:
         return f"{self.sst}" if self.sd is None else f"{self.sst}-{self.sd}"

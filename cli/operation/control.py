@@ -105,6 +105,7 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
     else:
         lines = [f"mode {answer['mode']}, acting on {', '.join(answer['slices']) or 'no slice'}"]
         lines += ["paused"] * answer["paused"] + ["safe setting ordered"] * answer["ordered_safe"]
+        lines += ["shadow: only recorded"] * (answer["mode"] == "shadow" and order["command"] in {"pause", "safe"})
         _say("; ".join(lines))
 
 

@@ -76,9 +76,10 @@ def explain(
 def _only_name(state: Path, run: Path) -> str:
     """The controller that has left records or is running, if there is one alone."""
     names = {path.parent.name for root, what in ((state, "records"), (run, "ticks")) for path in root.glob(f"*/{what}")}
-    if len(names) != 1:
-        accepted = ", ".join(sorted(names)) or f"none found in {str(state)!r}; give --records"
-        raise ConfigError(f"name: not given; expected {accepted}")
+    if not names:
+        raise ConfigError(f"no controller runs and no records are in {state}; give --name or --records")
+    if len(names) > 1:
+        raise ConfigError(f"name: not given; expected {', '.join(sorted(names))}")
     return names.pop()
 
 

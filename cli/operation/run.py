@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.operation import RunReport
-from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
 from slicepilot.configs import ConfigError
 
 from . import run_episodes
@@ -95,6 +95,9 @@ def run(
         run_episodes.check(record, settings)
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
+    if stderr.is_terminal:
+        count = len(opened.backend.slices)
+        stderr.print(f"starting {settings.mode} on {count} slices; the first start compiles for some minutes")
     try:
         ticks = _ticks(opened, settings, seconds)
         totals = None if ticks is None else _Totals(opened.backend.slices)
@@ -122,7 +125,7 @@ def run(
     if as_json:
         print_json(document, RunReport)
     else:
-        _print(document)
+        _print(document, settings.budget_ms)
     if failure is not None:
         raise failure
 
@@ -188,7 +191,7 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], budget_ms: float) -> None:
     from rich.table import Table
 
     loop = document["loop"]
@@ -212,7 +215,7 @@ def _print(document: dict[str, Any]) -> None:
     if loop["interventions"]:
         counts = ", ".join(f"{name} {count}" for name, count in sorted(loop["interventions"].items()))
         console.print(f"guard: {counts}", highlight=False)
-    _print_charge(document)
+    _print_charge(document, budget_ms)
     if "episodes" in document:
         episodes = document["episodes"]
         console.print(f"{episodes['episodes']} episodes, {episodes['steps']:,} steps:", highlight=False)
@@ -222,7 +225,7 @@ def _print(document: dict[str, Any]) -> None:
         console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")
 
 
-def _print_charge(document: dict[str, Any]) -> None:
+def _print_charge(document: dict[str, Any], budget_ms: float) -> None:
     from slicepilot.controller.contracts.charge import MOST_SAFE, shares_text
 
     charge = document["in_charge"]
@@ -230,9 +233,17 @@ def _print_charge(document: dict[str, Any]) -> None:
         return
     acted = ", had it acted" if document["mode"] == "shadow" else ""
     console.print(f"in charge{acted}: {shares_text(charge, document['guard_rules'])}", highlight=False)
+    loop = document["loop"]
     if charge["safe"] > MOST_SAFE:
+        was = "would have been" if acted else "was"
         console.print(
-            f"[yellow]warning:[/yellow] the safe setting was in charge for {charge['safe']:.0%} of the ticks "
-            f"(more than {MOST_SAFE:.0%}): what was gained is not the policy's doing alone",
+            f"[yellow]warning:[/yellow] the safe setting {was} in charge for {charge['safe']:.0%} of the ticks "
+            f"(more than {MOST_SAFE:.0%}), so the policy alone does not explain the results",
+            highlight=False,
+        )
+    if "overrun" in loop["interventions"]:
+        console.print(
+            f"overrun: {loop['late_ticks']} of {loop['ticks']} decisions took longer than the budget of {budget_ms:g} "
+            "ms: raise budget_ms in a configuration (--config), and --period-ms to more than that",
             highlight=False,
         )

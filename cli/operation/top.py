@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -12,13 +13,16 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.answers import Status
 
 RUN_ROOT = Path("/run/slicepilot")
+WAIT_S = 0.2
 
 
 def top(
     name: Annotated[str | None, typer.Option(help="Name of the controller; not needed if only one runs.")] = None,
     run_root: Annotated[Path, typer.Option(help="Directory with one subdirectory per controller.")] = RUN_ROOT,
     interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between updates.")] = 0.5,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for a controller if none runs.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the controller: of --name, else the first that runs.")
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Print the status once and exit.")] = False,
     plain: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status once as JSON and exit.")] = False,
@@ -38,10 +42,12 @@ def top(
     path = run_root / (name or _only(run_root, wait)) / "ticks"
     glyphs = ASCII if plain or not console.encoding.startswith("utf") else glyphs_for()
     live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
-    follower = Follower(path, wait=wait and live)
+    follower = Follower(path, wait=wait)
     try:
+        while follower.status is None and not live:
+            time.sleep(interval)
+            follower.look()
         if as_json:
-            assert follower.status is not None
             print_json(follower.status.document(HISTORY_S), Status)
         elif live:
             show(follower, console, glyphs, interval)
@@ -55,12 +61,10 @@ def top(
 
 def _only(run_root: Path, wait: bool) -> str:
     """The one controller there is."""
-    names = sorted(path.parent.name for path in run_root.glob("*/ticks"))
+    while not (names := sorted(path.parent.name for path in run_root.glob("*/ticks"))) and wait:
+        time.sleep(WAIT_S)
     if len(names) == 1:
         return names[0]
     if names:
         raise ConfigError(f"--name: not given, and several controllers run; expected one of {', '.join(names)}")
-    hint = (
-        "--wait needs the name of a controller" if wait else "start `slicepilot run` first, or give --name and --wait"
-    )
-    raise ConfigError(f"{run_root}: no controller runs there; {hint}")
+    raise ConfigError(f"{run_root}: no controller runs there; start `slicepilot run` first, or give --wait")

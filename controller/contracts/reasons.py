@@ -82,15 +82,15 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.TELEMETRY_STALE: Meaning(Severity.WARNING, "measurements too old: hold, then safe"),
     Reason.TELEMETRY_FROZEN: Meaning(Severity.WARNING, "measurements that do not change: hold, then safe"),
     Reason.TELEMETRY_IMPLAUSIBLE: Meaning(Severity.WARNING, "measurements that cannot be: hold, then safe"),
-    Reason.OVERRUN: Meaning(Severity.SEVERE, "too many late decisions: safe"),
+    Reason.OVERRUN: Meaning(Severity.SEVERE, "too many late decisions: safe setting"),
     Reason.SLA_FLOOR: Meaning(Severity.SEVERE, "below its service floor for too long: the slice is safe"),
     Reason.POLICY_ERROR: Meaning(Severity.SEVERE, "the policy failed: hold, then safe"),
-    Reason.SAFE_SETTING: Meaning(Severity.INFO, "the declared safe setting is in force"),
+    Reason.SAFE_SETTING: Meaning(Severity.INFO, "the declared safe setting"),
     Reason.PAUSED: Meaning(Severity.INFO, "paused: the knobs hold"),
     Reason.ORDERED_SAFE: Meaning(Severity.INFO, "an operator has ordered the safe setting"),
     Reason.FLOOR_INFEASIBLE: Meaning(Severity.INFO, "below a service floor that the safe setting does not keep either"),
     Reason.FLOOR_TRIAL: Meaning(Severity.INFO, "the safe setting is on trial: does it keep the floor?"),
-    Reason.LATCHED: Meaning(Severity.SEVERE, "tripped too often: safe until an operator resumes"),
+    Reason.LATCHED: Meaning(Severity.SEVERE, "tripped too often: safe setting until an operator resumes"),
 }
 
 

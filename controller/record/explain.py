@@ -127,17 +127,24 @@ def _window(description: dict[str, Any], names: Sequence[str], records: Records)
 def _slice_window(records: Records, s: int, name: str) -> dict[str, Any]:
     valid = records["valid"][:, s] != 0
     figures = records["slices"][valid, :, s].astype(np.float64)
-    means = figures.mean(axis=0).tolist() if len(figures) else [None] * len(SLICE_FIELDS)
+    means = dict.fromkeys(SLICE_FIELDS) if not len(figures) else _means(figures)
     worst = float(np.quantile(figures[:, SLICE_FIELDS.index("delay_p99_us")], 0.99)) if len(figures) else None
     return {
         "slice": name,
         "valid_ticks": int(valid.sum()),
-        "mean": dict(zip(SLICE_FIELDS, means, strict=True)),
+        "mean": means,
         "delay_p99_us_worst_percent": worst,
         "changes": {
             knob: {stage: _moves(records[stage][:, k, s]) for stage in DECISIONS} for k, knob in enumerate(KNOB_FIELDS)
         },
     }
+
+
+def _means(figures: npt.NDArray[np.float64]) -> dict[str, float]:
+    """Over ticks; the loss is that of the window, in which packets under way at a tick have left at a later one."""
+    means = dict(zip(SLICE_FIELDS, figures.mean(axis=0).tolist(), strict=True))
+    offered, carried = means["offered_mbps"], means["carried_mbps"]
+    return means | {"loss_ratio": max(0.0, 1.0 - carried / offered) if offered else 0.0}
 
 
 def _reason_counts(records: Records, names: Sequence[str]) -> list[dict[str, Any]]:

@@ -35,10 +35,11 @@ def tick_lines(explanation: dict[str, Any]) -> list[str]:
         _node_line(explanation["node"]),
         "",
         *seen_lines("seen", {row["slice"]: row["seen"] if row["valid"] else None for row in explanation["slices"]}),
+        "loss: packets under way count as lost until they leave",
         "",
         *_knob_lines(explanation["slices"], explanation["mode"]),
         "",
-        *_guard_lines(explanation),
+        *_guard_lines(explanation, explanation["mode"] == "shadow"),
         "",
         *_change_lines(explanation["changes"]),
         "",
@@ -65,6 +66,7 @@ def window_lines(explanation: dict[str, Any]) -> list[str]:
             "seen, mean",
             {row["slice"]: row["mean"] if row["valid_ticks"] else None for row in explanation["slices"]},
         ),
+        "means over ticks, also of p50 and p99; loss: of all that was offered",
         "",
         *_window_guard_lines(explanation["reasons"]),
         "",
@@ -139,12 +141,12 @@ def _knob_lines(slices: Sequence[dict[str, Any]], mode: str) -> list[str]:
     return lines
 
 
-def _guard_lines(explanation: dict[str, Any]) -> list[str]:
+def _guard_lines(explanation: dict[str, Any], shadow: bool) -> list[str]:
     whys = [("node", reason) for reason in explanation["node"]["reasons"]]
     whys += [(row["slice"], reason) for row in explanation["slices"] for reason in row["reasons"]]
     if not whys:
         return ["guard: no intervention"]
-    lines = ["guard"]
+    lines = ["guard (shadow: nothing of this is set)" if shadow else "guard"]
     for name, reason in whys:
         lines += _wrap(f"  {_short(name)}: {reason['reason']} ({reason['severity']}): {reason['meaning']}")
     return lines

@@ -95,6 +95,8 @@ class ControlClient:
         while not line.endswith(b"\n"):
             try:
                 part = self._connection.recv(1 << 16)
+            except TimeoutError as error:
+                raise ControlError("no answer in time: the controller may still be starting") from error
             except OSError as error:
                 raise ControlError(f"no answer: {error.strerror or error}") from error
             if not part or len(line) > MAX_ANSWER_BYTES or time.monotonic() > until_s:

@@ -123,8 +123,9 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         (link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None
     )
     if devices.n6_netns is not None:
-        near = devices.near or _usual("n6", there)
-        n6: NetPoint | None = _far(upf.netns, near, by_netns(devices.n6_netns).netns, devices.n6, "n6", f"{label}n6")
+        near, far = n6_device(upf, devices.near, label), by_netns(devices.n6_netns).netns
+        option = "--n6" if label == "--" else f"{label}n6_far"
+        n6: NetPoint | None = _far(upf.netns, near, far, devices.n6, "n6", option)
     else:
         own = _named(f"{label}n6", devices.n6, there) or _usual("n6", there)
         n6 = NetPoint(upf.netns, own, "egress") if own else None

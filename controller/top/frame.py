@@ -10,6 +10,7 @@ from rich.text import Text
 
 from slicepilot.controller.contracts.charge import MOST_SAFE, InCharge
 from slicepilot.controller.contracts.latches import NODE_LATCHED, SEE_STATUS
+from slicepilot.env.encoding import UPLINK_RANGE_MBPS
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.promises import RATE_TOLERANCE
 
@@ -110,7 +111,9 @@ def _head(document: Document, view: View) -> Iterator[Text]:
 
     parts = [
         f"CPU idle {percent(node['cpu_idle_ratio'])} of {short(run['logical_cpus'])}",
-        f"uplink {percent(node['uplink_use_ratio'])} of {short(run['uplink_mbps'])} Mbit/s",
+        "uplink -"
+        if (run["uplink_mbps"] or 0.0) >= UPLINK_RANGE_MBPS[1]  # the configuration gives none
+        else f"uplink {percent(node['uplink_use_ratio'])} of {short(run['uplink_mbps'])} Mbit/s",
     ]
     line = Text("node  ", style=QUIET).append(dot.join(parts))
     supervisor = notes.get("supervisor")

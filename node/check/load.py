@@ -52,7 +52,7 @@ class Load:
         if self.joined is not None:
             return self._of_service()
         if not self.packets:
-            return "no packet has come by N3"
+            return "no packet has arrived at N3"
         if not self.left:
             return f"{self.packets} packets have come by N3, none has left: no session, or another way out"
         text = f"{self.offered_mbps:.1f} Mbit/s in, {self.carried_mbps:.1f} out"

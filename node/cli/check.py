@@ -32,10 +32,13 @@ def check(
     from slicepilot.node.check.report import report
     from slicepilot.node.check.trial import PERIOD_S
     from slicepilot.node.config.spec import NodeSpec
+    from slicepilot.node.find.draft import marks_left
     from slicepilot.node.live.backend import NodeBackend
 
     spec = NodeSpec.from_yaml(file)
     spec.require_probe("node check")
+    if marks_left(file):
+        stderr.print(f"[yellow]warning:[/yellow] {file}: promises or S-NSSAIs are still marked FILL IN")
     backend = NodeBackend(spec, PERIOD_S)
     try:
         with progress_bar() as progress:
@@ -48,7 +51,7 @@ def check(
     if as_json:
         print_json([_document(each) for each in slices], list[schema.CheckedSlice])
     else:
-        _print(slices)
+        _print(slices, seconds)
     if not all(each.load.left for each in slices):
         raise typer.Exit(1)
 
@@ -104,7 +107,7 @@ def _answer(report: Any, knob: KnobName) -> dict[str, Any]:
     return {"authority": answer.moves, "why": answer.why, "tried": tried}
 
 
-def _print(slices: list[Any]) -> None:
+def _print(slices: list[Any], seconds: float) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -128,3 +131,7 @@ def _print(slices: list[Any]) -> None:
             console.print(Padding(line, (0, 0, 0, 4)))
         for note in report.notes:
             console.print(Padding(Text(f"note: {printable(note)}"), (0, 0, 0, 4)))
+    idle = sum(not report.load.packets for report in slices)
+    if idle:
+        text = f"{idle} of {len(slices)} slices had no traffic in {seconds:g} s; send some and repeat"
+        console.print(text, highlight=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,11 +20,15 @@ def discover(
         Path | None, typer.Option("--out", "-o", help="Write a draft node configuration to this file.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the node (default: this machine's).")] = None,
+    netns: Annotated[
+        str | None, typer.Option(help="Only UPFs in network namespaces of such names, for instance 'upf*'.")
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the evidence for each UPF.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List UPFs that run on this machine, with their processes, namespaces, interfaces and cgroups.
 
-    Needs root and changes nothing. Unclear findings are listed, but left out of the configuration.
+    Needs root and changes nothing. Unclear UPFs are listed with the evidence, but left out of the configuration.
 
     Example: [bold]slicepilot node discover --out node.yaml[/bold]
     """
@@ -34,13 +39,13 @@ def discover(
         raise ConfigError("must run as root to map sockets to processes")
     if out is not None and out.exists():
         raise ConfigError(f"--out = {out}: exists; expected a new file")
-    result = look()
+    result = [upf for upf in look() if netns is None or fnmatchcase(upf.netns_name or str(upf.netns), netns)]
     if out is not None:
         _write(out, draft(name or socket.gethostname(), result))
     if as_json:
         print_json([_document(upf) for upf in result], list[schema.DiscoveredUpf])
         return
-    _print(result)
+    _print(result, verbose)
     if out is not None:
         sure = sum(upf.confidence == "sure" for upf in result)
         console.print(f"{out}: {sure} slices; say there what they are promised, then:", highlight=False)
@@ -74,7 +79,7 @@ def _document(upf: Any) -> dict[str, Any]:
     return shown | {"why": [printable(why) for why in upf.why]}
 
 
-def _print(result: list[Any]) -> None:
+def _print(result: list[Any], verbose: bool) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
@@ -88,6 +93,8 @@ def _print(result: list[Any]) -> None:
         where = {"netns": upf.netns_name, "n3": upf.devices.n3, "tun": upf.devices.tun, "n6": upf.devices.n6}
         line.append(printable("  ".join(f"{key} {value or '?'}" for key, value in where.items())))
         console.print(line)
+        if not verbose and upf.confidence == "sure":
+            continue
         message = [printable(f"cgroup {upf.cgroup}")] if upf.cgroup is not None else []
         for text in [*message, *upf.why]:
             console.print(Padding(Text(text), (0, 0, 0, 4)))

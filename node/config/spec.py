@@ -177,7 +177,7 @@ def _check(spec: NodeSpec) -> NodeSpec:
         for node_slice in spec.slices:
             value = getattr(node_slice, key)
             if value in seen:
-                raise ValueError(f"slices: {key} = {value}: twice; expected each slice its own")
+                raise ValueError(f"slices: the {key} {value} is used twice")
             seen.add(value)
     for node_slice in spec.slices:
         _check_limits(node_slice, spec)

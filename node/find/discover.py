@@ -98,7 +98,10 @@ def devices_of(process: Process, given: DeviceNames, table: SocketTable | None =
 def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: SocketTable, finder: Finder) -> Found:
     gtpu, pfcp = opened.at(GTPU_PORT), opened.at(PFCP_PORT)
     in_kernel = [item for item in table.of(process) if item.port == GTPU_PORT and not item.inode]
-    why = [] if kind is None else [f"its program is that of {kind.name}"]
+    why = []
+    if kind is not None:
+        common = f"its program is called {kind.programs[0]}, as those of free5GC and slicepilot are"
+        why = [f"its program is that of {kind.name}" if kind.distinctive else common]
     why += [f"takes GTP-U at {item.address}" for item in gtpu] + [f"takes PFCP at {item.address}" for item in pfcp]
     why += ["the kernel takes GTP-U in its namespace"] if in_kernel and not gtpu else []
     why += [f"has the TUN device {name}" for name in opened.tuns]

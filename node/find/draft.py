@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 
+from slicepilot.configs.loader import locate
 from slicepilot.node.config.selectors import UpfSelector
 from slicepilot.node.config.traffic import DeviceNames
 
@@ -14,7 +15,7 @@ from .discover import Found
 HEAD = """\
 # UPFs of this node, as `slicepilot node discover` found them. What only you know is marked FILL IN: promises and
 # weights. `slicepilot node check FILE` says what can be measured and moved; `slicepilot run --node FILE` watches, and
-# moves nothing until you ask for it (--mode live). slicepilot.node.config documents every field.
+# moves nothing until you ask for it (--mode live). docs/node.md lists the fields.
 """
 UNKNOWN_UPLINK = (
     "# uplink_mbps: 1000   # FILL IN the rate of the N6 uplink that the slices share, where it can be short"
@@ -47,6 +48,12 @@ def draft(name: str, result: Sequence[Found]) -> str:
         parts += [f"  #   {line}" for line in _told(item)]
         parts += [f"  #{line}" for line in _slice(number, item).rstrip("\n").splitlines()]
     return "\n".join(parts) + "\n"
+
+
+def marks_left(name_or_path: str) -> bool:
+    """Whether a promise or an S-NSSAI of a node's configuration is still marked as not filled in."""
+    lines = map(str.strip, locate("nodes", name_or_path).read_text(errors="replace").splitlines())
+    return any(line.startswith(("s_nssai:", "sla:")) and "# FILL IN" in line for line in lines)
 
 
 def _told(item: Found) -> Iterator[str]:

@@ -36,7 +36,7 @@ KNOWN = (
     KnownUpf("OMEC bess-upf", ("bessd",), "polling"),
     KnownUpf("VPP (UPG-VPP, OAI)", ("vpp", "vpp_main"), "polling"),
     KnownUpf("OAI", ("oai_upf", "spgwu", "oai_spgwu"), "process"),
-    KnownUpf("a program called upf (free5GC's and slicepilot's are)", ("upf",), "process", distinctive=False),
+    KnownUpf("a UPF of free5GC or slicepilot", ("upf",), "process", distinctive=False),
 )
 
 

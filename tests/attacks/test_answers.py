@@ -92,7 +92,8 @@ def test_a_status_is_shown_as_plain_text(ask: Callable[..., Ran]) -> None:
 def test_what_an_order_is_answered_is_shown_as_plain_text(ask: Callable[..., Ran]) -> None:
     answer: Any = example(OrderAnswer)
     code, out, err = ask(json.dumps(answer | {"slices": [CODES]}).encode(), "safe")
-    assert (code, out, err) == (0, f"mode shadow, acting on {SHOWN}; paused; safe setting ordered\n", "")
+    recorded = "paused; safe setting ordered; shadow: only recorded"
+    assert (code, out, err) == (0, f"mode shadow, acting on {SHOWN}; {recorded}\n", "")
 
 
 @pytest.mark.parametrize(("reason", "code"), [("input", 2), ("refused", 1)])

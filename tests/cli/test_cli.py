@@ -30,7 +30,7 @@ def json_of(*arguments: str) -> Any:
 
 BAD_INPUT = {
     "scenario": (("simulate", "--scenario", "andrade-rampp"), "scenarios: unknown name 'andrade-rampp'; did you mean"),
-    "file": (("simulate", "--scenario", "not/there.yaml"), "scenarios: file 'not/there.yaml' does not exist"),
+    "file": (("simulate", "--scenario", "not/there.yaml"), "file 'not/there.yaml' does not exist"),
     "agent": (("simulate", "--agent", "orakel"), "agent: unknown name 'orakel'; did you mean oracle?"),
     "study": (("simulate", "--study", "andrad"), "study: unknown name 'andrad'; expected andrade"),
     "experiment": (

@@ -37,9 +37,9 @@ def test_names_are_the_files_of_a_folder() -> None:
         ),
         ("zzz", "scenarios: unknown name 'zzz'; expected one of .*andrade-ramp"),
         ("", "scenarios: unknown name ''; expected one of "),
-        ("not-there.yaml", "scenarios: file 'not-there.yaml' does not exist"),
-        ("some/where", "scenarios: file 'some/where' does not exist"),
-        ("../andrade-ramp", "scenarios: file '../andrade-ramp' does not exist"),
+        ("not-there.yaml", "file 'not-there.yaml' does not exist"),
+        ("some/where", "file 'some/where' does not exist"),
+        ("../andrade-ramp", "file '../andrade-ramp' does not exist"),
     ],
 )
 def test_what_cannot_be_found(name: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,7 +63,12 @@ def test_a_slice_set_in_order() -> None:
         ("slices.1.name", "a", "slices = list: duplicate name a"),
         ("slices.0.name", "no spaces", "slices.0.name = 'no spaces': "),
         ("slices.0.s_nssai.sst", 256, "slices.0.s_nssai.sst = 256: .*less than or equal to 255"),
-        ("slices.0.s_nssai.sd", "12345", "slices.0.s_nssai.sd = '12345': accepted: six hexadecimal digits"),
+        ("slices.0.s_nssai.sd", "12345", "slices.0.s_nssai.sd = '12345': expected six hexadecimal digits in quotes"),
+        (
+            "slices.0.s_nssai.sd",
+            1,
+            'slices.0.s_nssai.sd = 1: expected six hexadecimal digits in quotes, such as "000001"',
+        ),
         ("slices.0.sla.committed_mbps", -1, "slices.0.sla.committed_mbps = -1: .*greater than 0"),
         ("slices.0.sla.committed_mbps", float("nan"), "slices.0.sla.committed_mbps = nan: .*finite"),
         ("slices.0.sla.delay_bound_ms", float("inf"), "slices.0.sla.delay_bound_ms = inf: .*finite"),

@@ -64,7 +64,7 @@ def test_the_schema_has_the_fields_that_a_loop_has() -> None:
         (set_document(guard={"shipped": "lax"}), "guard.shipped: unknown name 'lax'"),
         (set_document(slices=[FULL | {"traffic": {"uePools": ["10.45.0.1/16"]}}]), "uePools"),
         (set_document(slices=[FULL | {"promise": {"committedMbps": -1, "delayBoundMs": 5}}]), "committedMbps = -1"),
-        (set_document(slices=[slice_document(), slice_document("b", "000001")]), "sNssai = 1-000001: twice"),
+        (set_document(slices=[slice_document(), slice_document("b", "000001")]), "the sNssai 1-000001 is used twice"),
         (set_document(slices=[FULL | {"weights": 3}]), "slices.a.weights: no such field"),
         (set_document(slices=[FULL | {"ownCgroup": True}]), "slices.a.ownCgroup: no such field"),
         (

@@ -14,7 +14,7 @@ import yaml
 from slicepilot.controller.system.net.namespaces import NAMED
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.discover import Found, discover
-from slicepilot.node.find.draft import draft
+from slicepilot.node.find.draft import draft, marks_left
 from slicepilot.node.find.interfaces import far_end
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.sockets import listed
@@ -70,6 +70,7 @@ def test_a_draft_is_a_configuration_of_all_that_are_sure(foreign: Foreign, tmp_p
     result = [item for item in discover() if (item.netns_name or "").startswith(foreign.prefix)]
     path = tmp_path / "node.yaml"
     path.write_text(draft("edge", result))
+    assert marks_left(str(path))
     node = NodeSpec.from_yaml(str(path))
     assert len(node.slices) == COUNT
     assert f"Not sure: process smf ({result[-1].process.pid})" in path.read_text()

@@ -94,7 +94,7 @@ def test_its_own_hook_on_n3_would_see_nothing(eupf: Foreign, node: Path) -> None
     [result] = json.loads(slicepilot("node", "check", str(node), "--seconds", "2", "--json", code=1).stdout)
     eupf.carried_mbps()
     assert not result["measured"]
-    assert "no packet has come by N3" in result["notes"]
+    assert "no packet has arrived at N3" in result["notes"]
 
 
 def test_a_shaper_on_its_n6_does_not_hold_it_back(eupf: Foreign) -> None:

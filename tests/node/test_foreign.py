@@ -311,6 +311,8 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
         upf(1, process={"name": "upf"}, netns=foreign.netns[0])
     )
     assert "slices.slice1.devices.n3 = n9: no such interface; expected lo, n3, n4, n6, tun" in told(devices(n3="n9"))
+    near = told(devices(n6="n9", n6_netns=f"{foreign.prefix}-ran"))
+    assert "slices.slice1.devices.n6 = n9: no such interface; expected lo, n3, n4, n6, tun" in near
     assert "no such network namespace" in told(devices(n6_netns="vanished"))
     far = told(devices(n3_netns=f"{foreign.prefix}-ran", n3_far="n9"))
     assert "slices.slice1.devices.n3_far = n9: no such interface; expected lo, n3-1, n4-1" in far

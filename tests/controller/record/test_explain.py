@@ -23,6 +23,7 @@ from slicepilot.controller.record.moments import parse_duration, parse_time, rfc
 from slicepilot.controller.record.reader import Moment, Stretch
 from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.controller.record.segments import SegmentWriter
+from slicepilot.env.telemetry import SLICE_FIELDS
 
 from ...command import slicepilot
 
@@ -44,6 +45,8 @@ slice3     not measured
 slice4         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
 slice5         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
 
+loss: packets under way count as lost until they leave
+
 knobs              CPU limit, mCPU                   nice         egress, Mbit/s
             wanted allowed applied wanted allowed applied wanted allowed applied
 slice1       412.5     470     500     -3      -3      -3   none    none    none
@@ -53,7 +56,7 @@ slice4         500     500     500     -3      -3      -3   none    none    none
 slice5         500     500     500     -3      -3      -3   none    none      25
 shadow: applied is what others have set
 
-guard
+guard (shadow: nothing of this is set)
   slice1: dwell (info): changed a moment ago: the knob holds
   slice1: slew (info): moved as far as a step may go
   slice3: slice_missing (warning): the slice is not measured: its knobs hold,
@@ -169,6 +172,18 @@ def test_a_window_counts(ticks: Ticks, description: Description) -> None:
     assert "max              12      40     900       9      22     971" in text
 
 
+def test_what_is_under_way_is_lost_for_a_tick_but_not_for_a_window(ticks: Ticks, description: Description) -> None:
+    records = ticks(2)
+    offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
+    records["slices"][:, offered, :] = 10.0
+    records["slices"][:, carried, :] = [[5.0], [15.0]]
+    records["slices"][:, loss, :] = [[0.5], [0.0]]
+    records["slices"][:, carried, 1] = [8.0, 8.0]
+    [explained] = explain_window([Stretch(description(), records)])
+    losses = [row["mean"]["loss_ratio"] for row in explained["slices"]]
+    assert losses[:2] == [0.0, pytest.approx(0.2)]
+
+
 NOW_NS = parse_time("2026-02-02T12:00:00Z", 0, 0)
 
 
@@ -258,5 +273,7 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: st
 def test_names_are_offered(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run" / "other").mkdir(parents=True)
     (tmp_path / "run" / "other" / "ticks").touch()
+    with pytest.raises(ConfigError, match="no controller runs and no records are in "):
+        explain(state=tmp_path / "none", run=tmp_path / "none")
     with pytest.raises(ConfigError, match="name: not given; expected node, other"):
         explain(state=tmp_path / "state", run=tmp_path / "run")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,18 @@ def test_one_status_document(path: Path) -> None:
     document = json.loads(done.stdout, parse_constant=pytest.fail)
     assert document["run"]["name"] == "sp"
     assert [one["name"] for one in document["slices"]] == [f"slice{k}" for k in range(1, 6)]
+
+
+def test_wait_lasts_until_the_ring_is_there(tmp_path: Path) -> None:
+    (tmp_path / "ended").mkdir()  # what a controller has left
+    for options in (["--name", "sp"], []):
+        later = threading.Timer(2.0, lambda: Writer(tmp_path / "sp" / "ticks").write())
+        later.start()
+        done = run("--run-root", str(tmp_path), *options, "--wait", "--once")
+        later.join()
+        assert done.returncode == 0, done.stderr
+        assert "slice5" in done.stdout
+        (tmp_path / "sp" / "ticks").unlink()
 
 
 @pytest.mark.parametrize(

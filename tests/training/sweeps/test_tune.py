@@ -204,7 +204,7 @@ def test_a_trial_that_fails_fails_alone_and_can_be_tried_again(tmp_path: Path, t
     check(out, Tuned)
     first, second = json.loads(out)["trials"]
     assert (first["status"], second["status"]) == ("finished", "failed")
-    assert second["error"] == f"reward: file {str(weights)!r} does not exist"
+    assert second["error"] == f"file {str(weights)!r} does not exist"
     assert json.loads(out)["best"] == "000"
     weights.write_text(kept)
     code, out, err = tune("--resume", "sweep").end()
