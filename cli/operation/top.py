@@ -48,6 +48,7 @@ def top(
             time.sleep(interval)
             follower.look()
         if as_json:
+            assert follower.status is not None
             print_json(follower.status.document(HISTORY_S), Status)
         elif live:
             show(follower, console, glyphs, interval)

@@ -93,7 +93,7 @@ def test_what_an_order_is_answered_is_shown_as_plain_text(ask: Callable[..., Ran
     answer: Any = example(OrderAnswer)
     code, out, err = ask(json.dumps(answer | {"slices": [CODES]}).encode(), "safe")
     recorded = "paused; safe setting ordered; shadow: only recorded"
-    assert (code, out, err) == (0, f"mode shadow, acting on {SHOWN}; {recorded}\n", "")
+    assert (code, " ".join(out.split()), err) == (0, f"mode shadow, acting on {SHOWN}; {recorded}", "")
 
 
 @pytest.mark.parametrize(("reason", "code"), [("input", 2), ("refused", 1)])

@@ -44,7 +44,6 @@ slice2         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
 slice3     not measured
 slice4         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
 slice5         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0
-
 loss: packets under way count as lost until they leave
 
 knobs              CPU limit, mCPU                   nice         egress, Mbit/s
