@@ -113,11 +113,11 @@ def train(
         return
     if dataset is not None:
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
-    start = _start(origin, checkpoint)
+    starting_bundle = _start(origin, checkpoint)
     settings = _settings(config, checkpoint, seed, steps, minutes, Source(scenario, mixture, hardware))
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
-    result = _run(settings, folder, name, checkpoint, start)
+    result = _run(settings, folder, name, checkpoint, starting_bundle)
     _tell(settings, result, as_json)
 
 
