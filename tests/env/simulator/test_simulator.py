@@ -21,7 +21,7 @@ from slicepilot.env.simulator.lookahead import Lookahead
 from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 from ...effort import examples
 
@@ -114,6 +114,16 @@ def seen(backend: SimulatorBackend, knobs: Callable[[int], Knobs], seed: int, st
         backend.apply(knobs(step))
         measured.append(backend.observe().copy())
     return measured
+
+
+def test_the_simulator_fills_every_telemetry_field() -> None:
+    runs = ScenarioRuns(Scenario.from_yaml("testbed-contention"), control_period_s=0.05)
+    backend = SimulatorBackend(runs, LANES)
+    measured = seen(backend, RandomKnobs((len(backend.slices), LANES), 3), 3, 200)
+    slices, node = (np.stack(rows, axis=1) for rows in zip(*((t.slices, t.node) for t in measured), strict=True))
+    zero = [name for name, row in zip(SLICE_FIELDS, slices, strict=True) if not row.any()]
+    zero += [name for name, row in zip(NODE_FIELDS, node, strict=True) if not row.any()]
+    assert not zero
 
 
 def assert_equal(item: list[Telemetry], other: list[Telemetry]) -> None:
