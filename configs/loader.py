@@ -118,7 +118,7 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
 
 
 @functools.cache
-def _validator(kind: type[T]) -> TypeAdapter[T]:
+def _validator(kind: Any) -> TypeAdapter[Any]:
     """pydantic takes tens of milliseconds to derive one from a dataclass."""
     return TypeAdapter(kind)
 
