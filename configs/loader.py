@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from importlib import resources
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -95,7 +95,8 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
         ConfigError: the first violation, as ``source: field = value: what is expected``.
     """
     try:
-        return _validator(kind).validate_python(raw)
+        validator: TypeAdapter[T] = _validator(cast(Hashable, kind))
+        return validator.validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where, value, message = first["loc"], first.get("input"), expectation(first["msg"])
