@@ -35,7 +35,7 @@ REALTIME = ("controller/watchdog/test_supervisor.py", "testbed/backend", "testbe
 # What takes minutes: whole testbeds, UPFs of others, attacks on running controllers, Ray. `make test` leaves it out but
 # for the files below, which go the whole way once.
 SLOW = (
-    "agents/heuristics/test_mpc.py",
+    "agents/heuristics/planners/test_mpc.py",
     "attacks/machine",
     "attacks/test_confinement.py",
     "attacks/test_floors.py",
