@@ -28,6 +28,9 @@ from slicepilot.data.faults import DatasetError, FaultKind, Faults, shown
 
 from .chunks import UTF16, OnProgress, opened, utf16_of
 
+# Arrow would take SIGINT and SIGTERM for itself while it reads, and lose those that come near the end of a read.
+pa.enable_signal_handlers(False)
+
 BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 10  # read to find the header
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
