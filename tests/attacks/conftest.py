@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ..controller.publisher.conftest import Controller
-from ..controller.record.conftest import keys, make_bundle, make_keys  # noqa: F401 (fixtures)
-from ..reachable import make_reachable
+from tests.controller.publisher.conftest import Controller
+from tests.controller.record.conftest import keys, make_bundle, make_keys  # noqa: F401 (fixtures)
+from tests.reachable import make_reachable
 
 NOBODY = 65534
 

@@ -17,8 +17,7 @@ import typer
 from slicepilot.cli import main
 from slicepilot.cli.shared.output import print_json
 from slicepilot.controller.contracts.answers import OrderAnswer, Status
-
-from ..examples import example
+from tests.examples import example
 
 CODES = "\x1b]0;owned\x07\x1b[2J\u202e[/b]"
 SHOWN = "?]0;owned??[2J?[/b]"

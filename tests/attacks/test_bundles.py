@@ -23,8 +23,8 @@ from slicepilot.configs.reading import Roots, read_file
 from slicepilot.controller.service.loaded_policy import load_bundle
 from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.data.files import replace_file
+from tests.testbed.controlled import constant
 
-from ..testbed.controlled import constant
 from . import unprivileged
 from .unprivileged import NOBODY
 

@@ -23,10 +23,9 @@ import pytest
 
 from slicepilot.controller.system.confinement import landlock_version, without_seccomp
 from slicepilot.testbed.bench.node import BenchNode
-
-from ..controller.publisher.conftest import Controller as Publishing
-from ..controller.watchdog import test_supervisor as supervised
-from ..node.foreign import Foreign
+from tests.controller.publisher.conftest import Controller as Publishing
+from tests.controller.watchdog import test_supervisor as supervised
+from tests.node.foreign import Foreign
 
 pytestmark = [
     pytest.mark.live,

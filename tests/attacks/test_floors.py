@@ -24,10 +24,9 @@ from slicepilot.testbed.bench.rig import Rig
 from slicepilot.testbed.lifecycle.sessions import session_name
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
-
-from ..controller.guard.node import PERIOD_S, Node, column, config, knobs
-from ..effort import repetitions
-from ..testbed.controlled import constant, fresh_testbed, light, order, rig_under, wait_ticks
+from tests.controller.guard.node import PERIOD_S, Node, column, config, knobs
+from tests.effort import repetitions
+from tests.testbed.controlled import constant, fresh_testbed, light, order, rig_under, wait_ticks
 
 MINUTE = round(60 / PERIOD_S)
 HOSTILE = 2

@@ -54,11 +54,10 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import containers
-
-from ..controller.record.conftest import count, description, ticks
-from ..effort import examples
-from ..fuzzing import fuzz as try_all
-from ..k8s_api.documents import FULL, pod_document, set_document, slice_document
+from tests.controller.record.conftest import count, description, ticks
+from tests.effort import examples
+from tests.fuzzing import fuzz as try_all
+from tests.k8s_api.documents import FULL, pod_document, set_document, slice_document
 
 pytestmark = pytest.mark.fuzz
 LONGEST_S = 5.0

@@ -12,8 +12,8 @@ import pytest
 
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.testbed.lifecycle.testbed import missing
+from tests.effort import THOROUGH
 
-from ..effort import THOROUGH
 from .hostile.attacks import ATTACKS, Attack
 from .hostile.rig import MBPS, Rig, Window
 from .measure_guarantees import OFFERED_MBPS, measure

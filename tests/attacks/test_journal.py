@@ -18,8 +18,7 @@ from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.controller.watchdog.supervisor import RESTORED_FILE
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
-
-from ..controller.watchdog.test_supervisor import Controller, Kernel, command, controller, wait_for
+from tests.controller.watchdog.test_supervisor import Controller, Kernel, command, controller, wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 

@@ -17,8 +17,8 @@ import pytest
 
 from slicepilot.controller.publisher.control_socket import MAX_CLIENTS
 from slicepilot.controller.publisher.pages import MAX_CONNECTIONS, REQUEST_S
+from tests.controller.publisher.conftest import Controller
 
-from ..controller.publisher.conftest import Controller
 from .conftest import NOBODY
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")

@@ -26,9 +26,9 @@ from slicepilot.node.find.discover import discover
 from slicepilot.node.find.draft import draft
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.processes import look_at, snapshot
+from tests.node.test_discover import listener
+from tests.node.test_foreign import slicepilot
 
-from ..node.test_discover import listener
-from ..node.test_foreign import slicepilot
 from .conftest import as_nobody
 
 pytestmark = pytest.mark.skipif(

@@ -20,9 +20,8 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
-
-from ..node.machine import children
-from ..testbed.controlled import (
+from tests.node.machine import children
+from tests.testbed.controlled import (
     constant,
     description,
     fresh_testbed,
@@ -33,6 +32,7 @@ from ..testbed.controlled import (
     rig_under,
     wait_ticks,
 )
+
 from . import unprivileged
 from .test_models import CUT, endless, model_of, slow
 from .test_yaml import HOSTILE

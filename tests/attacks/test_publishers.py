@@ -30,8 +30,8 @@ from slicepilot.cluster.metrics.merging import MergedPages
 from slicepilot.cluster.metrics.process import rendered
 from slicepilot.cluster.plan.plan import LoopPlan
 from slicepilot.controller.system import privileges
+from tests.node.runtimes import until
 
-from ..node.runtimes import until
 from .conftest import NOBODY, as_nobody
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ..node.foreign import Foreign
-from ..node.test_foreign import controller, document_of, knobs, slicepilot, until
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import controller, document_of, knobs, slicepilot, until
 
 
 @pytest.fixture(scope="module", name="foreign")

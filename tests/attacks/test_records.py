@@ -24,9 +24,9 @@ from slicepilot.controller.promotion.windows import ReplayedWindows
 from slicepilot.controller.record.columns import encode, header_of, read_header, to_records, to_table
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.service.evidence_thread import EvidenceThread
+from tests.controller.publisher.conftest import Controller
+from tests.controller.record.conftest import count, description, ticks
 
-from ..controller.publisher.conftest import Controller
-from ..controller.record.conftest import count, description, ticks
 from .conftest import NOBODY, as_nobody
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher's user is another one")

@@ -18,8 +18,8 @@ from slicepilot.controller.system.background import LOOP_WAIT_S
 from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.env.knobs import Knobs
+from tests.node.foreign import Foreign
 
-from ..node.foreign import Foreign
 from .hostile.rtnetlink import COUNT, WORK_CPUS, longest_gap_ms, many_interfaces, work_kept_from
 
 pytestmark = [pytest.mark.realtime, pytest.mark.flaky(reruns=2)]

@@ -17,8 +17,7 @@ from slicepilot.cli.registry import commands
 from slicepilot.cli.shared.output import announce_compilation
 from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.kernels import advance
-
-from ..command import slicepilot
+from tests.command import slicepilot
 
 
 def json_of(*arguments: str) -> Any:

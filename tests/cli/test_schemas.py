@@ -20,8 +20,7 @@ from slicepilot.cli.reference import PRINTED, load_commands, page
 from slicepilot.cli.schemas import bench, datasets, episodes, evaluation, machine
 from slicepilot.cli.shared.output import print_json
 from slicepilot.configs.documents import Document, DocumentError, check, dumps
-
-from ..examples import example
+from tests.examples import example
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "data" / "samples"

@@ -14,10 +14,11 @@ from typing import Any
 
 import yaml
 
-from ..charts.chart import NAMESPACE as SYSTEM
-from ..charts.chart import objects
-from ..node.machine import children
-from ..node.runtimes import until
+from tests.charts.chart import NAMESPACE as SYSTEM
+from tests.charts.chart import objects
+from tests.node.machine import children
+from tests.node.runtimes import until
+
 from .cluster import BUILT, NODE, Cluster
 from .upfs import NAMESPACE
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import yaml
 
-from ..node.machine import TOOLS, Machine, MachineError
+from tests.node.machine import TOOLS, Machine, MachineError
+
 from .image import write_image
 
 BUILT = Path(__file__).parents[2] / "build" / "cluster" / "bin"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ..node.machine import booted
+from tests.node.machine import booted
+
 from .agents import install
 from .cluster import Cluster
 from .upfs import PodUpfs, pod_upfs

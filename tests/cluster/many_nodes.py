@@ -39,8 +39,8 @@ from slicepilot.cluster.status.events import Events
 from slicepilot.cluster.status.report import report
 from slicepilot.cluster.status.status_writer import StatusWriter
 from slicepilot.cluster.status.summary import Summary
+from tests.node.machine import Machine, booted, children
 
-from ..node.machine import Machine, booted, children
 from .agents import ACCOUNT, SYSTEM, install
 from .cluster import Cluster
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ..node.machine import children
-from ..node.runtimes import until
+from tests.node.machine import children
+from tests.node.runtimes import until
+
 from .agents import SYSTEM, agent, condition, reported, rights, slice_set
 from .cluster import Cluster
 from .rings import goes_on, written

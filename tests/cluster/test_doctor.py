@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from ..charts.chart import CHART
+from tests.charts.chart import CHART
+
 from .cluster import NODE, PAUSE, Cluster
 
 REPOSITORY = Path(__file__).parents[2]

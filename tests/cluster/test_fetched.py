@@ -16,9 +16,9 @@ import yaml
 from slicepilot.cluster.fetch.fetcher import RULES_S
 from slicepilot.cluster.fetch.store import FOLDER
 from slicepilot.controller.promotion.criteria import Criteria
+from tests.k8s_fetch.bundles import digest, parts
+from tests.node.runtimes import until
 
-from ..k8s_fetch.bundles import digest, parts
-from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, reported, slice_set
 from .cluster import PAUSE, Cluster
 from .test_sliceset import requests

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from slicepilot.cluster.podsync.originals import OriginalsFile
+from tests.effort import repetitions
+from tests.node.runtimes import until
 
-from ..effort import repetitions
-from ..node.runtimes import until
 from .agents import RunningAgent, agent, condition, install, reported, slice_set
 from .cluster import Cluster
 from .upfs import NAMESPACE, PodUpfs, pod_upfs

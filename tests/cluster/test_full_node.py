@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ..node.runtimes import until
+from tests.node.runtimes import until
+
 from .agents import RunningAgent, agent, condition, install, reported, slice_set
 from .cluster import NODE, Cluster
 from .rings import goes_on

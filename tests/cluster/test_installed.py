@@ -17,11 +17,11 @@ import pytest
 
 from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
 from slicepilot.controller.system.privileges import CAPABILITIES
+from tests.charts.chart import CHART, HELM, ROOT
+from tests.controller.watchdog.test_supervisor import kill_all
+from tests.node.machine import children, pss_mib
+from tests.node.runtimes import until
 
-from ..charts.chart import CHART, HELM, ROOT
-from ..controller.watchdog.test_supervisor import kill_all
-from ..node.machine import children, pss_mib
-from ..node.runtimes import until
 from .agents import SYSTEM, condition, reported, slice_set
 from .cluster import ADDRESS, NODE, Cluster
 from .upfs import NAMESPACE, PodUpfs

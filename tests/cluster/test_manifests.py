@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import yaml
 
-from ..charts.cases import CASES
-from ..charts.chart import objects
+from tests.charts.cases import CASES
+from tests.charts.chart import objects
+
 from .agents import SYSTEM
 from .cluster import BUILT, Cluster
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ..node.runtimes import until
+from tests.node.runtimes import until
+
 from .agents import RunningAgent, agent, condition, reported, slice_set
 from .cluster import NODE, Cluster
 from .rings import goes_on, written

@@ -11,9 +11,9 @@ import pytest
 from slicepilot.cluster.client.connection import Api
 from slicepilot.cluster.client.errors import ApiError
 from slicepilot.cluster.resources.names import NODE_SLICE_SETS, path
+from tests.charts.chart import objects
+from tests.node.runtimes import until
 
-from ..charts.chart import objects
-from ..node.runtimes import until
 from .agents import ACCOUNT, SYSTEM, install
 from .cluster import NODE, PAUSE, Cluster
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..node.runtimes import checked, controller, until
-from ..node.test_foreign import measured
+from tests.node.runtimes import checked, controller, until
+from tests.node.test_foreign import measured
+
 from .cluster import Cluster
 from .upfs import NAMESPACE, PodUpfs
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from slicepilot.controller.system.processes import start_ticks
+from tests.node.machine import children
+from tests.node.runtimes import until
 
-from ..node.machine import children
-from ..node.runtimes import until
 from .agents import (
     ACCOUNT,
     RunningAgent,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ..node.runtimes import until
+from tests.node.runtimes import until
+
 from .agents import SYSTEM, agent, condition, install, slice_set
 from .cluster import BUILT, NODE, PAUSE, Cluster
 from .upfs import NAMESPACE, PodUpfs, shares

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from slicepilot.testbed.bench.rig import KNOB_FILES
 from slicepilot.testbed.lifecycle.processes import bin_folder
+from tests.node.machine import children
+from tests.node.runtimes import Runtime
 
-from ..node.machine import children
-from ..node.runtimes import Runtime
 from .cluster import Cluster
 
 NAMESPACE = "core"

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ..node.machine import Machine, MachineError
-from ..node.runtimes import SystemdUpfs
+from tests.node.machine import Machine, MachineError
+from tests.node.runtimes import SystemdUpfs
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "slicepilot@.service"
 PROGRAM = Path(sys.executable).with_name("slicepilot")

@@ -21,8 +21,7 @@ from slicepilot.env.encoding import (
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-
-from ..effort import examples
+from tests.effort import examples
 
 SliceSets = Callable[..., SliceSet]
 

@@ -20,9 +20,8 @@ from slicepilot.cluster.metrics.figures import AgentFacts, LoopFacts, read
 from slicepilot.cluster.metrics.handle import MetricsServer
 from slicepilot.cluster.metrics.process import fetched
 from slicepilot.controller.publisher.listeners import LOCAL_SOCKET, HttpAddress
-
-from ..controller.publisher.conftest import Controller, make  # noqa: F401  (a fixture)
-from ..node.runtimes import until
+from tests.controller.publisher.conftest import Controller, make  # noqa: F401  (a fixture)
+from tests.node.runtimes import until
 
 FACTS = AgentFacts(
     node="edge",

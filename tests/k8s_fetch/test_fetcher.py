@@ -20,9 +20,9 @@ from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.resources.wanted import CONFIG_MAP, RULES, VOLUME, Fetched, Wanted
 from slicepilot.cluster.status.report import report
 from slicepilot.configs import ConfigError
+from tests.k8s_api.documents import pod_document, set_document
+from tests.k8s_api.server import Answer, Server, serving
 
-from ..k8s_api.documents import pod_document, set_document
-from ..k8s_api.server import Answer, Server, serving
 from .bundles import digest, parts
 
 D = digest(parts())

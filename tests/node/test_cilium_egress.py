@@ -14,8 +14,7 @@ from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.node.authority.pacing import cilium_of, seen
 from slicepilot.node.config.spec import EgressBy, NodeSpec
-
-from ..controller.actuators.test_egress import namespace
+from tests.controller.actuators.test_egress import namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 OWN = Path("/proc/self/ns/net")

@@ -19,8 +19,7 @@ import yaml
 
 from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.actuators.cilium.layout import entry_of
-
-from ..controller.actuators.cilium.machine import (
+from tests.controller.actuators.cilium.machine import (
     DIRECTION,
     ENDPOINT,
     Agent,
@@ -32,6 +31,7 @@ from ..controller.actuators.cilium.machine import (
     typed_map,
     value_of,
 )
+
 from .runtimes import until
 from .test_foreign import SLICEPILOT, Controller
 

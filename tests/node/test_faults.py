@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import yaml
 
-from ..effort import repetitions
+from tests.effort import repetitions
+
 from .foreign import Foreign, restored_ms
 from .machine import children
 from .test_foreign import controller, document_of, knobs, measured, until

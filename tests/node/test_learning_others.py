@@ -13,8 +13,8 @@ import yaml
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.live.backend import NodeBackend
 from slicepilot.testbed.lifecycle.processes import ProcessId
+from tests.testbed.programs.scapy_smf import ACCEPTED, IPV4, QFI, TEID, Network, Peer, pfcp
 
-from ..testbed.programs.scapy_smf import ACCEPTED, IPV4, QFI, TEID, Network, Peer, pfcp
 from .eupf import start_eupf
 from .foreign import Foreign
 from .test_learning import Counted, polled

@@ -25,8 +25,8 @@ from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.testbed.bench.rig import Controller
+from tests.controller.telemetry.prometheus.servers import SCRAPE_S, Pod, Prometheus, exporting
 
-from ..controller.telemetry.prometheus.servers import SCRAPE_S, Pod, Prometheus, exporting
 from .foreign import Foreign
 from .test_foreign import document_of, knobs, until
 

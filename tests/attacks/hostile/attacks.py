@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slicepilot.controller.system.processes import start_ticks
+from tests.node.traffic import ending
 
-from ...node.traffic import ending
 from .packets import flooding, spoofed
 from .rig import HOSTILE, NOWHERE, NOWHERE_UPF, SINK, UPLINK_MBPS, Rig
 

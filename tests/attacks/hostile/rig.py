@@ -23,10 +23,9 @@ from slicepilot.controller.service.control_client import ControlClient
 from slicepilot.controller.system.realtime import FIFO_PRIORITY
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.testbed.bench.rig import Controller
-
-from ...node.foreign import Foreign
-from ...node.test_foreign import controller, document_of
-from ...node.traffic import receiving, sending
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import controller, document_of
+from tests.node.traffic import receiving, sending
 
 COUNT, HOSTILE = 4, 4  # UPFs are numbered from 1
 MBPS, PACKET_BYTES = 20.0, 1400

@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from ...node.foreign import Foreign
-from ...node.test_foreign import controller, document_of, knobs, until
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import controller, document_of, knobs, until
 
 COUNT, MBPS = 2, 8.0
 WORK_CPUS = Path("/sys/devices/virtual/workqueue/cpumask")

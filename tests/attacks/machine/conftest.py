@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ...node.foreign import Foreign
-from ...node.test_foreign import document_of
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import document_of
+
 from .faults import UPFS, written
 
 

@@ -26,9 +26,8 @@ from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.testbed.bench.rig import Controller
 from slicepilot.testbed.lifecycle.carrying import g_pdu, udp_packet
 from slicepilot.testbed.lifecycle.layout import GTPU_PORT, netns_path
-
-from ...node.foreign import Foreign
-from ...node.test_foreign import until
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import until
 
 IN_REAL_TIME_AS_ROOT = [
     pytest.mark.realtime,

@@ -14,9 +14,9 @@ import yaml
 from slicepilot.controller.system.clocks import check_clocks
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.testbed.bench.rig import Controller
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import SLICEPILOT, controller, knobs, measured, until
 
-from ...node.foreign import Foreign
-from ...node.test_foreign import SLICEPILOT, controller, knobs, measured, until
 from .faults import BACK_S, IN_REAL_TIME_AS_ROOT, able, other_clocks, run, ticking, with_clocks
 
 pytestmark = IN_REAL_TIME_AS_ROOT

@@ -15,10 +15,10 @@ from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.controller.system.cores import online_cpus
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.live.backend import NodeBackend
+from tests.node.foreign import Foreign
+from tests.node.test_binding import backend_of
+from tests.node.test_foreign import controller, knobs, measured, until
 
-from ...node.foreign import Foreign
-from ...node.test_binding import backend_of
-from ...node.test_foreign import controller, knobs, measured, until
 from .faults import (
     IN_REAL_TIME_AS_ROOT,
     LAST_CPU,

@@ -15,9 +15,9 @@ from slicepilot.controller.telemetry.flows import IdleFlows, read
 from slicepilot.controller.telemetry.histogram import quantiles_us
 from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.node.live.points import points_of_node
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import document_of, until
 
-from ...node.foreign import Foreign
-from ...node.test_foreign import document_of, until
 from .faults import IN_REAL_TIME_AS_ROOT, conversations, flood, tunnels, written
 
 pytestmark = IN_REAL_TIME_AS_ROOT

@@ -14,9 +14,9 @@ import pytest
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
+from tests.node.foreign import Foreign
+from tests.node.test_foreign import controller, document_of, knobs, slicepilot, until
 
-from ...node.foreign import Foreign
-from ...node.test_foreign import controller, document_of, knobs, slicepilot, until
 from .faults import IN_REAL_TIME_AS_ROOT, bandwidth, ticking, written
 
 pytestmark = IN_REAL_TIME_AS_ROOT

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from slicepilot.testbed.bench.rig import Controller
+from tests.effort import repetitions
+from tests.node.foreign import Foreign, restored_ms
+from tests.node.test_faults import ALLOWED_MS, busy
+from tests.node.test_foreign import controller, knobs, measured, until
 
-from ...effort import repetitions
-from ...node.foreign import Foreign, restored_ms
-from ...node.test_faults import ALLOWED_MS, busy
-from ...node.test_foreign import controller, knobs, measured, until
 from .faults import (
     IN_REAL_TIME_AS_ROOT,
     LAST_CPU,

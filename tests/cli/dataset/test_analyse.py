@@ -30,8 +30,7 @@ from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.training.recording.recording import record_simulated
 from slicepilot.training.statistics.collect import collect
 from slicepilot.training.statistics.columns import baseline_of
-
-from ...command import slicepilot
+from tests.command import slicepilot
 
 SECONDS, EACH = 30, 8
 

@@ -23,9 +23,8 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.studies.kinds import Options
 from slicepilot.data.tables.tidy import read_description
-
-from ...command import slicepilot
-from ...data.andrade_clone import RUNS, make_clone
+from tests.command import slicepilot
+from tests.data.andrade_clone import RUNS, make_clone
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 TABLES = {

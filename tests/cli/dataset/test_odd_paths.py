@@ -14,8 +14,7 @@ from slicepilot.cli.app import app
 from slicepilot.cli.dataset.estimate import _episodes
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.files import read_episodes
-
-from ...command import slicepilot
+from tests.command import slicepilot
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 FORWARDING = SAMPLES / "mishra" / "o1_forwarding_exp_light.csv"

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from ...node.runtimes import until
-from ..agents import RunningAgent, agent, install, slice_set
-from ..cluster import ADDRESS, Cluster
-from ..upfs import NAMESPACE, PodUpfs
+from tests.cluster.agents import RunningAgent, agent, install, slice_set
+from tests.cluster.cluster import ADDRESS, Cluster
+from tests.cluster.upfs import NAMESPACE, PodUpfs
+from tests.node.runtimes import until
+
 from .scraping import DEPLOY, Scraping, agent_job, kubelet_job, scraping, token
 from .setting import CADVISOR_S, LOAD_S, LOOP, MBPS, PORT, WITHIN_S
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ...node.machine import TOOLS, children
-from ..cluster import ADDRESS, NODE, Cluster
+from tests.cluster.cluster import ADDRESS, NODE, Cluster
+from tests.node.machine import TOOLS, children
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 KUBELET = f"{ADDRESS}:10250"

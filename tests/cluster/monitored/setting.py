@@ -1,6 +1,6 @@
 """What is monitored, and how."""
 
-from ..upfs import NAMESPACE
+from tests.cluster.upfs import NAMESPACE
 
 COUNT, MBPS, LOAD_S = 5, 4, 500
 PORT = 9464

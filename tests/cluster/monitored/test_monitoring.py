@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ...node.machine import children
-from ..agents import NODE, RunningAgent
-from ..cluster import ADDRESS, Cluster
-from ..upfs import NAMESPACE
+from tests.cluster.agents import NODE, RunningAgent
+from tests.cluster.cluster import ADDRESS, Cluster
+from tests.cluster.upfs import NAMESPACE
+from tests.node.machine import children
+
 from .scraping import DEPLOY, Scraping
 from .setting import COUNT, LOOP, MBPS, PORT, SLICES, WITHIN_S
 

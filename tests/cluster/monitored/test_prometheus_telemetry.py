@@ -21,11 +21,11 @@ import yaml
 from slicepilot.configs import ConfigError
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.telemetry import SLICE_FIELDS
+from tests.cluster.agents import RunningAgent
+from tests.cluster.cluster import Cluster
+from tests.cluster.upfs import NAMESPACE, PodUpfs
+from tests.node.machine import children
 
-from ...node.machine import children
-from ..agents import RunningAgent
-from ..cluster import Cluster
-from ..upfs import NAMESPACE, PodUpfs
 from .scraping import Scraping
 from .setting import CADVISOR_S, COUNT, LOOP, MBPS, SLICES
 

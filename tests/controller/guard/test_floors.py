@@ -15,8 +15,8 @@ from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.guard import Guard
 from slicepilot.env.knobs import Knobs
+from tests.effort import examples, repetitions
 
-from ...effort import examples, repetitions
 from .node import NONE, PERIOD_S, Node, column, config, context, knobs, slice_set
 
 OFFERED, FLOOR = 10.0, 5.0  # Mbit/s, of every slice; half is the default floor

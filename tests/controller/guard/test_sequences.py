@@ -21,8 +21,7 @@ from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-
-from ...effort import examples
+from tests.effort import examples
 
 PERIOD_NS = 10_000_000
 NODE_MCPU = 2000.0

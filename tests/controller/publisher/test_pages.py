@@ -25,8 +25,7 @@ from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 from slicepilot.controller.publisher.listeners import HttpAddress
 from slicepilot.controller.publisher.pages import MAX_CONNECTIONS, REQUEST_S, status_page
 from slicepilot.controller.record.ring import TickRing
-
-from ...effort import repetitions
+from tests.effort import repetitions
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher changes its user")
 

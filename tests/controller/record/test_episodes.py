@@ -29,8 +29,7 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.recording.decision_records import OTHERS, episodes_of
 from slicepilot.training.recording.recording import run
-
-from ...effort import examples
+from tests.effort import examples
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]

@@ -24,8 +24,7 @@ from slicepilot.controller.record.reader import Moment, Stretch
 from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.env.telemetry import SLICE_FIELDS
-
-from ...command import slicepilot
+from tests.command import slicepilot
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]

@@ -30,8 +30,8 @@ from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.loaded_policy import load_bundle
+from tests.command import slicepilot
 
-from ...command import slicepilot
 from .conftest import count
 
 Ticks = Callable[..., Records]

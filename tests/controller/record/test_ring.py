@@ -14,8 +14,7 @@ from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.telemetry import Telemetry
-
-from ...effort import examples
+from tests.effort import examples
 
 SLOTS = 4
 

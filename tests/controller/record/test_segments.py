@@ -28,8 +28,7 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import Telemetry
-
-from ...effort import examples
+from tests.effort import examples
 
 Ticks = Callable[..., Records]
 Description = Callable[..., dict[str, Any]]

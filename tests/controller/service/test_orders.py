@@ -25,8 +25,7 @@ from slicepilot.controller.service.control_client import ControlClient, ControlE
 from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.controller.service.serve import serve
 from slicepilot.controller.watchdog.journal import journal_path
-
-from ..loop.scripted import SLICES, Asks, Readings, found, knobs
+from tests.controller.loop.scripted import SLICES, Asks, Readings, found, knobs
 
 READY_S = 300.0  # of a first start, which compiles, on a machine that others use
 

@@ -29,9 +29,9 @@ from slicepilot.controller.telemetry.n4.capture import Capture
 from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.pfcp import PfcpProbe
 from slicepilot.controller.telemetry.points import NetPoint, Ports, SlicePoints, Traffic
+from tests.effort import examples
+from tests.fuzzing import fuzz
 
-from ...effort import examples
-from ...fuzzing import fuzz
 from . import frames, reference
 from .conftest import TUNSETIFF, Namespace, Packets
 

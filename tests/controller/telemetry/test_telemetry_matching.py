@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slicepilot.controller.telemetry import flows, layout
-
-from ...effort import examples
+from tests.effort import examples
 
 UNSPEC = -1  # TC_ACT_UNSPEC: on to the next filter
 

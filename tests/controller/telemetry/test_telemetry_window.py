@@ -17,8 +17,7 @@ from slicepilot.controller.telemetry.histogram import edges_ns, quantiles_us
 from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS
 from slicepilot.controller.telemetry.window import ADAPT_NS, CpuWindow, PacketWindow
 from slicepilot.env.telemetry import Telemetry
-
-from ...effort import examples
+from tests.effort import examples
 
 OFFERED, CARRIED, P50, P99, LOSS = range(5)
 ALL, HALF, QUARTER = 0xFFFFFFFF, 0x7FFFFFFF, 0x3FFFFFFF

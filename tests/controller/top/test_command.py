@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from ...command import slicepilot
+from tests.command import slicepilot
+
 from .rings import Writer
 
 

@@ -39,8 +39,7 @@ from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
-
-from ...effort import repetitions
+from tests.effort import repetitions
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 

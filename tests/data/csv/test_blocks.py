@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from slicepilot.data.arrow import codes_of
 from slicepilot.data.csv.blocks import arrow_table, read_blocks
 from slicepilot.data.faults import DatasetError, Faults
-
-from ...effort import examples
+from tests.effort import examples
 
 NAME = pa.dictionary(pa.int32(), pa.string())
 TYPES = {"name": NAME, "value": pa.float64(), "size": pa.int32(), "time": pa.int64()}

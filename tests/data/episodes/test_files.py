@@ -18,8 +18,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import KEY, read_episodes, read_header, write_episodes
 from slicepilot.data.episodes.header import arrays_of
-
-from ...effort import examples
+from tests.effort import examples
 
 FACTS: dict[str, Any] = {
     "slices": [{"name": "gold"}, {"name": "bronze"}],

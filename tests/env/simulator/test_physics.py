@@ -20,8 +20,7 @@ from slicepilot.env.simulator import cpu, kernels
 from slicepilot.env.simulator.backend import ScenarioRuns
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
-
-from ...effort import examples
+from tests.effort import examples
 
 Play = Callable[..., Any]
 MBPS_PER_CPU = 1470 * 8 / 50.0

@@ -22,8 +22,7 @@ from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
-
-from ...effort import examples
+from tests.effort import examples
 
 seeds = st.integers(0, 2**32 - 1)
 periods = st.one_of(st.sampled_from([0.002, 0.025, 0.05, 0.1, 1.0, 30.0]), st.floats(0.002, 30.0))

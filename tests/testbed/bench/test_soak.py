@@ -10,8 +10,7 @@ import pytest
 from slicepilot.testbed.bench.soak import SoakRun
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import missing
-
-from ..controlled import fresh_testbed
+from tests.testbed.controlled import fresh_testbed
 
 pytestmark = [
     pytest.mark.realtime,

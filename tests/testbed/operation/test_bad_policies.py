@@ -24,9 +24,8 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
-
-from ...effort import repetitions
-from ..controlled import Records, bundle_of, constant, fresh_testbed, records, rig_under, wait_ticks
+from tests.effort import repetitions
+from tests.testbed.controlled import Records, bundle_of, constant, fresh_testbed, records, rig_under, wait_ticks
 
 pytestmark = [
     pytest.mark.realtime,

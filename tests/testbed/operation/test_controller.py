@@ -24,8 +24,7 @@ from slicepilot.testbed.backend.backend import targets_of
 from slicepilot.testbed.bench.rig import KNOB_FILES, READY_S, Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
-
-from ..controlled import (
+from tests.testbed.controlled import (
     SLICES,
     WEIGHT,
     Records,
@@ -40,8 +39,8 @@ from ..controlled import (
     wait_ticks,
     weights,
 )
-from ..controlled import missed as missed_by
-from ..write_watch import WriteWatch
+from tests.testbed.controlled import missed as missed_by
+from tests.testbed.write_watch import WriteWatch
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spi"

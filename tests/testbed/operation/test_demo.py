@@ -6,8 +6,7 @@ import pytest
 
 from slicepilot.cli.demo import live
 from slicepilot.testbed.lifecycle.testbed import missing
-
-from ..controlled import constant
+from tests.testbed.controlled import constant
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 

@@ -34,9 +34,8 @@ from slicepilot.testbed.bench import faults
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
-
-from ...effort import repetitions
-from ..controlled import (
+from tests.effort import repetitions
+from tests.testbed.controlled import (
     SLICES,
     WEIGHT,
     Records,

@@ -14,8 +14,7 @@ from slicepilot.data.episodes.files import read_episodes
 from slicepilot.testbed.lifecycle.removal import running
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import missing
-
-from ..controlled import SLICEPILOT, SLICES, WEIGHT, fresh_testbed
+from tests.testbed.controlled import SLICEPILOT, SLICES, WEIGHT, fresh_testbed
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spft"

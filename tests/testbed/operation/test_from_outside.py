@@ -31,8 +31,7 @@ from slicepilot.testbed.bench import faults
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
-
-from ..controlled import (
+from tests.testbed.controlled import (
     SLICES,
     constant,
     description,

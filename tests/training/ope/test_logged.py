@@ -19,8 +19,7 @@ from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.encoding import ObservationEncoder
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.ope.logged import Node, alike, same_pods, telemetry_of, watch
-
-from ...effort import examples
+from tests.effort import examples
 
 INF = np.inf
 FULL_SCALE = np.asarray([9e3, 9e3, 9e6, 9e6, 0.99, 15e3, 0.99, 9e5])

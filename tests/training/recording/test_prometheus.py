@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from tests.controller.telemetry.prometheus.servers import Prometheus
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.env.encoding import FEATURES
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.training.recording.prometheus import Range
+from tests.controller.telemetry.prometheus.servers import Prometheus
 
 pytestmark = pytest.mark.live
 

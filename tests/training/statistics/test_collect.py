@@ -20,8 +20,7 @@ from slicepilot.training.statistics.analysis import analyse
 from slicepilot.training.statistics.collect import Delays, Source, collect
 from slicepilot.training.statistics.columns import FILE, baseline_of, choose, in_order
 from slicepilot.training.statistics.slice_rows import episode_rows, schema_of
-
-from ...effort import examples
+from tests.effort import examples
 
 
 def source(name: str = "table", rows: int = 1 << 17, **columns: Any) -> Source:

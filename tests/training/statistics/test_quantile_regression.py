@@ -16,8 +16,7 @@ from statsmodels.regression.quantile_regression import QuantReg
 
 from slicepilot.configs import ConfigError
 from slicepilot.training.statistics.quantile_regression import Regression, regress, solve, standard_errors
-
-from ...effort import examples
+from tests.effort import examples
 
 
 def engel_data() -> tuple[np.ndarray, np.ndarray]:

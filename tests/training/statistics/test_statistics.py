@@ -39,8 +39,7 @@ from slicepilot.training.statistics.resampling import (
     shuffled_ranks,
     without_each,
 )
-
-from ...effort import examples
+from tests.effort import examples
 
 # Permeability constants of the human chorioamnion, M. Hollander and D. Wolfe, "Nonparametric Statistical Methods",
 # 1973, table 4.1; the first example of R's wilcox.test.
