@@ -6,15 +6,15 @@ Configurations are frozen dataclasses in the modules that use them; pydantic che
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
+from .documents import adapter
 from .errors import ConfigError, did_you_mean, expectation
 from .limited_yaml import MOST_BYTES, parse_yaml
 from .reading import Roots, read_file
@@ -95,8 +95,7 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
         ConfigError: the first violation, as ``source: field = value: what is expected``.
     """
     try:
-        validator: TypeAdapter[T] = _validator(cast(Hashable, kind))
-        return validator.validate_python(raw)
+        return adapter(cast(Any, kind)).validate_python(raw)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where, value, message = first["loc"], first.get("input"), expectation(first["msg"])
@@ -116,12 +115,6 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
         shown = "" if first["type"] == "missing" else f" = {shown}"
         field = f"{_field(where)}{shown}: " if where or first["type"] != "value_error" else ""
         raise ConfigError(f"{source}: {field}{message}") from error
-
-
-@functools.cache
-def _validator(kind: Any) -> TypeAdapter[Any]:
-    """pydantic takes tens of milliseconds to derive one from a dataclass."""
-    return TypeAdapter(kind)
 
 
 def _field(where: tuple[int | str, ...]) -> str:

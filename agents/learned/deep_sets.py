@@ -135,8 +135,7 @@ def _add_product(row: FloatArray, matrix: FloatArray, total: FloatArray) -> None
 @kernel
 def _rectify(row: FloatArray) -> None:
     for j in range(len(row)):
-        if row[j] < ZERO:  # noqa: PLR1730 (what is no number stays, and is refused as an action)
-            row[j] = ZERO
+        row[j] = np.maximum(row[j], ZERO)  # what is no number stays so, and is refused as an action
 
 
 @kernel
@@ -221,7 +220,4 @@ def _forward(
             for a in range(actions):
                 if not rows[s, ACTIVE] > HALF:
                     outputs[s, a] = ZERO if corrects else rows[s, HELD + a]
-                if outputs[s, a] > ONE:
-                    outputs[s, a] = ONE
-                elif outputs[s, a] < -ONE:
-                    outputs[s, a] = -ONE
+                outputs[s, a] = np.minimum(np.maximum(outputs[s, a], -ONE), ONE)
