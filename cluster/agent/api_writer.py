@@ -31,11 +31,9 @@ class ApiWriter:
         self._thread = threading.Thread(target=self._run, name="api writer", daemon=True)
 
     def start(self) -> None:
-        """Start writing."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Do the next round now."""
         self._woken.set()
 
     def close(self, unfinished: Callable[[], bool]) -> None:

@@ -67,5 +67,4 @@ class AgentLock:
         return text
 
     def close(self) -> None:
-        """Release it."""
         os.close(self._lock)

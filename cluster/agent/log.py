@@ -38,7 +38,6 @@ class Warnings:
         self._logged_s: dict[str, float] = {}
 
     def warn(self, text: str, **facts: Any) -> None:
-        """Log it, unless it was logged within the last minute."""
         now_s = time.monotonic()
         if now_s - self._logged_s.get(text, -REPEAT_S) >= REPEAT_S:
             self._logged_s = {key: at_s for key, at_s in self._logged_s.items() if now_s - at_s < REPEAT_S}

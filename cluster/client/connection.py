@@ -111,7 +111,6 @@ class Api:
             return tuple((method, status, count) for (method, status), count in sorted(self._counts.items()))
 
     def close(self) -> None:
-        """Hang up."""
         self._client.close()
 
     def _request(

@@ -42,7 +42,6 @@ class BackOff:
         self.failures = 0
 
     def succeeded(self) -> None:
-        """Reset."""
         self.failures = 0
 
     def failed(self, error: Exception | None = None) -> float:

@@ -87,7 +87,6 @@ class Lease:
         self.due_s = now_s + (self._renew_s if self.held else self._poll_s) * (0.9 + 0.1 * random.random())
 
     def release(self) -> None:
-        """Give it up at once; if the server cannot be reached it expires."""
         if not self.held or self._known is None:
             return
         self.held = False

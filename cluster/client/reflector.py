@@ -76,7 +76,6 @@ class Reflector:
         self._thread = threading.Thread(target=self._run, name=f"watch {source.path}", daemon=True)
 
     def start(self) -> None:
-        """Start listing and watching."""
         self._thread.start()
 
     @property
@@ -85,7 +84,6 @@ class Reflector:
         return self._synced.is_set()
 
     def objects(self) -> list[Any]:
-        """All objects as last known."""
         with self._lock:
             return list(self._objects.values())
 

@@ -29,7 +29,6 @@ class Answer:
 
     @property
     def items(self) -> list[Mapping[str, Any]]:
-        """The items of a list."""
         return list((self.document or {}).get("items") or ())
 
 

@@ -89,7 +89,6 @@ class Fetcher:
         self._thread = threading.Thread(target=self._run, name="fetch", daemon=True)
 
     def start(self) -> None:
-        """Start fetching."""
         self._thread.start()
 
     def close(self) -> None:

@@ -95,12 +95,10 @@ class LoopProcess:
 
     @property
     def pid(self) -> int:
-        """Of the loop."""
         return self._process.pid
 
     @property
     def ring(self) -> Path:
-        """Path of its ring of ticks."""
         return self._run_root / self.plan.instance / "ticks"
 
     def ended(self) -> int | None:

@@ -78,7 +78,6 @@ class LoopReader:
         return self._figures(status, status.document(0), self._follower.stale)
 
     def close(self) -> None:
-        """Let go of it."""
         if self._follower is not None:
             with contextlib.suppress(BufferError):
                 self._follower.close()

@@ -40,7 +40,6 @@ class LoopFacts:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Values of `LOOP_LABELS`."""
         return (self.loop, self.sliceset, self.sliceset_namespace)
 
 
@@ -69,7 +68,6 @@ class AgentFacts:
     loops: tuple[LoopFacts, ...] = ()
 
     def message(self) -> bytes:
-        """For `read`."""
         return json.dumps(asdict(self)).encode()
 
 

@@ -37,12 +37,10 @@ class MetricsServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the process while it runs."""
         return None if self._process is None else self._process.pid
 
     @property
     def due(self) -> bool:
-        """Whether the next report is due."""
         return time.monotonic() - self._reported_s >= REPORT_S
 
     def report(self, facts: AgentFacts) -> None:
@@ -63,7 +61,6 @@ class MetricsServer:
                 self._link.send(facts.message())
 
     def close(self) -> None:
-        """End it."""
         self._end()
         self._http.close()
 

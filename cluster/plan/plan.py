@@ -48,7 +48,6 @@ class LoopPlan:
         return (self.instance, self.node, self.run) == (other.instance, other.node, other.run)
 
     def acts_as(self, other: LoopPlan) -> bool:
-        """Whether both have the same mode."""
         return (self.mode, self.canary) == (other.mode, other.canary)
 
 

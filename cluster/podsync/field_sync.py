@@ -67,20 +67,17 @@ class FieldSync:
         return value != wanted and not near
 
     def sent(self, value: str | None, now_s: float) -> None:
-        """The API server has accepted a value."""
         self._sent, self._confirmed, self._sent_s = value, False, now_s
         self.trouble, self.contested = None, False
         self._back_off.succeeded()
 
     def refused(self, error: ApiError, now_s: float) -> None:
-        """The API server has refused a value, or has not answered."""
         if error.status in {400, 403, 404, 405, 422}:
             self.wait(str(error), now_s)
         elif error.status != 409:  # after a conflict the pod is read again
             self._again_s = now_s + self._back_off.failed(error)
 
     def wait(self, why: str, now_s: float, seconds: float = RETRY_REFUSED_S) -> None:
-        """Send nothing for this time."""
         self.trouble, self._again_s = why, now_s + seconds
 
 

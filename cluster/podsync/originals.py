@@ -38,7 +38,6 @@ class Original:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to put back."""
         return self.cpu_limit is None and not self.notes
 
     def without_limit(self) -> Original:
@@ -46,7 +45,6 @@ class Original:
         return dataclasses.replace(self, cpu_limit=None, cpu_request=None)
 
     def without(self, *notes: str) -> Original:
-        """Without these annotations."""
         left = {key: value for key, value in self.notes.items() if key not in notes}
         return dataclasses.replace(self, notes=left)
 
@@ -90,7 +88,6 @@ class OriginalsFile:
             self._save({**self.pods, uid: original})
 
     def drop(self, uid: str) -> None:
-        """Remove those of a pod; raises OSError."""
         if uid in self.pods:
             self._save({key: original for key, original in self.pods.items() if key != uid})
 

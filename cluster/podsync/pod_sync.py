@@ -88,7 +88,6 @@ class PodSync:
 
     @property
     def troubles(self) -> dict[Key, str]:
-        """Why pods do not follow, a line each."""
         with self._lock:
             return dict(self._troubles)
 

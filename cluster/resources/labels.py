@@ -35,7 +35,6 @@ class LabelSelector:
     match_expressions: tuple[Expression, ...] = ()
 
     def fits(self, labels: Mapping[str, str]) -> bool:
-        """Whether it fits labels."""
         if not self.match_labels and not self.match_expressions:
             return False
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(

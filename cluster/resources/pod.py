@@ -65,7 +65,6 @@ class Pod:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its namespace and name."""
         return self.namespace, self.name
 
     def container(self, name: str | None) -> Container | None:
@@ -75,7 +74,6 @@ class Pod:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Pod:
-        """From the API's JSON."""
         meta, spec, status = document["metadata"], document.get("spec") or {}, document.get("status") or {}
         states = {item["name"]: item.get("state") or {} for item in status.get("containerStatuses") or ()}
         owners = meta.get("ownerReferences") or ()

@@ -57,7 +57,6 @@ class Follow:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Follow:
-        """From the API's JSON."""
         spans = {
             snake(key): (float(each["low"]), float(each["high"])) for key, each in document.items() if key in RANGES
         }
@@ -115,7 +114,6 @@ class DeclaredSet:
 
     @property
     def instance(self) -> str:
-        """Name of its loop."""
         return instance(self.namespace, self.name)
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
@@ -140,7 +138,6 @@ class Identity:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Identity:
-        """From the API's JSON."""
         meta = document["metadata"]
         return cls(meta["name"], meta["namespace"], meta["uid"], int(meta.get("generation", 1)))
 

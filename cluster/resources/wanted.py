@@ -39,7 +39,6 @@ class Wanted:
 
     @property
     def field(self) -> str:
-        """Of a SliceSet's specification."""
         return self.kind if self.kind == RULES else f"policy.bundle.{self.kind}"
 
 

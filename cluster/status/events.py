@@ -44,7 +44,6 @@ class Events:
         self._back_off, self._again_s = BackOff(1.0, 60.0), 0.0
 
     def add(self, identity: Identity, condition: Condition) -> None:
-        """Queue one."""
         bad = (condition.status == "True") is (condition.type == DEGRADED) or (
             condition.type == READY and condition.status != "True"
         )

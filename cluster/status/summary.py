@@ -125,7 +125,6 @@ class Summary:
             raise first
 
     def close(self) -> None:
-        """Stop watching."""
         if self._nodes is not None:
             self._nodes.close()
             self._nodes = None

@@ -26,19 +26,15 @@ class BandwidthFiles(Protocol):
 
     def read(self) -> tuple[int, int]:
         """What the kernel has."""
-        ...
 
     def write_quota(self, quota_us: int, period_us: int) -> None:
         """Set the quota under the period that holds."""
-        ...
 
     def write(self, quota_us: int, period_us: int) -> None:
         """Set both."""
-        ...
 
     def close(self) -> None:
         """Release the files."""
-        ...
 
 
 def limit_mcpu(group: CpuGroup) -> float:

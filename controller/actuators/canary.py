@@ -31,7 +31,6 @@ class CanaryActuator:
         self.receipt = self._merged()
 
     def apply(self, knobs: Knobs) -> Receipt:
-        """Set the rows of the slices it acts on."""
         rows = Knobs(knobs.values[:, self._indices], knobs.nice_scope)
         parts = self._controlled.apply(rows), self._watching.receipt
         if not all(new.same_as(old) for new, old in zip(parts, self._parts, strict=True)):
@@ -40,11 +39,9 @@ class CanaryActuator:
         return self.receipt
 
     def rehearse(self) -> None:
-        """As of the part that acts."""
         self._controlled.rehearse()
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
-        """Requests (S,), for the slices it acts on."""
         self._controlled.deploy(None if request_mcpu is None else request_mcpu[self._indices])
 
     def refresh(self) -> list[str]:
@@ -52,7 +49,6 @@ class CanaryActuator:
         return list(dict.fromkeys([*self._controlled.refresh(), *self._watching.refresh()]))
 
     def close(self) -> None:
-        """Restore the slices it acted on."""
         try:
             self._controlled.close()
         finally:

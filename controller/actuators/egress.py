@@ -136,14 +136,12 @@ class EgressRate:
         return egress_mbps if wanted == UNPACED_BYTES_PER_S else mbps(wanted)
 
     def read(self) -> float:
-        """The rate in the kernel; inf where nothing is paced."""
         rate = self._rate()
         if rate is None:
             raise self._gone()
         return mbps(rate)
 
     def deviation(self) -> str | None:
-        """What the kernel has instead of what was set last; None where that holds."""
         current = self._rate()
         if current == self._bytes_per_s:
             return None
@@ -174,7 +172,6 @@ class EgressRate:
         self._qdisc.remove()
 
     def close(self) -> None:
-        """Release the socket."""
         self._socket.close()
 
     def _write(self, rate_bytes_per_s: int) -> None:

@@ -93,7 +93,6 @@ class ThreadNice:
         return 0
 
     def deviation(self) -> str | None:
-        """Threads that somebody else has reniced since; None where there are none."""
         if not self._foreign:
             return None
         [thread, current], *rest = self._foreign.items()
@@ -114,7 +113,6 @@ class ThreadNice:
         return self.set(self._nice)
 
     def restore(self) -> None:
-        """Every thread as it was; those that have ended are skipped."""
         if self._nice is None:
             return
         for thread, current in self._levels().items():
@@ -126,7 +124,6 @@ class ThreadNice:
             known.clear()
 
     def _levels(self) -> dict[int, int]:
-        """The nice of each thread that lives."""
         return {thread: nice for thread in self._threads() if (nice := _nice_of(thread)) is not None}
 
     def _threads(self) -> list[int]:

@@ -145,7 +145,6 @@ class NodeActuator:
             knob.deploy(request)
 
     def read(self, nice_scope: NiceScope = "group") -> Knobs:
-        """What holds in the kernel; raises ActuatorError."""
         return self._knobs([knob.read(nice_scope) for knob in self._slices], nice_scope)
 
     def deviations(self) -> list[Deviation]:

@@ -63,7 +63,6 @@ class PodQuota:
             self._held = wanted_us, period_us
 
     def deviation(self) -> str | None:
-        """What the kernel has instead of what was written last; None where that holds."""
         current = self._files.read()
         if self._original[0] < 0 or current == self._held:
             return None
@@ -82,11 +81,9 @@ class PodQuota:
 
     @property
     def original(self) -> tuple[int, int]:
-        """Quota and period that are put back, in microseconds."""
         return self._original
 
     def reassert(self) -> None:
-        """Write again what holds here."""
         if self._original[0] >= 0:
             self._files.write(*self._held)
 
@@ -103,7 +100,6 @@ class PodQuota:
         put_back_limit(files, wanted, self._files, self._original)
 
     def close(self) -> None:
-        """Release the files."""
         self._files.close()
 
 
@@ -162,11 +158,9 @@ class CpuQuota:
         return self._limit_mcpu
 
     def read(self) -> float:
-        """The limit that holds in the kernel."""
         return self._limit(*self._files.read())
 
     def deviation(self) -> str | None:
-        """What the kernel has instead of what was written last; None where that holds."""
         written, current = (self._quota_us, self.period_us), self._files.read()
         if current != written:
             return f"{_words(*current)} instead of {_words(*written)}"
@@ -207,7 +201,6 @@ class CpuQuota:
         return self._limit_mcpu
 
     def restore(self) -> None:
-        """Put the original quota and period back."""
         try:
             if self._files.read() != self._original:
                 if self._pod is None:
@@ -224,7 +217,6 @@ class CpuQuota:
         self._limit_mcpu = self._limit(*self._original)
 
     def close(self) -> None:
-        """Release the files."""
         self._files.close()
         if self._pod is not None:
             self._pod.close()

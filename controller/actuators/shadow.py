@@ -99,7 +99,6 @@ class ShadowActuator:
         return Knobs(values)
 
     def close(self) -> None:
-        """Release the files; there is nothing to restore."""
         for reader in self._readers:
             if reader is not None:
                 reader.close()

@@ -20,35 +20,27 @@ class Rate(Protocol):
     @property
     def mbps(self) -> float:
         """What holds as far as it is known without looking; inf where nothing is paced."""
-        ...
 
     def set(self, egress_mbps: float) -> float:
         """Set it; returns what holds."""
-        ...
 
     def read(self) -> float:
         """What the kernel has."""
-        ...
 
     def deviation(self) -> str | None:
         """What the kernel has instead of what was set last; None where that holds."""
-        ...
 
     def adopt(self) -> float:
         """Take what somebody else has set for what holds."""
-        ...
 
     def reassert(self) -> float:
         """Set again what holds here."""
-        ...
 
     def restore(self) -> None:
         """Put the original back."""
-        ...
 
     def close(self) -> None:
         """Release what is held open."""
-        ...
 
 
 class Shapers:
@@ -72,7 +64,6 @@ class Shapers:
         return shaper
 
     def remove(self, shaper: Shaper) -> None:
-        """Release a shaper."""
         self._all.remove(shaper)
         self._background.call_and_wait(shaper.rate.close)
 
@@ -158,7 +149,6 @@ class Shaper:
         return seen
 
     def adopt(self) -> float:
-        """Take what somebody else has set for what holds."""
         return self._take(self.rate.adopt)
 
     def reassert(self) -> float:
@@ -181,7 +171,6 @@ class Shaper:
             self._failure, self._again = error, True
 
     def look(self) -> None:
-        """In the thread: compare."""
         try:
             self._seen = None if (seen := self.rate.deviation()) is None else self._noted(seen)
         except ActuatorError as error:

@@ -49,19 +49,15 @@ class Knob(Protocol):
 
     def deviation(self) -> str | None:
         """What the kernel has instead of what was written last; None where that holds."""
-        ...
 
     def adopt(self) -> float:
         """Take what the kernel has for what holds, without writing; returns it."""
-        ...
 
     def reassert(self) -> float:
         """Write again what holds here; returns it."""
-        ...
 
     def restore(self) -> None:
         """Put the original back."""
-        ...
 
 
 class SliceKnobs:
@@ -164,13 +160,11 @@ class SliceKnobs:
         return self._gone
 
     def deploy(self, request_mcpu: float | None) -> None:
-        """See `GroupWeight.deploy`; a nice that was yielded stays."""
         if not self._gone and self.weight is not None and self.threads is not None and "nice" not in self.yielded:
             self.weight.deploy(request_mcpu)
             self.held = self.held._replace(nice=self.held.nice if self.threads.active else 0)
 
     def read(self, scope: NiceScope) -> Held:
-        """What holds in the kernel; raises ActuatorError."""
         return Held(*self._read_cpu(scope), math.inf if self.egress is None else self.egress.read())
 
     def _read_cpu(self, scope: NiceScope) -> tuple[float, float]:
@@ -242,7 +236,6 @@ class SliceKnobs:
         self.quota = self.weight = self.threads = self.egress = None
 
     def close(self) -> None:
-        """Release files and sockets."""
         for knob in (self.quota, self.weight):
             if knob is not None:
                 knob.close()

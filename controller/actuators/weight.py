@@ -38,7 +38,6 @@ class GroupWeight:
 
     @property
     def nice(self) -> int:
-        """The level that was last written."""
         return self._nice
 
     def set(self, nice: int) -> int:
@@ -48,7 +47,6 @@ class GroupWeight:
         return nice
 
     def weight_of(self, nice: int) -> int:
-        """What nice stands for in this group's file."""
         low, high = self._range
         scaled = round(self._base * PRIO_TO_WEIGHT[nice - LOWEST_NICE] / NICE_0_WEIGHT)
         return min(max(scaled, low), high)
@@ -61,7 +59,6 @@ class GroupWeight:
         return min(range(LOWEST_NICE, 20), key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
 
     def deviation(self) -> str | None:
-        """What the kernel has instead of what was written last; None where that holds."""
         # Where a level was written the kernel shows its weight rounded in the same way.
         written, current = self.weight_of(self._nice), int(self._weight.read())
         return None if current == written else f"weight {current} instead of {written}"
@@ -78,11 +75,9 @@ class GroupWeight:
 
     @property
     def original(self) -> int:
-        """The weight that is put back."""
         return self._original
 
     def reassert(self) -> int:
-        """Write again what holds here; returns that level."""
         self._write(self._nice)
         return self._nice
 
@@ -109,13 +104,11 @@ class GroupWeight:
         return 1 + (shares - low) * (V2_WEIGHT_RANGE[1] - 1) // (high - low)
 
     def restore(self) -> None:
-        """Put the original weight back."""
         if int(self._weight.read()) != self._original:
             self._weight.write(b"%d" % self._original)
         self._base, self._nice = self._original, 0
 
     def close(self) -> None:
-        """Release the files."""
         self._weight.close()
         if self._by_nice is not None:
             self._by_nice.close()

@@ -54,7 +54,6 @@ class Reason(enum.IntEnum):
 
     @property
     def bit(self) -> int:
-        """Its bit in a mask."""
         return 1 << self
 
 

@@ -77,7 +77,6 @@ class GuardedBackend:
 
     @property
     def context(self) -> Context:
-        """Of the node."""
         return self._backend.context
 
     def prepare(self, agent: Agent) -> None:
@@ -108,13 +107,11 @@ class GuardedBackend:
         return receipt
 
     def observe(self) -> Telemetry:
-        """The next control period."""
         self._periods += 1
         self._telemetry = self._backend.observe()
         return self._telemetry
 
     def close(self) -> None:
-        """Close the backend."""
         self._backend.close()
 
     def _now_ns(self) -> int:

@@ -358,12 +358,10 @@ class Guard:
 
     @property
     def paused(self) -> bool:
-        """Whether `pause` is in force."""
         return bool(self._node["paused"][0])
 
     @property
     def ordered_safe(self) -> bool:
-        """Whether `order_safe` is in force."""
         return bool(self._node["ordered_safe"][0])
 
     @property

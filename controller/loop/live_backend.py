@@ -33,25 +33,21 @@ class TelemetrySource(Protocol):
 
     def measure(self) -> Telemetry:
         """Figures of one lane since the last call; arrays belong to the source and hold until the next call."""
-        ...
 
     def warm_up(self) -> None:
         """Go through the motions of `measure` without ending the window: brings code and data into the caches."""
-        ...
 
     def check(self) -> list[str]:
         """What cannot be measured any more and why; marks such slices invalid, and takes up what has come back.
 
         May take milliseconds; called about once a second, between ticks.
         """
-        ...
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
         """Delays of all timed packets so far, a histogram per slice (S, BUCKETS).
 
         `slicepilot.controller.telemetry.histogram` has the buckets and their quantiles.
         """
-        ...
 
     def close(self) -> None: ...
 
@@ -67,23 +63,18 @@ class Actuator(Protocol):
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set knobs (S, 1); says what holds."""
-        ...
 
     def rehearse(self) -> None:
         """Go through the motions of `apply` without effect: brings code and data into the caches."""
-        ...
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
         """The pods' CPU requests (S,), which nice 0 stands for."""
-        ...
 
     def refresh(self) -> list[str]:
         """Look after what may have changed, between ticks; what is lost, and why."""
-        ...
 
     def close(self) -> None:
         """Restore the original knobs and release everything."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -186,7 +177,6 @@ class LiveBackend:
 
     @property
     def receipt(self) -> Receipt:
-        """What holds."""
         return self._actuator.receipt
 
     def reset(self, seed: int | None = None) -> Telemetry:
@@ -214,7 +204,6 @@ class LiveBackend:
         return before
 
     def apply(self, knobs: Knobs) -> Receipt:
-        """Set the knobs; see `NodeActuator.apply`."""
         return self._actuator.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
@@ -228,7 +217,6 @@ class LiveBackend:
             yield
 
     def observe(self) -> Telemetry:
-        """Wait for the next tick, then measure."""
         self.wait()
         return self.measure()
 
@@ -240,19 +228,16 @@ class LiveBackend:
         return self.ticks.wait(prepare)
 
     def warm_up(self) -> None:
-        """See `TelemetrySource.warm_up` and `NodeActuator.rehearse`."""
         self._source.warm_up()
         self._actuator.rehearse()
 
     def measure(self) -> Telemetry:
-        """Figures since the last measurement."""
         telemetry = self._source.measure()
         if self._throttling is not None:
             self._throttling.fill(telemetry, self._actuator.receipt.applied.cpu_limit_mcpu)
         return telemetry
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
-        """See `TelemetrySource.delay_counts`."""
         return self._source.delay_counts()
 
     def check(self) -> list[str]:

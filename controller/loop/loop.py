@@ -127,7 +127,6 @@ class LoopReport:
     unmeasured: list[str] = field(default_factory=list)
 
     def totals(self) -> dict[str, int]:
-        """The counts."""
         names = ("ticks", "missed_ticks", "late_ticks", "unusable", "failed_applies")
         return {name: getattr(self, name) for name in names}
 
@@ -154,7 +153,6 @@ class WarmsUp(Protocol):
 
     def warm_up(self, telemetry: Telemetry) -> None:
         """Decide on old telemetry and forget it; changes nothing that a later decision depends on."""
-        ...
 
 
 Watcher = Callable[[Telemetry, Knobs, Receipt], None]

@@ -34,7 +34,6 @@ class Housing(Protocol):
 
     def find_again(self) -> None:
         """Look where the UPFs are now; raises ConfigError."""
-        ...
 
     def begin(
         self,
@@ -52,19 +51,15 @@ class Housing(Protocol):
         Raises:
             ConfigError, ActuatorError: it cannot be done; call `end`.
         """
-        ...
 
     def look(self) -> list[MovedOut]:
         """What others have moved since the last call; at once."""
-        ...
 
     def resume(self) -> None:
         """Move again what was left to others."""
-        ...
 
     def end(self) -> None:
         """Everything where it was, groups removed; more than once does nothing. Raises ActuatorError."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,6 @@ class AbsoluteTicks:
         self.restart()
 
     def restart(self) -> None:
-        """The current tick is now."""
         self.deadline_ns = time.monotonic_ns()
 
     def left_ns(self) -> int:

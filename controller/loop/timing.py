@@ -60,7 +60,6 @@ class DurationHistogram:
         return {name: self.percentile_ns(p) / 1e3 for name, p in (("p50", 50.0), ("p99", 99.0), ("p999", 99.9))}
 
     def clear(self) -> None:
-        """Forget everything."""
         self.__init__()  # type: ignore[misc]
 
 
@@ -78,7 +77,6 @@ class DurationNotes:
         self._rows, self._end = bytearray(ROWS * row.size), 0
 
     def note(self, *durations_ns: int) -> None:
-        """Keep a row."""
         self._pack(self._rows, self._end, *durations_ns)
         self._end += self._row_bytes
         if self._end == len(self._rows):

@@ -106,12 +106,10 @@ class PromotionDecision:
 
     @property
     def promoted(self) -> bool:
-        """Whether all criteria are met."""
         return all(finding.ok for finding in self.findings)
 
     @property
     def reasons(self) -> list[str]:
-        """The criteria that are not met."""
         return [str(finding) for finding in self.findings if not finding.ok]
 
 

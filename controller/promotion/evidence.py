@@ -100,7 +100,6 @@ class Evidence:
         return values | {"windows": [dataclasses.asdict(window) for window in self.windows]}
 
     def merge(self, other: Evidence) -> None:
-        """Add what was counted in another run."""
         offset = len(self.descriptions)
         for each in dataclasses.fields(self):
             ours, theirs = getattr(self, each.name), getattr(other, each.name)

@@ -54,11 +54,9 @@ class ControllerLink:
         self._numbers = itertools.count(time.monotonic_ns())
 
     def start(self) -> None:
-        """Begin to receive, in a thread."""
         threading.Thread(target=self._receive, name="link", daemon=True).start()
 
     def ask(self, line: bytes) -> bytes:
-        """The answer to a line, as JSON."""
         number = struct.pack("=Q", next(self._numbers))
         future = self._waiting[number] = Future()
         try:
@@ -104,7 +102,6 @@ class ControlSocket(ConnectionLimit):
         self._orders = {owner: Allowance() for owner in (True, False)}
 
     def privileged(self, connection: socket.socket) -> bool:
-        """Root and the controller's user, before members of the group."""
         return self.access.owns(Peer.of(connection))
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
@@ -116,11 +113,9 @@ class ControlSocket(ConnectionLimit):
         return False
 
     def refuse(self, connection: socket.socket) -> None:
-        """Inform a client that there are too many."""
         self._say(connection, refusal(f"more than {MAX_CLIENTS} clients at once", "busy"))
 
     def answer(self, line: bytes, peer: Peer) -> bytes:
-        """The answer to a line, as JSON."""
         if _STATUS.fullmatch(line):
             return self._status()
         if not self._orders[self.access.owns(peer)].take():

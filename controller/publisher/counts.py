@@ -142,7 +142,6 @@ class Totals:
 
     @property
     def ticks(self) -> int:
-        """Ticks seen."""
         return int(self.decisions.sum())
 
     def add(self, records: Records, description: dict[str, Any]) -> None:

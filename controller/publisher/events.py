@@ -189,7 +189,6 @@ class EventLog:
             (self._log.warning if again else self._log.info)("supervisor", **supervisor)
 
     def _summary(self) -> None:
-        """Log a line a minute."""
         status = self._status
         ticks, late = status.history.ticks(status.history.rows(round(SUMMARY_S)))
         stages = status.history.stages_us(status.history.rows(round(SUMMARY_S)), (0.5, 0.99))

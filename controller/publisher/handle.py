@@ -52,7 +52,6 @@ class PublisherOptions(PublishConfig):
 
     @property
     def records(self) -> Path:
-        """Folder of the decision records."""
         return self.state / "records"
 
 
@@ -99,7 +98,6 @@ class Publisher:
 
     @property
     def pid(self) -> int:
-        """Of the process that was started last."""
         assert self._process is not None
         return self._process.pid
 
@@ -110,7 +108,6 @@ class Publisher:
         return None if address is None else address.port
 
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self._process is not None and self._process.poll() is None
 
     def restart(self, control: socket.socket | None = None) -> bool:

@@ -53,7 +53,6 @@ class StatusHistory:
         self._delay_us = np.full((SECONDS, 2, s), np.nan)
 
     def add(self, records: Records) -> None:
-        """Take in ticks, oldest first."""
         seconds = records["monotonic_ns"] // 1_000_000_000
         for chunk in np.split(records, np.flatnonzero(np.diff(seconds)) + 1):
             if len(chunk):
@@ -111,7 +110,6 @@ class StatusHistory:
         return np.where((rows >= 0)[:, None], self._worst_us[rows], np.nan)
 
     def node(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Means of the node's telemetry over some rows."""
         rows = rows[rows >= 0]
         with np.errstate(invalid="ignore"):
             means: npt.NDArray[np.float64] = self._node[rows].sum(axis=0) / self._ticks[rows].sum()
@@ -127,12 +125,10 @@ class StatusHistory:
         return quantiles_us(self._stages[rows[rows >= 0]].sum(axis=0, dtype=np.int64), levels)
 
     def ticks(self, rows: npt.NDArray[np.int64]) -> tuple[int, int]:
-        """Ticks, and late ones, in some rows."""
         rows = rows[rows >= 0]
         return int(self._ticks[rows].sum()), int(self._late[rows].sum())
 
     def charges(self, rows: npt.NDArray[np.int64]) -> dict[str, int]:
-        """Ticks in some rows by what was in charge."""
         counts = self._charges[rows[rows >= 0]].sum(axis=0).tolist()
         return {charge.label: counts[charge] for charge in InCharge}
 

@@ -72,11 +72,9 @@ class Access:
             raise ConfigError(f"group = {self.group!r}: expected the name of a group in /etc/group") from None
 
     def owns(self, peer: Peer) -> bool:
-        """Whether a peer is root or the controller's user."""
         return peer.uid in {0, self.uid}
 
     def permits(self, peer: Peer) -> bool:
-        """Whether a peer may give commands."""
         return self.owns(peer) or self.gid() in {peer.gid, *_groups_of(peer.uid)}
 
     @property
@@ -129,7 +127,6 @@ class HttpAddress:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
         return ipaddress.ip_address(self.host).is_loopback
 
 

@@ -44,14 +44,12 @@ class NonBlockingLogHandler(logging.Handler):
         self.lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record; never waits."""
         try:
             self._lines.put_nowait(self.format(record).encode("utf-8", "backslashreplace") + b"\n")
         except queue.Full:
             self.lost += 1
 
     def start(self) -> None:
-        """Begin to write."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -77,7 +75,6 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record, made by `EventLogger` or by anybody else."""
         head = {"time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z")}
         head |= {"level": record.levelname.lower(), "event": record.getMessage()}
         return json.dumps(head | _fields(record, self), default=str)
@@ -91,7 +88,6 @@ class PrettyFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record, made by `EventLogger` or by anybody else."""
         fields = "  ".join(f"{key}={_plain(value)}" for key, value in _fields(record, self).items())
         clock = _time(record).astimezone().strftime("%H:%M:%S.%f")[:-3]
         line = f"{clock}  {record.levelname:<7}  {_plain(record.getMessage()):<16}  {fields}".rstrip()
@@ -121,15 +117,12 @@ class EventLogger:
         self._logger = logger
 
     def info(self, event: str, **fields: Any) -> None:
-        """Log normal operation."""
         self._logger.info(event, extra={_FIELDS: fields})
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log what needs attention."""
         self._logger.warning(event, extra={_FIELDS: fields})
 
     def error(self, event: str, **fields: Any) -> None:
-        """Log what needs attention at once."""
         self._logger.error(event, extra={_FIELDS: fields})
 
 

@@ -47,7 +47,6 @@ class Metrics(Collector):
         self._process = ProcessCollector(pid=lambda: status.description.get("pid", 0), registry=None)
 
     def collect(self) -> Iterable[Metric]:
-        """One snapshot."""
         yield from self._run()
         yield from self._loop()
         yield from self._guard()

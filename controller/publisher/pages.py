@@ -152,7 +152,6 @@ class Rendered:
         self._body, self._made_s = b"", float("-inf")
 
     def body(self) -> bytes:
-        """The last rendering, or a new one."""
         if time.monotonic() - self._made_s >= self._fresh_s:
             self._body, self._made_s = self._make(), time.monotonic()
         return self._body

@@ -102,7 +102,6 @@ class Status:
 
     @property
     def paused(self) -> bool:
-        """Whether an operator has paused the guard."""
         return bool(len(self.last) and self.last["node_reasons"][0] & Reason.PAUSED.bit)
 
     def acts_on(self, name: str) -> bool:

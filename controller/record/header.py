@@ -36,9 +36,7 @@ class Pulse:
             raise ValueError(f"{path}: not a tick ring of version {VERSION}")
 
     def beat_ns(self) -> int:
-        """CLOCK_MONOTONIC of the last heartbeat."""
         return int(struct.unpack_from("=Q", self._memory, BEAT_AT)[0])
 
     def close(self) -> None:
-        """Unmap."""
         self._memory.close()

@@ -30,12 +30,10 @@ class Segment:
 
     @property
     def description(self) -> dict[str, Any]:
-        """The run's."""
         return self.header["description"]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The slices."""
         return slice_names(self.description)
 
     def records(self) -> Records:
@@ -53,7 +51,6 @@ class Stretch:
 
     @property
     def key(self) -> str:
-        """The run they belong to."""
         return self.description["run_id"]
 
 
@@ -226,7 +223,6 @@ class TickHistory:
             yield Stretch(self._recent.description, records[new])
 
     def at(self, time_ns: int) -> Moment | None:
-        """See `moment_in`."""
         return moment_in(list(self.stretches(time_ns - LOOK_BACK_NS, time_ns)), time_ns)
 
 

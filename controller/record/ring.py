@@ -169,7 +169,6 @@ class TickRing:
 
     @property
     def written(self) -> int:
-        """Records so far."""
         return self._written
 
     def describe(self, description: dict[str, Any]) -> None:
@@ -180,7 +179,6 @@ class TickRing:
             del self.descriptions[min(self.descriptions)]
 
     def note(self, notes: dict[str, Any]) -> None:
-        """Replace the notes (JSON)."""
         self._document(NOTES_AT, self._layout.notes, notes)
 
     def delays(self, counts: npt.NDArray[np.uint32]) -> None:
@@ -238,7 +236,6 @@ class TickRing:
         words[BEAT_AT // _WORD] = tick.monotonic_ns
 
     def beat(self) -> None:
-        """A heartbeat without a tick."""
         self._words[BEAT_AT // _WORD] = time.monotonic_ns()
 
     def close(self) -> None:

@@ -73,7 +73,6 @@ class TickReader:
 
     @property
     def written(self) -> int:
-        """Records written so far."""
         return int(struct.unpack_from("=Q", self._memory, WRITTEN_AT)[0])
 
     @property
@@ -129,7 +128,6 @@ class TickReader:
         return self._copy(max(0, written - min(count, self.slots)), written)
 
     def close(self) -> None:
-        """Unmap."""
         del self._records
         self._memory.close()
 

@@ -103,7 +103,6 @@ class SegmentName:
 
     @classmethod
     def of(cls, path: Path) -> SegmentName | None:
-        """None for a foreign file."""
         match = NAME.fullmatch(path.name)
         return match and cls(int(match["time"]), match["run"], path)
 
@@ -178,7 +177,6 @@ class SegmentWriter:
             del self._descriptions[old]
 
     def flush(self) -> None:
-        """Write what has been collected, however little."""
         if self._parts:
             records = np.concatenate(self._parts)
             known = self._descriptions
@@ -192,7 +190,6 @@ class SegmentWriter:
                 self.dropped_rows += len(records)
 
     def close(self) -> None:
-        """Write what has been collected."""
         self.flush()
 
     def _add_part(self, part: Records) -> None:

@@ -81,7 +81,6 @@ class ControlClient:
         raise (ConfigError if reason in {"input", "denied"} else ControlError)(printable(why))
 
     def close(self) -> None:
-        """Hang up."""
         self._connection.close()
 
     def __enter__(self) -> ControlClient:

@@ -65,7 +65,6 @@ class EvidenceThread:
         self._save()
 
     def _look(self) -> None:
-        """Count what is new."""
         first, written = self._counted, self._ring.written
         records = self._ring.ticks(first, written)
         self._counted = written

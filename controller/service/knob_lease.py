@@ -132,7 +132,6 @@ class KnobLease:
         return {name for name, _ in self.actuator.yielded}
 
     def foreign(self) -> list[dict[str, Any]]:
-        """See `ExternalChangeWatch.report`."""
         return self._external.report()
 
     def paced(self) -> list[dict[str, Any]]:
@@ -148,7 +147,6 @@ class KnobLease:
         return notes
 
     def supervisor(self) -> dict[str, Any] | None:
-        """For the ring's notes."""
         return None if self._supervisor is None else self._supervisor.notes()
 
     def give_back(self) -> None:
@@ -165,7 +163,6 @@ class KnobLease:
             self._end()
 
     def _house(self, housing: Housing, targets: Sequence[SliceTargets]) -> None:
-        """Make groups for UPFs without one."""
         names = [name for name, knobs in self._cpu.items() if knobs]
         fresh = [
             target

@@ -112,7 +112,6 @@ class ModeSwitch:
                     raise
 
     def give_back(self) -> None:
-        """Restore the original settings; raises ActuatorError."""
         with self._switching:
             lease, self._lease = self._lease, None
             if lease is not None:
@@ -132,7 +131,6 @@ class ModeSwitch:
             self._loop.active = dataclasses.replace(self._loop.active, left_alone_reasons=alone)
 
     def notes(self) -> dict[str, Any]:
-        """For the ring."""
         lease = self._lease
         return {
             "canary": list(self.slices) if self._loop.active.mode is Mode.CANARY else [],

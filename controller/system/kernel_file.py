@@ -75,7 +75,6 @@ class KernelFile:
             raise ActuatorError.of(f"{path}: open", error) from error
 
     def read(self) -> bytes:
-        """The whole content."""
         try:
             return os.pread(self._fd, READ_BYTES, 0)
         except OSError as error:

@@ -121,7 +121,6 @@ class ThreadBesideTheLoop(threading.Thread):
         super().__init__(target=target, name=name, daemon=True)
 
     def run(self) -> None:
-        """See `threading.Thread`."""
         stay_just_behind_the_loop()
         super().run()
 

@@ -29,7 +29,6 @@ class StopRequest:
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def stop(self) -> None:
-        """Ask from within the program."""
         self.requested = True
 
     def __enter__(self) -> StopRequest:

@@ -228,7 +228,6 @@ class TcxProgram:
         return run_stats(self._stub.program("stub").fd)
 
     def attached(self) -> bool:
-        """Is the device still there?"""
         return self._link.attached()
 
     def close(self) -> None:

@@ -40,7 +40,6 @@ class Owner:
 
     @classmethod
     def current(cls) -> Owner:
-        """This process."""
         return cls(os.getpid(), start_ticks(os.getpid()) or -1, _pid_namespace())
 
     def dead(self) -> bool:

@@ -89,7 +89,6 @@ class PacketPrograms:
             raise
 
     def close(self) -> None:
-        """Unload."""
         self.events.close()
         self.object.close()
 

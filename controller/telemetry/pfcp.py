@@ -60,7 +60,6 @@ class PfcpProbe:
         self.close()
 
     def close(self) -> None:
-        """Detach and unload."""
         try:
             self.hooks.close()
         finally:

@@ -66,7 +66,6 @@ class Traffic:
 
     @property
     def given(self) -> bool:
-        """Whether pools or tunnels do."""
         return bool(self.ue_pools or self.teids)
 
 

@@ -130,5 +130,4 @@ class SchedProbe:
         return {program.name: run_stats(program.fd) for program in self._object.programs()}
 
     def close(self) -> None:
-        """Detach and unload."""
         self._object.close()

@@ -95,7 +95,6 @@ class KernelSource:
         self.close()
 
     def measure(self) -> Telemetry:
-        """Figures since the last call, in buffers that the next call overwrites; raises OSError."""
         if self._look.pending and not self._look.failed:  # what went wrong is for `check`
             self._take_look()
         telemetry, now_ns = self._telemetry, time.monotonic_ns()
@@ -113,7 +112,6 @@ class KernelSource:
             window.read(now_ns, self._rehearsed, end=False)
 
     def cpu_ns(self) -> npt.NDArray[np.float64]:
-        """CPU time of each slice since the start (S,)."""
         return self._shared.totals(self.sched.slices["cpu_ns"][: len(self.packets.points)])
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
@@ -158,7 +156,6 @@ class KernelSource:
         return self._reachable
 
     def close(self) -> None:
-        """Detach and unload everything."""
         self.background.close()
         try:
             self.packets.close()

@@ -77,7 +77,6 @@ class ThrottleMeter:
                         reader.file.close()
 
     def close(self) -> None:
-        """Release the files."""
         for reader in self._slices:
             if reader is not None:
                 reader.file.close()

@@ -110,7 +110,6 @@ class Sampling:
         self._next = 0
 
     def adapt(self, now_ns: int) -> None:
-        """Look at the next slice."""
         index = self._next
         self._next = (index + 1) % len(self._seen)
         before_ns, before = self._seen[index]

@@ -28,7 +28,6 @@ class Glyphs:
         )
 
     def bar(self, share: float, width: int) -> str:
-        """A bar of which a share is full."""
         full = round(width * min(max(share, 0.0), 1.0))
         return self.full * full + self.empty * (width - full)
 

@@ -124,7 +124,6 @@ class Follower:
 
     @property
     def present(self) -> bool:
-        """Whether a controller's ring is at the path."""
         return self._reader is not None
 
     @property

@@ -67,7 +67,6 @@ class ExternalChange:
     time_ns: int = field(default_factory=time.time_ns, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; null for no limit."""
         return {name: None if value == math.inf else value for name, value in dataclasses.asdict(self).items()}
 
 
@@ -96,7 +95,6 @@ class Reasserts:
         return None
 
     def clear(self) -> None:
-        """Start counting again."""
         self._times.clear()
 
 
@@ -122,7 +120,6 @@ class ExternalChangeWatch:
 
     @property
     def standing(self) -> list[ExternalChange]:
-        """Changes that are respected now."""
         return list(self._standing.values())
 
     def report(self) -> list[dict[str, Any]]:

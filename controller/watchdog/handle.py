@@ -204,7 +204,6 @@ class Sentinel:
         started.wait()
 
     def close(self) -> None:
-        """End it."""
         self._ended.set()
         self._thread.join()
 

@@ -155,13 +155,11 @@ class Journal:
         return value
 
     def dump(self) -> bytes:
-        """The bytes of the file."""
         plain = json.loads(json.dumps(dataclasses.asdict(self)))
         return json.dumps({"version": VERSION, "sha256": checksum(plain), "journal": plain}, indent=1).encode()
 
     @property
     def of_this_boot(self) -> bool:
-        """Whether the machine has not rebooted since."""
         return self.boot_id == boot_id()
 
     @property

@@ -163,7 +163,6 @@ class _Restoration:
             )
 
     def egress(self, slices: list[SliceOriginals]) -> None:
-        """Shapers off."""
         with contextlib.ExitStack() as undo:
             opened: dict[tuple[int, int], RouteSocket] = {}
             removals: list[tuple[str, EgressOriginals, RootQdisc]] = []

@@ -126,7 +126,6 @@ class ThrottleRate:
         return None if self._ours(entry) else self._difference(entry)
 
     def adopt(self) -> float:
-        """Take what somebody else has set for what holds."""
         self._bytes_per_s = self._read()[1].bytes_per_s
         return mbps(self._bytes_per_s)
 
@@ -141,7 +140,6 @@ class ThrottleRate:
         self._bytes_per_s, self._moved = self.original.bytes_per_s, False
 
     def close(self) -> None:
-        """Release the map."""
         self._map.close()
 
     def __str__(self) -> str:

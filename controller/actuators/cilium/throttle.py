@@ -56,7 +56,6 @@ class ThrottleMap:
             raise ActuatorError.of(f"{self.path}: read the rate of endpoint {endpoint}", error) from error
 
     def entry(self, endpoint: int) -> Entry | None:
-        """The same, taken apart."""
         value = self.value(endpoint)
         return None if value is None else entry_of(value, self.layout)
 
@@ -68,7 +67,6 @@ class ThrottleMap:
             raise ActuatorError.of(f"{self.path}: set the rate of endpoint {endpoint}", error) from error
 
     def close(self) -> None:
-        """Release it; safe to repeat."""
         self._map.close()
 
 
@@ -80,7 +78,6 @@ class OpenMaps:
 
     @property
     def any(self) -> bool:
-        """Whether one is open."""
         return bool(self._open)
 
     def get(self, pin: str, map_id: int) -> ThrottleMap:

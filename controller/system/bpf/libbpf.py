@@ -103,7 +103,6 @@ class Map:
         return mmap.mmap(self.fd, -(-size // page) * page, mmap.MAP_SHARED, access)
 
     def update(self, key: bytes, value: bytes) -> None:
-        """Put an element; raises OSError."""
         _check(_library().c.bpf_map_update_elem(self.fd, key, value, 0))
 
     def delete(self, key: bytes) -> None:
@@ -274,7 +273,6 @@ class TcxLink:
             listener(self._fd)
 
     def attached(self) -> bool:
-        """Is the device still there?"""
         info, size = abi.LinkInfo(), c_uint32(ctypes.sizeof(abi.LinkInfo))
         return _library().c.bpf_obj_get_info_by_fd(self._fd, byref(info), byref(size)) == 0 and info.ifindex != 0
 

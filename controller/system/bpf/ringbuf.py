@@ -31,7 +31,6 @@ class _Memory:
         self._producer = mmap.mmap(ring.fd, page + 2 * self._size, mmap.MAP_SHARED, mmap.PROT_READ, offset=page)
 
     def close(self) -> None:
-        """Unmap it."""
         self._consumer.close()
         self._producer.close()
 

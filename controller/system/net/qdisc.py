@@ -45,7 +45,6 @@ class RootQdisc:
         self.index = route.index_of(device)
 
     def require_device(self) -> None:
-        """Raises ActuatorError (ENODEV) where the device is gone: for one that is not there, lists are empty."""
         self.route.send(request(RTM_GETLINK, 0, IFINFOMSG.pack(0, 0, self.index, 0, 0)), f"{self.device}: find it")
 
     def put(self, kind: str, options: bytes = b"") -> None:
@@ -73,7 +72,6 @@ class RootQdisc:
         return there == QDISC
 
     def present(self) -> bool:
-        """Whether ours is there; raises ActuatorError."""
         return self.handle() == QDISC
 
     def remove(self) -> None:
@@ -86,11 +84,9 @@ class RootQdisc:
                 raise
 
     def send(self, kind: int, flags: int, handle: int, parent: int, payload: bytes, what: str) -> None:
-        """One tc message about this device; raises ActuatorError."""
         self.route.send(self.message(kind, flags, handle, parent, payload), f"{self.device}: {what}")
 
     def message(self, kind: int, flags: int, handle: int, parent: int, payload: bytes = b"") -> bytearray:
-        """The same, to be kept and sent by the caller."""
         return request(kind, flags, TCMSG.pack(0, self.index, handle, parent, 0) + payload)
 
     def handle(self) -> int:

@@ -165,7 +165,6 @@ class RouteSocket:
             raise ActuatorError.of(f"{self}: {what}", error) from error
 
     def close(self) -> None:
-        """Release the socket."""
         self._socket.close()
 
     def __str__(self) -> str:

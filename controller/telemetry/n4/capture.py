@@ -88,7 +88,6 @@ class Capture:
         return {hook.classid for hook in self._hooks.renewed}, missing
 
     def close(self) -> None:
-        """Detach and unload."""
         try:
             self._hooks.close()
         finally:

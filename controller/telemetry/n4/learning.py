@@ -143,7 +143,6 @@ class Learning:
         return renewed, missing, time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
     def learned(self, index: int) -> Learned:
-        """Of a slice."""
         sessions = [self.sessions.get(key) for key, owners in self._held.items() if index in owners]
         there = [session for session in sessions if session is not None]
         tunnels = {teid for item in there for teid in item.teids}

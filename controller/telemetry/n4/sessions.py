@@ -94,12 +94,10 @@ class Session:
 
     @property
     def addresses(self) -> set[Network]:
-        """Of its UE."""
         return {address for rule in self.rules.values() for address in rule.addresses}
 
     @property
     def flows(self) -> set[int]:
-        """QFIs that it looks for or marks with."""
         looked_for = {flow for rule in self.rules.values() for flow in rule.flows}
         return looked_for | {flow for flow in self.marks.values() if flow is not None}
 

@@ -220,7 +220,6 @@ class Row:
 
     @property
     def width(self) -> int:
-        """Number of slices; 1 for the node."""
         return len(self.samples)
 
 

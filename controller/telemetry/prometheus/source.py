@@ -129,7 +129,6 @@ class PrometheusSource:
         """Nothing: control periods are seconds."""
 
     def check(self) -> list[str]:
-        """What is not measured, and why."""
         figures = self._figures
         return [*([figures.error] if figures.error else []), *figures.why]
 

@@ -46,7 +46,6 @@ class PacketFile:
             self._file.write(f"{name},{(exit_ns - n3_ns) / 1e3:.3f},{size},{n3_ns},{exit_ns},{device}\n")
 
     def close(self) -> None:
-        """Write the rest."""
         self.write()
         self._file.close()
 
@@ -70,6 +69,5 @@ class PfcpFile:
             self._file.write(f"{PFCP_KINDS[kind]},{latency_ns / 1e3:.3f}\n")
 
     def close(self) -> None:
-        """Write the rest."""
         self.write()
         self._file.close()
