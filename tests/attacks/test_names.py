@@ -7,7 +7,6 @@ interfaces.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import shutil
@@ -28,8 +27,6 @@ from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.processes import look_at, snapshot
 from tests.node.test_discover import listener
 from tests.node.test_foreign import slicepilot
-
-from .conftest import as_nobody
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/sys/fs/cgroup", os.W_OK), reason="needs root, and cgroups to make"
@@ -110,13 +107,3 @@ def test_finding_goes_on_and_what_is_shown_is_text(tmp_path: Path) -> None:
         assert str(pid) in shown
         assert "\x1b" not in shown
         slicepilot("restore")
-
-
-def test_a_user_without_privileges_can_take_such_a_name() -> None:
-    """That is, all this is no fancy."""
-
-    def take() -> None:
-        assert ctypes.CDLL(None).prctl(PR_SET_NAME, COMM) == 0
-        assert Path("/proc/self/comm").read_bytes() == COMM + b"\n"
-
-    as_nobody(take)

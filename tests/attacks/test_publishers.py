@@ -182,13 +182,6 @@ def test_what_is_passed_on_is_written_anew_and_its_own_loops(name: str) -> None:
     assert mine == alone
 
 
-def test_the_type_of_a_metric_is_what_most_publishers_say() -> None:
-    evil = HONEST.replace("paused gauge", "paused summary").replace("Whether", "Never mind whether")
-    page = page_of(("evil", evil), ("a", HONEST), ("b", HONEST))
-    assert "# TYPE slicepilot_paused gauge\n" in page
-    assert page.count("# TYPE slicepilot_paused ") == page.count("# HELP slicepilot_paused ") == 1
-
-
 def test_a_page_has_the_metrics_of_those_whose_are_some(tmp_path: Path) -> None:
     texts = {"evil": "# TYPE x gauge\nx{garbage} 1\n", "honest": HONEST, "twice": "# TYPE x gauge\nx 1\nx 2\nx 1\n"}
     loops = tuple(LoopFacts(f"core.{name}", name, "core", str(tmp_path / name)) for name in texts)
@@ -346,3 +339,10 @@ def test_no_link_is_followed_that_comes_meanwhile(place: Path, left: Leftovers) 
         os.waitpid(attacker, 0)
     assert names(precious) == ["file"]
     assert not (place / "state" / "evil").exists()
+
+
+def test_the_type_of_a_metric_is_what_most_publishers_say() -> None:
+    evil = HONEST.replace("paused gauge", "paused summary").replace("Whether", "Never mind whether")
+    page = page_of(("evil", evil), ("a", HONEST), ("b", HONEST))
+    assert "# TYPE slicepilot_paused gauge\n" in page
+    assert page.count("# TYPE slicepilot_paused ") == page.count("# HELP slicepilot_paused ") == 1

@@ -81,10 +81,6 @@ def rewrite(path: Path, change: Callable[[Any, dict[str, Any]], Any], name: str 
     (path.parent / (name or path.name)).write_bytes(data)
 
 
-def test_what_the_publisher_has_written_can_be_replayed(state: Path) -> None:
-    assert counted(state) == (COUNT, (0, WINDOWS), {})
-
-
 def _better(records: Any, facts: dict[str, Any]) -> Any:
     del facts
     records["flags"][700] = 0

@@ -1,17 +1,26 @@
-"""Somebody's interfaces are removed by the thousand, and the kernel's lock of rtnetlink is held meanwhile."""
+"""Somebody's interfaces are removed by the thousand, and the kernel's lock of rtnetlink is held meanwhile.
+
+Removing a network namespace takes that lock for as long as its interfaces go (net/core/net_namespace.c, cleanup_net);
+whoever may make a user namespace may make, and remove, a network namespace full of them. The kernel does so in a work
+queue, which a kernel with CONFIG_PREEMPT_NONE interrupts for nobody: the loop has a CPU without such work here.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.background import LOOP_WAIT_S
@@ -19,9 +28,11 @@ from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.env.knobs import Knobs
 from tests.node.foreign import Foreign
+from tests.node.test_foreign import controller, document_of, knobs, until
 
-from .hostile.rtnetlink import COUNT, WORK_CPUS, longest_gap_ms, many_interfaces, work_kept_from
-
+COUNT, MBPS = 2, 8.0
+WORK_CPUS = Path("/sys/devices/virtual/workqueue/cpumask")
+AFTER_S = 5.0
 pytestmark = [pytest.mark.realtime, pytest.mark.flaky(reruns=2)]
 
 two_cpus = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2 or not WORK_CPUS.exists(), reason="one CPU for all")
@@ -66,6 +77,52 @@ class LockMeter:
             start = time.monotonic()
             self._qdisc.handle()
             self.longest_s = max(self.longest_s, time.monotonic() - start)
+
+
+@contextlib.contextmanager
+def many_interfaces(netns: str, pairs: int) -> Iterator[None]:
+    """A namespace with so many pairs, which is gone at the end."""
+    subprocess.run(["ip", "netns", "add", netns], check=True)
+    try:
+        made = "".join(f"link add a{i} type veth peer name b{i}\n" for i in range(pairs))
+        subprocess.run(["ip", "-n", netns, "-batch", "-"], input=made, text=True, check=True)
+        yield
+    finally:
+        subprocess.run(["ip", "netns", "delete", netns], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def work_kept_from(cpu: int) -> Iterator[None]:
+    """Unbound work queues of the kernel run on the other CPUs meanwhile."""
+    before = WORK_CPUS.read_text()
+    others = sum(1 << other for other in os.sched_getaffinity(0) if other != cpu)
+    WORK_CPUS.write_text(f"{others:x}")
+    try:
+        yield
+    finally:
+        WORK_CPUS.write_text(before)
+
+
+def longest_gap_ms(foreign: Foreign, folder: Path, pairs: int, **config: Any) -> tuple[float, float]:
+    """Of a controller's ticks, in ms: without, and while so many pairs of interfaces are removed."""
+    (folder / "node.yaml").write_text(yaml.safe_dump(document_of(foreign)))
+    before, netns = knobs(foreign), f"{foreign.prefix}-many"
+    with controller(folder / "node.yaml", foreign, folder, **config) as running:
+        until(lambda: knobs(foreign) != before, "not moved")
+        foreign.load(seconds=30, mbps=MBPS)
+        with many_interfaces(netns, pairs):
+            time.sleep(AFTER_S)
+            found = []
+            for remove in (False, True):
+                since_ns = time.monotonic_ns()
+                if remove:
+                    subprocess.run(["ip", "netns", "delete", netns], check=True)
+                time.sleep(AFTER_S)
+                with closing(running.reader()) as reader:
+                    ticks = reader.last(4000)["monotonic_ns"]
+                found.append(float(np.diff(ticks[ticks > since_ns]).max()) * 1e-6)
+    foreign.carried_mbps()
+    return found[0], found[1]
 
 
 def rates(mbps: float) -> Knobs:

@@ -6,8 +6,7 @@ the annotation ``kubernetes.io/egress-bandwidth`` comes first, so that the entry
 it does not know. And no rate is set above the original one, since that is what the pod was given.
 
 The program writes the last departure into the same value. bpf(2) puts whole values, so what the program writes between
-our look and our write is lost, and a pod may send early what left meanwhile: `python -m
-tests.controller.actuators.cilium.measure` says how much that is.
+our look and our write is lost, and a pod may send early what left meanwhile.
 """
 
 from __future__ import annotations

@@ -37,8 +37,6 @@ SINK = "10.213.0.1:6000"
 NOWHERE, NOWHERE_UPF = "10.214.0.1", "10.214.0.2"
 OVER_OTHERS = 32  # times what processes weigh that have no part in it
 CALM_S, CALM_TICKS = 15.0, 100
-UNSEEN_S = 3.0  # waited where no controller says how it goes
-NO_AGENT = "no-controller"
 # An attack is sent whatever else there is to do, but a RAN is elsewhere: it takes no CPU from the controller's loop.
 ATTACK_PRIORITY = FIFO_PRIORITY // 2
 
@@ -58,22 +56,18 @@ class Window:
         p99_ms: 99th percentile of their packets' delay from the RAN to the sink, mean over slices.
         hostile_mbps: what the hostile slice carried of its normal load.
         late_pct: of the controller's ticks, those that were late or missed.
-        distrust_pct: of its ticks, those in which the node was not at level NORMAL.
         others_safe_pct: of its ticks, those in which another slice than the hostile one had its safe setting.
         hostile_safe_pct: in which the hostile one had.
         level: of the node, the worst.
-        longest_ms: between two of its ticks.
     """
 
     carried_mbps: float
     p99_ms: float
     hostile_mbps: float
-    late_pct: float = 0.0
-    distrust_pct: float = 0.0
-    others_safe_pct: float = 0.0
-    hostile_safe_pct: float = 0.0
-    level: Level = Level.NORMAL
-    longest_ms: float = 0.0
+    late_pct: float
+    others_safe_pct: float
+    hostile_safe_pct: float
+    level: Level
 
 
 class Rig:
@@ -81,13 +75,13 @@ class Rig:
 
     Args:
         folder: for logs and the controller's files.
-        agent: who controls; `NO_AGENT`: nobody.
+        agent: of the controller.
     """
 
     def __init__(self, folder: Path, agent: str) -> None:
         self.folder, self.agent = folder, agent
         self.foreign: Foreign
-        self.controller: Controller | None = None
+        self.controller: Controller
         self._undo = ExitStack()
 
     def __enter__(self) -> Rig:
@@ -99,11 +93,10 @@ class Rig:
             log = undo.enter_context((self.folder / "programs.log").open("ab"))
             flows = [self.flow(number, number) for number in range(1, COUNT + 1)]
             undo.enter_context(sending(self.ran, {"flows": flows}, self.folder / "steady.json", log))
-            if self.agent != NO_AGENT:
-                node = self.folder / "node.yaml"
-                node.write_text(yaml.safe_dump(self._document()))
-                running = controller(node, self.foreign, self.folder, agent=self.agent, period_ms=PERIOD_MS)
-                self.controller = undo.enter_context(running)
+            node = self.folder / "node.yaml"
+            node.write_text(yaml.safe_dump(self._document()))
+            running = controller(node, self.foreign, self.folder, agent=self.agent, period_ms=PERIOD_MS)
+            self.controller = undo.enter_context(running)
             self.calm()
             self._undo = undo.pop_all()
         return self
@@ -161,24 +154,20 @@ class Rig:
         """What the others carry while something goes on, from its beginning on."""
         options = ["--json", f"--report-interval={seconds:g}s"]
         with ExitStack() as undo:
-            reader = None if self.controller is None else undo.enter_context(closing(self.controller.reader()))
+            reader = undo.enter_context(closing(self.controller.reader()))
             sink = undo.enter_context(receiving(self.outside, SINK, *options, out=subprocess.PIPE))
             _line(sink, "ready")
-            before = 0 if reader is None else _missed(reader)
-            if reader is not None:
-                reader.new()
+            before = _missed(reader)
+            reader.new()
             undo.enter_context(during)
             flows = {flow["flow"]: flow for flow in _line(sink, "interval")["flows"]}
-            records = None if reader is None else reader.new()
+            records = reader.new()
         others = [flows.get(number, {}) for number in range(1, COUNT + 1) if number != HOSTILE]
         carried = sum(flow.get("mbps", 0.0) for flow in others)
         delays = [flow["delay_p99_us"] for flow in others if flow]
         hostile = flows.get(HOSTILE, {}).get("mbps", 0.0)
         p99_ms = 1e-3 * float(np.mean(delays)) if delays else 1e3 * seconds
-        if records is None:
-            return Window(carried, p99_ms, hostile)
         if not len(records):
-            assert self.controller is not None
             ended = self.controller.process.poll()
             raise RuntimeError(f"no tick in {seconds:g} s; exit status {ended}: {self.controller.tail()}")
         safe = records["reasons"] & Reason.SAFE_SETTING.bit != 0
@@ -188,19 +177,14 @@ class Rig:
             p99_ms,
             hostile,
             late_pct=100.0 * late / len(records),
-            distrust_pct=100.0 * float((records["level"] > Level.NORMAL).mean()),
             others_safe_pct=100.0 * float(np.delete(safe, HOSTILE - 1, axis=1).any(axis=1).mean()),
             hostile_safe_pct=100.0 * float(safe[:, HOSTILE - 1].mean()),
             level=Level(int(records["level"].max())),
-            longest_ms=1e-6 * float(np.diff(records["monotonic_ns"]).max(initial=0)),
         )
 
     def calm(self) -> None:
         """Wait until all slices carry what they offer and the policy decides on all of them; raises `NotCalmError`."""
         deadline = time.monotonic() + CALM_S
-        if self.controller is None:
-            time.sleep(UNSEEN_S)
-            return
         carried = np.full(COUNT, np.nan)
         while time.monotonic() < deadline:
             time.sleep(CALM_TICKS * 1e-3 * PERIOD_MS)
@@ -220,9 +204,6 @@ class Rig:
 
     def until_carried(self, least_mbps: float) -> None:
         """Wait until the hostile slice carries so much, as the controller sees it; raises AssertionError."""
-        if self.controller is None:
-            time.sleep(UNSEEN_S)
-            return
         with closing(self.controller.reader()) as reader:
             deadline = time.monotonic() + CALM_S
             while reader.last(CALM_TICKS)["slices"][:, _CARRIED, HOSTILE - 1].mean() < least_mbps:

@@ -19,19 +19,8 @@ import pytest
 
 from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net.namespaces import enter
-from slicepilot.controller.system.net.qdisc import TC_H_ROOT
-from slicepilot.controller.system.net.rtnetlink import (
-    NLM_F_CREATE,
-    RTM_NEWQDISC,
-    TCA_KIND,
-    TCMSG,
-    RouteSocket,
-    attribute,
-    request,
-)
 from slicepilot.env.knobs import Knobs
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
@@ -183,35 +172,6 @@ def test_a_device_that_vanishes_is_told_and_needs_no_restoring(link: tuple[Path,
         with pytest.raises(ActuatorError, match=r"n6: egress rate 5 Mbit/s.*\(ENODEV\)"):
             shaper.set(5.0)
         shaper.restore()
-
-
-def test_missing_device_and_namespace_are_named(link: tuple[Path, Path]) -> None:
-    with pytest.raises(ActuatorError, match=r"device 'n7' in network namespace .*; expected .*n6"):
-        EgressRate("n7", link[0])
-    with pytest.raises(ActuatorError, match=r"network namespace /run/netns/none: No such file or directory"):
-        EgressRate("n6", Path("/run/netns/none"))
-
-
-def test_a_refusal_carries_the_kernels_own_words(link: tuple[Path, Path]) -> None:
-    with contextlib.closing(RouteSocket(link[0])) as route:
-        device = TCMSG.pack(0, route.index_of("n6"), 0x10000, TC_H_ROOT, 0)
-        unknown = request(RTM_NEWQDISC, NLM_F_CREATE, device + attribute(TCA_KIND, b"nothing\0"))
-        with pytest.raises(ActuatorError, match=r"a qdisc of no kind \(.*unknown.*\): No such file or .*\(ENOENT\)"):
-            route.send(unknown, "a qdisc of no kind")
-
-
-def test_the_node_shapes_and_restores(link: tuple[Path, Path]) -> None:
-    group = CpuHierarchy.find().root / f"slicepilot-test-egress-{os.getpid()}"
-    group.mkdir()
-    try:
-        with NodeActuator([SliceTargets("a", group, "n6", link[0])]) as node:
-            none = Knobs.none(1)
-            wanted = Knobs.of(none.cpu_limit_mcpu, none.nice, np.full((1, 1), 12.5, np.float32))
-            assert node.apply(wanted).applied.same_as(wanted)
-            assert node.read().egress_mbps.item() == 12.5
-        assert "htb" not in qdiscs(link[0])
-    finally:
-        group.rmdir()
 
 
 def test_this_thread_stays_where_it_was(link: tuple[Path, Path]) -> None:

@@ -63,20 +63,6 @@ def test_a_pod_is_as_wide_as_its_container_needs_it_and_no_wider_than_found_else
     assert limits(pod) == [500.0, 700.0]
 
 
-def test_a_pod_that_was_widened_is_put_back_by_what_the_journal_says(pod: Path) -> None:
-    target = SliceTargets("a", pod, moves_pod=True)
-    journal = Journal.of(survey([target]), os.getpid())
-    assert Journal.parse(journal.dump(), "j") == journal
-    node = NodeActuator([target])
-    node.apply(knobs([900.0], [0.0]))
-    assert limits(pod) == pytest.approx([900.0, 1100.0])
-    report = restore(journal)
-    assert not report.failed
-    assert len(report.restored) == 2
-    assert limits(pod) == [500.0, 700.0]
-    node.close()
-
-
 def test_what_others_have_set_since_is_put_back_where_that_is_wanted(pod: Path) -> None:
     """A kubelet that has resized a pod amid a run: pod first where it widens, container first where it narrows."""
     target = SliceTargets("a", pod, moves_pod=True, weighs_pod=True)

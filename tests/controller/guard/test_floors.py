@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slicepilot.controller.contracts.charge import InCharge, charges_of, shares, shares_text
+from slicepilot.controller.contracts.charge import InCharge, charges_of
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.guard import Guard
@@ -142,20 +142,6 @@ def test_a_lowered_floor_is_no_licence_to_starve() -> None:
     starved_s = PERIOD_S * lengths(levels < Level.SAFE)
     assert max(starved_s) <= WINDOW_S + PATIENCE_S + PERIOD_S + 1e-9
     assert (levels >= Level.SAFE).mean() > 0.9
-
-
-def test_a_policy_that_served_well_for_long_and_then_starves_is_stopped_at_once() -> None:
-    node = Contended((2.0,), (2.0,))
-    assert node.safe_share(1000) == 0
-    node.policy = (0.2,)
-    assert lengths(node.play(500) < Level.SAFE).tolist() == [pytest.approx(45, abs=6)]
-
-
-def test_where_all_have_their_safe_setting_it_is_in_charge() -> None:
-    node = Contended((0.2,) * 3, (2.0,) * 3)
-    node.play(60)
-    assert column(node.last) == [900] * 3
-    assert node.guard.charges == {"policy": 30, "guard": 0, "safe": 30}
 
 
 def test_a_slice_that_is_starved_keeps_safe_whatever_nobody_can_do_for_another() -> None:
@@ -345,13 +331,6 @@ def test_each_tick_is_somebodys(act: Callable[[Node], None], expected: dict[str,
     assert node.guard.rules_in_charge == rules
 
 
-def test_a_floor_of_cpu_is_the_guards() -> None:
-    node = Node(config(floor={"default": {"cpu_share_mcpu": 300}}))
-    node.tick(knobs(nice=[15, -15, -15]))
-    assert told(node) == {"guard": 1}
-    assert node.guard.rules_in_charge == {"floor": 1}
-
-
 def test_records_say_the_same() -> None:
     """Whoever reads the records of ticks counts as the guard does, whether one slice is safe, all are, or the node."""
     node, said = Contended((0.2, 0.2, 2.0), (2.0,) * 3), list[int]()
@@ -374,13 +353,3 @@ def test_records_say_the_same() -> None:
     assert all(count > 20 for count in counts.values())
     late = charges_of(np.asarray([Level.NORMAL, Level.SAFE]), np.asarray([True, True]), np.zeros((2, 2), np.uint32))
     assert late.tolist() == [InCharge.GUARD, InCharge.SAFE]
-
-
-def test_shares_sum_to_one_and_can_be_said() -> None:
-    assert shares({"policy": 0, "guard": 0, "safe": 0}) is None
-    found = shares({"policy": 6, "guard": 3, "safe": 1})
-    assert found == {"policy": 0.6, "guard": 0.3, "safe": 0.1}
-    assert found is not None
-    assert shares_text(found, {"floor": 0.1, "oscillation": 0.2}) == (
-        "policy 60.0%, guard 30.0% (oscillation 20.0%, floor 10.0%), safe 10.0%"
-    )

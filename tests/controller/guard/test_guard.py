@@ -205,15 +205,6 @@ def test_a_knob_that_flips_is_frozen_at_its_safe_value_for_longer_each_time() ->
     assert node.tick(one).allowed.same_as(one), "forgotten"
 
 
-def test_nice_and_egress_are_watched_too() -> None:
-    node = Node(config(**FAST, safe={"default": {"nice": -1, "egress_mbps": 40}}))
-    flip(node, knobs(nice=10), knobs(nice=-10))
-    assert column(node.last, "nice") == [-1] * 3
-    node = Node(config(**FAST, safe={"default": {"egress_mbps": 40}}))
-    flip(node, knobs(egress=10), knobs(egress=100))
-    assert column(node.last, "egress_mbps") == [40] * 3
-
-
 def test_a_policy_that_reacts_to_bursts_is_left_alone() -> None:
     node = Node(GuardConfig())
     rng = np.random.default_rng(1)

@@ -21,7 +21,6 @@ from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
 from slicepilot.controller.loop.mailbox import LoopEndedError
 from slicepilot.controller.record.ring import LATE, UNUSABLE, TickRing
 from slicepilot.controller.record.ring_reader import TickReader
-from slicepilot.controller.system.signals import StopRequest
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
@@ -55,14 +54,6 @@ def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None
     total = report.stages["total"].percentile_ns(50)
     assert total >= report.stages["observe"].percentile_ns(50)
     assert [found(group) for group in groups] == before
-
-
-def test_the_agent_sees_the_knobs_that_hold(groups: list[Path]) -> None:
-    agent = Asks(lambda k: knobs(60.0))
-    with live(groups) as backend:
-        run_loop(backend, agent, LoopConfig(max_ticks=3, budget_s=1.0))
-    assert agent.saw[0].cpu_limit_mcpu[0, 0] == math.inf
-    assert agent.saw[-1].cpu_limit_mcpu[0, 0] == 100.0, "1000 us of a period of 10 ms is the least the kernel takes"
 
 
 @pytest.mark.parametrize("bad", ["not_a_number", "policy_error"])
@@ -184,25 +175,6 @@ def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[
     assert report.unmeasured == ["n3 of slice3: the device has gone"]
 
 
-def test_what_an_agent_sees_of_rates_is_a_mean(groups: list[Path]) -> None:
-    readings, saw = Readings(), list[float]()
-
-    class Looks(Asks):
-        def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-            saw.append(telemetry.offered_mbps[0, 0].item())
-            readings.telemetry.slices[:2] = 0.0
-            return super().decide(telemetry, knobs)
-
-        def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-            super().reset(slices, context, seed)
-            readings.telemetry.slices[:2] = 45.0
-            saw.clear()
-
-    with live(groups, readings, period_s=0.01) as backend:
-        run_loop(backend, Looks(lambda k: Knobs.none(5)), LoopConfig(max_ticks=7, budget_s=1.0))
-    np.testing.assert_allclose(saw, [45, 22.5, 15, 11.25, 9, 0, 0], rtol=1e-6)
-
-
 class Rehearses(Asks):
     """Counts rehearsals, and takes its time for them."""
 
@@ -225,18 +197,6 @@ def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], war
     assert readings.rehearsals == agent.rehearsed
     assert agent.decisions == 30
     assert report.stages["wakeup"].percentile_ns(50) < 2e6
-
-
-def test_the_loop_ends_when_asked(groups: list[Path]) -> None:
-    stop = StopRequest()
-
-    def ask(k: int) -> Knobs:
-        if k == 7:
-            stop.stop()
-        return Knobs.none(5)
-
-    with live(groups) as backend:
-        assert run_loop(backend, Asks(ask), stop=stop).ticks == 7
 
 
 @pytest.mark.parametrize("name", ["captain", "static-weights-9"])

@@ -137,20 +137,6 @@ def test_the_second_signal_interrupts_and_handlers_come_back(number: signal.Sign
     assert signal.getsignal(number) is before
 
 
-def test_outside_the_main_thread_the_flag_is_all_there_is() -> None:
-    seen: list[bool] = []
-
-    def work() -> None:
-        with StopRequest() as stop:
-            stop.stop()
-            seen.append(stop.requested)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert seen == [True]
-
-
 # -- scheduling --------------------------------------------------------------------------------------------------
 
 

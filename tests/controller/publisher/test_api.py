@@ -7,9 +7,7 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,9 @@ from slicepilot.cli.app import app
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.orders import ID_BYTES, MAX_ORDER_BYTES
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.publisher.control_socket import BURST, MAX_CLIENTS, ControllerLink
+from slicepilot.controller.publisher.control_socket import BURST, ControllerLink
 from slicepilot.controller.publisher.listeners import Access, control_listener
-from slicepilot.controller.service.control_client import ControlClient, ControlError, find_socket
+from slicepilot.controller.service.control_client import find_socket
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
 
@@ -53,22 +51,6 @@ def test_orders_reach_the_controller_as_they_were_given(controller: Any) -> None
     assert controller.orders == ORDERS
 
 
-def test_several_orders_on_one_connection_are_answered_in_turn(controller: Any) -> None:
-    controller.publish()
-    controller.answer = lambda order: {"ok": order["command"] == "safe", "error": "not now"}
-    answers = lines(controller.connect(), b"".join(json.dumps(order).encode() + b"\n" for order in ORDERS))
-    assert [answer["ok"] for answer in answers] == [order["command"] == "safe" for order in ORDERS]
-    assert answers[0] == {"ok": False, "error": "not now", "reason": "refused"}
-
-
-def test_status_is_answered_without_the_controller(controller: Any) -> None:
-    controller.tick(10, level=1)
-    controller.publish()
-    status = controller.ask({"command": "status"})["status"]
-    assert (status["mode"], status["level"], status["ticks"]["written"]) == ("live", "hold", 10)
-    assert controller.orders == []
-
-
 @pytest.mark.parametrize(
     ("line", "error"),
     [
@@ -97,31 +79,6 @@ def test_invalid_orders_are_refused_in_one_line_and_go_nowhere(published: Any, l
     assert error in answer["error"]
     assert "\n" not in answer["error"]
     assert published.orders == []
-
-
-def test_the_silent_go_first_when_there_are_too_many(controller: Any) -> None:
-    controller.publish()
-    silent = [controller.connect() for _ in range(MAX_CLIENTS)]
-    more = [controller.connect() for _ in range(3)]
-    time.sleep(0.5)
-    gone = [connection for connection in silent if _hung_up(connection)]
-    assert gone == silent[:3]
-    for connection in more:
-        connection.sendall(b'{"command": "pause"}\n')
-        assert json.loads(connection.makefile("rb").readline())["ok"]
-    assert controller.ask({"command": "pause"})["ok"]
-    for connection in (*silent, *more):
-        connection.close()
-
-
-def _hung_up(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
 
 
 def test_lines_and_rates_are_limited(controller: Any) -> None:
@@ -240,17 +197,6 @@ def test_only_a_socket_without_a_listener_is_replaced(tmp_path: Path) -> None:
 # -- clients -----------------------------------------------------------------------------------------------------
 
 
-def test_the_client_says_what_went_wrong(controller: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"control\.sock: no controller listens there"):
-        ControlClient(tmp_path / "control.sock")
-    controller.publish()
-    with pytest.raises(ConfigError, match="mode = 'on'; expected one of shadow, live, canary"):
-        controller.ask({"command": "mode", "mode": "on"})
-    controller.answer = lambda order: {"ok": False, "error": "never promoted"}
-    with pytest.raises(ControlError, match="never promoted"):
-        controller.ask({"command": "mode", "mode": "live"})
-
-
 def test_a_controller_is_found_by_name_or_because_it_is_the_only_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name: none given; no controller runs"):
         find_socket(None, tmp_path)
@@ -312,12 +258,3 @@ def test_the_command_line_shows_status_and_refusals(controller: Any) -> None:
     assert result.exit_code == 1
     assert "slicepilot: error: slices are another's" in result.output
     assert isinstance(invoke(controller, "mode", "of").exception, ConfigError)
-
-
-def test_nothing_heavy_is_loaded_to_ask() -> None:
-    code = (
-        "import sys, slicepilot.controller.service.control_client\n"
-        "print(*{'pyarrow', 'prometheus_client'} & set(sys.modules))"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert result.stdout == "\n"

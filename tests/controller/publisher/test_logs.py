@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.events import AGAIN_S, SUMMARY_S, EventLog
-from slicepilot.controller.publisher.listeners import HttpAddress, Peer
+from slicepilot.controller.publisher.listeners import HttpAddress
 from slicepilot.controller.publisher.logs import Form, JsonFormatter, PrettyFormatter, configure
 from slicepilot.controller.publisher.status import Status
 
@@ -137,33 +137,6 @@ def test_notes_are_logged_when_they_come_and_go(controller: Any, log: Log) -> No
     assert short(log.look(), "detail") == [("warning", "reload", "sums do not match")]
 
 
-def test_trips_of_a_slice_are_logged_when_they_begin_latch_and_end(controller: Any, log: Log) -> None:
-    trip = {"slice": "slice2", "floor": "rate", "offered_mbps": 48.0, "carried_mbps": 2.5, "delay_p99_us": 9.0}
-    trip |= {
-        "floor_mbps": 9.0,
-        "time_ns": 1,
-        "trips": 2,
-        "on_trial": True,
-        "latched": False,
-        "text": "t",
-        "remedy": None,
-    }
-    controller.note(trips=[trip])
-    assert short(log.look(), "slice", "carried_mbps") == [("warning", "slice_tripped", "slice2", 2.5)]
-    controller.note(trips=[trip | {"on_trial": False}])
-    assert log.look() == []
-    controller.note(trips=[trip | {"latched": True, "trips": 3, "remedy": "resume"}])
-    assert short(log.look(), "slice", "remedy") == [("error", "slice_latched", "slice2", "resume")]
-    controller.note(trips=[])
-    assert short(log.look(), "slice") == [("info", "slice_trip_over", "slice2")]
-
-
-def test_a_node_that_latches_says_what_to_do(controller: Any, log: Log) -> None:
-    controller.tick(level=3)
-    [line] = [line for line in log.look() if line["event"] == "guard_level"]
-    assert "slicepilot control resume" in line["remedy"]
-
-
 def test_no_event_has_fields_that_the_line_has_itself(controller: Any) -> None:
     """Every event once, but a summary with every look: level, event and time stay the line's own."""
     log = Log(controller, listen=HttpAddress("0.0.0.0", 9464), summary_s=0.0)
@@ -188,22 +161,6 @@ def test_no_event_has_fields_that_the_line_has_itself(controller: Any) -> None:
     assert (after["ticks"], after["reasons"]) == (3, {}), "a reason counts once"
     for line in lines:
         assert datetime.fromisoformat(line["time"]).tzinfo is UTC
-
-
-def test_late_and_missed_ticks_are_summed_up(controller: Any, log: Log) -> None:
-    controller.note(totals={"late_ticks": 5, "missed_ticks": 2, "failed_applies": 0})
-    assert log.look() == [], "those of before are another publisher's to tell"
-    controller.note(totals={"late_ticks": 9, "missed_ticks": 2, "failed_applies": 1})
-    assert short(log.look(), "more", "total") == [("warning", "ticks_late", 4, 9), ("warning", "applies_failed", 1, 1)]
-
-
-def test_orders_are_logged_with_who_gave_them(log: Log) -> None:
-    order = b'{"command": "mode", "mode": "live"}'
-    log.events.command(Peer(12, 1000, 1000), order, {"ok": True})
-    log.events.command(Peer(12, 1000, 1000), order, {"ok": False, "error": "never promoted"})
-    first, second = log.lines()
-    assert (first["level"], first["uid"], first["pid"], first["order"]) == ("info", 1000, 12, json.loads(order))
-    assert (second["level"], second["error"]) == ("warning", "never promoted")
 
 
 TEXT = st.text(max_size=60)

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.counts import DelayCounter, Totals, quantiles_us
-from slicepilot.controller.publisher.metrics import DELAY_EDGES_NS, STAGE_EDGES_NS, Metrics
+from slicepilot.controller.publisher.metrics import DELAY_EDGES_NS, Metrics
 from slicepilot.controller.publisher.pages import metrics_page
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import APPLY_ERROR, LATE, UNUSABLE
@@ -26,7 +26,6 @@ from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.controller.telemetry.histogram import quantiles_us as quantiles_of_one
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.backend import Context
-from slicepilot.env.knobs import Knobs
 from slicepilot.env.promises import PromiseMeter
 from slicepilot.env.slices import Promises, SliceSet
 
@@ -75,10 +74,6 @@ def test_the_delay_histogram_is_the_probes(controller: Any, seen: Seen) -> None:
     assert seen.value("slice_delay_seconds_count", slice="slice2") == 5000
     assert seen.value("slice_delay_seconds_sum", slice="slice2") == pytest.approx(delays_ns.sum() / 1e9, rel=0.03)
     assert seen.value("slice_delay_seconds_count", slice="slice1") == 0
-
-
-def test_folded_edges_are_edges_of_the_fine_buckets() -> None:
-    assert set(DELAY_EDGES_NS) | set(STAGE_EDGES_NS) <= set(edges_ns().tolist())
 
 
 @given(st.lists(st.lists(st.integers(0, 1 << 30), min_size=2, max_size=2), min_size=1, max_size=8), st.integers(0, 7))
@@ -153,39 +148,6 @@ def test_rates_add_up_to_bytes_and_cpu_time(controller: Any, seen: Seen) -> None
     assert seen.value("slice_offered_bytes_total", slice="slice1") == pytest.approx(1.0 * 80e6 / 8)
     assert seen.value("slice_carried_bytes_total", slice="slice1") == pytest.approx(1.01 * 40e6 / 8)
     assert seen.value("slice_cpu_seconds_total", slice="slice5") == pytest.approx(1.01 * 0.5)
-
-
-def test_knobs_and_states_are_shown_as_they_are(controller: Any, seen: Seen) -> None:
-    limits = np.array([[250.0], [np.inf], [500], [500], [500]], np.float32)
-    controller.wanted = Knobs.of(limits, np.full((5, 1), -3, np.float32), np.full((5, 1), 80, np.float32))
-    controller.note(canary=["slice2"], foreign=[{"slice": "slice4", "knob": "nice", "found": 1, "ours": 0}])
-    controller.tick(mode=2, level=3, node_reasons=Reason.PAUSED.bit)
-    seen.look()
-    assert seen.value("slice_cpu_limit_cores", slice="slice1", stage="wanted") == 0.25
-    assert seen.value("slice_cpu_limit_cores", slice="slice2", stage="wanted") == math.inf
-    assert seen.value("slice_cpu_limit_cores", slice="slice1", stage="applied") == math.inf
-    assert seen.value("slice_nice", slice="slice1", stage="wanted") == -3
-    assert seen.value("slice_egress_limit_bytes_per_second", slice="slice1", stage="wanted") == 1e7
-    assert [seen.value("mode", mode=mode) for mode in ("shadow", "live", "canary")] == [0, 0, 1]
-    levels = ("normal", "hold", "safe", "latched")
-    assert [seen.value("guard_level", level=level) for level in levels] == [0, 0, 0, 1]
-    assert seen.value("paused") == 1
-    assert [seen.value("slice_acting", slice=f"slice{k}") for k in (1, 2)] == [0, 1]
-    assert seen.value("slice_foreign_knob", slice="slice4", knob="nice") == 1
-    assert seen.value("slice_foreign_knob", slice="slice3", knob="nice") == 0
-
-
-def test_a_slice_is_safe_or_latched_alone(controller: Any, seen: Seen) -> None:
-    controller.reasons[1] = Reason.SAFE_SETTING.bit | Reason.SLA_FLOOR.bit
-    controller.reasons[2] = Reason.SAFE_SETTING.bit | Reason.LATCHED.bit
-    controller.tick()
-    seen.look()
-    assert [seen.value("slice_safe", slice=f"slice{k}") for k in (1, 2, 3)] == [0, 1, 1]
-    assert [seen.value("slice_latched", slice=f"slice{k}") for k in (1, 2, 3)] == [0, 0, 1]
-    assert [one["level"] for one in seen.status.document()["slices"][:3]] == ["normal", "safe", "latched"]
-    controller.tick(level=2, node_reasons=Reason.SAFE_SETTING.bit)
-    seen.look()
-    assert seen.value("slice_safe", slice="slice2") == 0, "the whole node is"
 
 
 def test_broken_promises_are_those_of_the_judge(controller: Any, seen: Seen) -> None:
@@ -289,8 +251,3 @@ def test_no_accept_header_makes_more_than_two_formats(accept: str) -> None:
         (b"", "text/plain"),
         (b"# EOF\n", "application/openmetrics-text"),
     }
-
-
-def test_before_the_first_tick_there_is_something_to_scrape(seen: Seen) -> None:
-    text, _ = metrics_page(seen.metrics)(OPENMETRICS)
-    assert {family.name for family in parse_openmetrics(text.decode())} >= {"slicepilot_run", "slicepilot_mode"}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import contextlib
 import hashlib
 import json
 import os
@@ -16,16 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.documents import check
 from slicepilot.controller.contracts.answers import Status
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 from slicepilot.controller.publisher.listeners import HttpAddress
-from slicepilot.controller.publisher.pages import MAX_CONNECTIONS, REQUEST_S, status_page
+from slicepilot.controller.publisher.pages import status_page
 from slicepilot.controller.record.ring import TickRing
-from tests.effort import repetitions
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher changes its user")
 
@@ -82,35 +78,6 @@ def test_the_page_needs_nothing_from_elsewhere_and_writes_no_markup() -> None:
     assert not re.search(r"\b(src|href)=", text)
 
 
-def test_two_hundred_scrapes_at_once_are_all_answered(controller: Any) -> None:
-    controller.tick(100)
-    port = controller.publish().http_port
-
-    async def scrape() -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: application/openmetrics-text\r\n\r\n")
-        answer = await reader.read()
-        writer.close()
-        return answer
-
-    async def all_at_once() -> list[bytes]:
-        return await asyncio.gather(*(scrape() for _ in range(200)))
-
-    started = time.monotonic()
-    with controller.running():
-        answers = asyncio.run(all_at_once())
-    assert time.monotonic() - started < 10
-    bodies = set()
-    for answer in answers:
-        head, _, body = answer.partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200 OK\r\n")
-        assert f"Content-Length: {len(body)}".encode() in head
-        bodies.add(body)
-    for body in bodies:
-        assert "slicepilot_slice_delay_seconds" in {one.name for one in text_string_to_metric_families(body.decode())}
-    assert len(bodies) < 20, "they share what was rendered at about the same time"
-
-
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -139,28 +106,6 @@ def test_only_names_of_this_machine_are_served(published: Any, host: str, status
 )
 def test_other_requests_are_refused(published: Any, request_: bytes, status: int) -> None:
     assert raw(published.publisher.http_port, request_).split(b" ")[1] == str(status).encode()
-
-
-@pytest.mark.realtime
-def test_slow_clients_are_dropped_and_delay_no_other(published: Any) -> None:
-    port = published.publisher.http_port
-    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(MAX_CONNECTIONS - 6)]
-    for connection in slow:
-        connection.sendall(b"GET / HTTP/1.1\r\n")
-    time.sleep(0.5)
-    started = time.monotonic()
-    assert published.get("/status.json")[0] == 200
-    assert time.monotonic() - started < 1
-    more = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
-    time.sleep(0.5)
-    assert published.get("/metrics")[0] == 200, "the oldest of them make room"
-    time.sleep(REQUEST_S + 1 - (time.monotonic() - started))
-    for connection in slow:
-        connection.settimeout(5)
-        with contextlib.suppress(ConnectionResetError):
-            assert connection.recv(100) == b""
-    for connection in (*slow, *more):
-        connection.close()
 
 
 def test_it_runs_with_no_privileges_behind_the_loop(controller: Any) -> None:
@@ -231,23 +176,6 @@ def test_a_killed_publisher_is_started_again_on_the_same_sockets(controller: Any
     assert (publisher.http_port, publisher.alive()) == (port, True)
     assert publisher.pid != before
     assert controller.get("/metrics")[0] == 200
-
-
-@pytest.mark.realtime
-def test_it_costs_little_without_clients(controller: Any) -> None:
-    publisher, seconds = controller.publish(records_mb=5.0), repetitions(3, 6)
-
-    def cpu_s() -> float:
-        fields = Path(f"/proc/{publisher.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    with controller.running():
-        time.sleep(0.5)
-        before = cpu_s()
-        time.sleep(seconds)
-        used_s = cpu_s() - before
-    print(f"publisher: {100 * used_s / seconds:.2f}% of a CPU")
-    assert used_s / seconds < 0.015, "twice the aim and more, for machines that are busy and clocks of 10 ms"
 
 
 def listening() -> set[str]:

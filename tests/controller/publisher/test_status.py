@@ -12,7 +12,6 @@ import pytest
 from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts import answers
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.publisher.history import SECONDS
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import LATE
 from slicepilot.controller.telemetry.histogram import edges_ns
@@ -125,19 +124,6 @@ def test_the_document_is_strict_json_whatever_was_measured(controller: Any) -> N
     assert (third["valid"], fourth["valid"]) == (False, True)
     assert fourth["knobs"]["wanted"] is None
     assert fourth["knobs"]["applied"] == {"cpu_limit_mcpu": None, "nice": 0, "egress_mbps": None}
-
-
-def test_what_is_older_than_two_minutes_is_gone(controller: Any) -> None:
-    status, reader = Status(5), controller.reader()
-    controller.tick(10)
-    status.update(reader)
-    controller.now_ns += (SECONDS + 5) * SECOND
-    controller.telemetry.slices[0] = 7.0
-    controller.tick(150)
-    status.update(reader)
-    history = status.document(SECONDS - 1)["slices"][0]["history"]["offered_mbps"]
-    assert len(history) == SECONDS - 1
-    assert {value for value in history if value is not None} == {7}
 
 
 def test_a_new_description_is_taken_up_and_lost_ticks_are_counted(controller: Any) -> None:

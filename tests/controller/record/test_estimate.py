@@ -101,15 +101,6 @@ def test_the_estimate_is_what_playing_it_comes_to(policy: Knobs, ticks: Ticks, d
     assert distinguishable > 0
 
 
-def test_the_same_knobs_are_not_distinguishable(ticks: Ticks, description: Description) -> None:
-    records = recorded(ticks(COUNT), played(FREE), FREE, FREE)
-    for estimate in estimates_of(records, description(hardware=NODE)):
-        for row in estimate["slices"]:
-            for quantity in ("carried_mbps", "delay_p99_us", "broken_s"):
-                assert row[quantity]["difference"] == 0
-                assert not row[quantity]["distinguishable"]
-
-
 def test_the_errors_are_the_models_and_what_it_gets_wrong_here(ticks: Ticks, description: Description) -> None:
     series = played(FREE)
     records = recorded(ticks(COUNT), series, FREE, first_ahead())
@@ -185,10 +176,3 @@ def test_hardware_must_have_been_identified(description: Description) -> None:
         Estimator(description(hardware="nowhere"))
     with pytest.raises(ConfigError, match=r"hardware 'edge-server': fit\.\w+ is missing; identify it first"):
         Estimator(description(hardware="edge-server"))
-
-
-def test_an_estimate_every_interval_and_no_more(ticks: Ticks, description: Description) -> None:
-    records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())
-    assert len(estimates_of(records, description(hardware=NODE), interval_s=2.0)) == 3
-    assert len(estimates_of(records, description(hardware=NODE), interval_s=10.0)) == 1
-    assert Estimator(description(hardware=NODE)).add(records[:0]) is None

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.cli.operation.explain import explain
 from slicepilot.cli.schemas.explaining import ExplainedTick, ExplainedWindow
 from slicepilot.configs import ConfigError
 from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts.modes import Level
-from slicepilot.controller.contracts.reasons import MEANINGS, Reason
+from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.explain import explain_tick, explain_window
-from slicepilot.controller.record.explain_text import WIDTH, seen_lines, tick_lines, window_lines
+from slicepilot.controller.record.explain_text import WIDTH, tick_lines, window_lines
 from slicepilot.controller.record.moments import parse_duration, parse_time, rfc3339
 from slicepilot.controller.record.reader import Moment, Stretch
 from slicepilot.controller.record.ring import LATE, Records
@@ -106,36 +105,6 @@ def test_no_line_is_wider_than_a_terminal(ticks: Ticks, description: Description
     window = [line for run in explain_window([Stretch(explained, worst)]) for line in window_lines(run)]
     for line in [*lines(worst, explained), *window]:
         assert len(line) <= WIDTH, line
-
-
-def test_columns_that_do_not_fit_go_into_a_second_table() -> None:
-    columns = [(f"field{number}", f"title{number}", "us", 1.0) for number in range(9)]
-    seen = {"slice1": {field: 1.0 for field, *_ in columns}, "slice2": None}
-    first, second = seen_lines("seen", seen, columns[:8]), seen_lines("seen", seen, columns[8:])
-    assert seen_lines("seen", seen, columns) == [*first, *second]
-    assert max(map(len, first)) <= WIDTH
-    assert "title8" in second[0]
-
-
-def test_every_reason_is_explained(ticks: Ticks, description: Description) -> None:
-    records = ticks(2)
-    records["node_reasons"][1] = sum(reason.bit for reason in Reason)
-    text = " ".join(" ".join(lines(records, description())).split())
-    for reason, meaning in MEANINGS.items():
-        assert f"node: {reason.label} ({meaning.severity.name.lower()}): {meaning.text}" in text
-    assert text.count(" (info)") + text.count(" (warning)") + text.count(" (severe)") == len(Reason)
-
-
-def test_a_late_tick_and_one_without_a_predecessor(ticks: Ticks, description: Description) -> None:
-    records = ticks(1)
-    records["flags"] = LATE
-    explained = tick_lines(explain_tick(Moment(description(), records[0], None)))
-    assert "mode shadow, level normal; ready too late: not applied" in explained
-    assert "the tick before is not recorded" in explained
-    assert "guard: no intervention" in explained
-    records["node_reasons"] = Reason.PAUSED.bit
-    explained = tick_lines(explain_tick(Moment(description(), records[0], None)))
-    assert "mode shadow, level normal; ready too late: not applied; paused" in explained
 
 
 def test_json_has_neither_nan_nor_infinity(records: Records, description: Description) -> None:
@@ -266,12 +235,3 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], message: st
     done = command("--records", str(folder), *arguments)
     assert done.returncode == 2
     assert done.stderr == f"slicepilot: error: {message}\n"
-
-
-def test_names_are_offered(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "run" / "other").mkdir(parents=True)
-    (tmp_path / "run" / "other" / "ticks").touch()
-    with pytest.raises(ConfigError, match="no controller runs and no records are in "):
-        explain(state=tmp_path / "none", run=tmp_path / "none")
-    with pytest.raises(ConfigError, match="name: not given; expected node, other"):
-        explain(state=tmp_path / "state", run=tmp_path / "run")

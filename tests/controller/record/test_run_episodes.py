@@ -62,9 +62,3 @@ def test_a_run_without_records_is_told_why(tmp_path: Path, settings: RunConfig) 
         run_episodes.check(blocked / "out", settings)
     with pytest.raises(ConfigError, match="no records of this run"):
         run_episodes.write(tmp_path, settings, SINCE_NS + 10**12)
-
-
-def test_what_cannot_be_written_now_can_be_written_later(tmp_path: Path, settings: RunConfig) -> None:
-    with pytest.raises(ConfigError, match=r"slicepilot dataset convert .*/node\.1/records") as error:
-        run_episodes.write(tmp_path / "nowhere", settings, SINCE_NS)
-    assert "\n" not in str(error.value)

@@ -19,14 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from slicepilot.configs import ConfigError
 from slicepilot.controller.record.columns import encode, header_of, slice_names, to_records, to_table
 from slicepilot.controller.record.reader import SegmentReader, TickHistory
 from slicepilot.controller.record.ring import Records, Tick, TickRing, record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
-from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import Telemetry
 from tests.effort import examples
 
@@ -70,49 +67,6 @@ def test_any_record_comes_back_as_it_was(
         drawn = arrays.arrays(np.float32, records[name].shape, elements=st.floats(width=32))
         records[name] = data.draw(drawn)
     assert same(there_and_back(records, description()), records)
-
-
-def test_columns_say_what_they_are(tmp_path: Path, ticks: Ticks, description: Description) -> None:
-    writer = SegmentWriter(tmp_path, 1 << 20)
-    records = ticks(10)
-    records["reasons"][3, 1] = 4
-    records["applied"][:, 2, 0] = 55.5
-    writer.add(records, description(), 2)
-    writer.close()
-    [segment] = SegmentReader(tmp_path).segments()
-    assert segment.path.name == "run-1-1770000000000000000.parquet"
-    table = pq.read_table(segment.path)
-    assert str(table.schema.field("time").type) == "timestamp[ns, tz=UTC]"
-    assert table.column("time")[1].value == 1_770_000_000_005_000_000
-    assert table.column("mode").to_pylist() == ["shadow"] * 10
-    assert table.column("slice2.reasons").to_pylist() == [0, 0, 0, 4] + [0] * 6
-    assert table.column("slice1.applied_egress_mbps")[0].as_py() == 55.5
-    assert table.column("slice5.delay_p99_us")[0].as_py() == 590
-    assert segment.header["bits"]["reasons"]["slew"] == 4
-    assert segment.description == description()
-
-
-def test_a_tick_of_five_slices_takes_few_bytes(tmp_path: Path, ticks: Ticks, description: Description) -> None:
-    """A contended node, a policy that moves all limits at every tick, and a guard that lets each fourth move pass."""
-    rng, count = np.random.default_rng(0), 3000
-    records = ticks(count)
-    records["wanted"][:, 0] += rng.normal(0, 30, (count, 5)).astype(np.float32)
-    held = np.repeat(records["wanted"][::4], 4, axis=0)[:count]
-    records["allowed"] = records["applied"] = held
-    backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("testbed-contention"), control_period_s=0.005))
-    telemetry = backend.reset(0)
-    for record in records:
-        record["slices"], record["node"] = telemetry.slices[:, :, 0], telemetry.node[:, 0]
-        backend.apply(Knobs(np.ascontiguousarray(record["applied"][..., None])))
-        telemetry = backend.observe()
-    records["time_ns"] += rng.integers(0, 40_000, count)
-    for stage in ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns"):
-        records[stage] = (records[stage] * rng.lognormal(0, 0.3, count)).astype(np.uint32)
-    writer = SegmentWriter(tmp_path, 1 << 30)
-    writer.add(records, description(), 2)
-    writer.close()
-    assert writer.bytes / count < 150
-    assert same(read_all(tmp_path), records)
 
 
 def test_segments_end_by_time_and_by_description(tmp_path: Path, ticks: Ticks, description: Description) -> None:
@@ -304,19 +258,6 @@ def test_what_the_ring_still_holds_follows_what_is_on_disk(
     assert without_disk.span_ns()[0] == start + 36 * PERIOD_NS
 
 
-def test_a_folder_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"records .*: No such file or directory; expected the records folder"):
-        SegmentReader(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match="no ticks; expected"):
-        TickHistory(tmp_path).span_ns()
-
-
-@pytest.mark.parametrize("run_id", ["", "a/b", "x" * 65])
-def test_a_run_needs_a_name_that_a_file_can_have(tmp_path: Path, run_id: str, description: Description) -> None:
-    with pytest.raises(ValueError, match="run_id"):
-        SegmentWriter(tmp_path, 1 << 20).add(np.zeros(1, record_dtype(5)), description(run_id), 0)
-
-
 NO_PANDAS = """
 import json, sys
 from pathlib import Path
@@ -342,3 +283,9 @@ def test_neither_writing_nor_reading_imports_pandas(tmp_path: Path, description:
     """pyarrow does where it is installed, at many a conversion: tens of megabytes in a process that needs none."""
     arguments = [sys.executable, "-c", NO_PANDAS, str(tmp_path), json.dumps(description())]
     assert subprocess.run(arguments, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("run_id", ["", "a/b", "x" * 65])
+def test_a_run_needs_a_name_that_a_file_can_have(tmp_path: Path, run_id: str, description: Description) -> None:
+    with pytest.raises(ValueError, match="run_id"):
+        SegmentWriter(tmp_path, 1 << 20).add(np.zeros(1, record_dtype(5)), description(run_id), 0)

@@ -101,21 +101,6 @@ def test_totals_as_json_and_events_as_csv(network: Any, traffic: Any, tmp_path: 
     assert all(re.fullmatch(r"modification,\d+\.\d{3}", line) for line in lines[1:])
 
 
-def test_tables_fit_a_terminal(network: Any, traffic: Any) -> None:
-    done = command("--netns", network.upf.path, "--interval", 0.3, "--duration", 1, env={**os.environ, "COLUMNS": "80"})
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Mbit/s") >= 3 * 2
-    assert max(map(len, done.stdout.splitlines())) <= 80
-
-
-def test_a_process_names_its_upf(network: Any, traffic: Any) -> None:
-    done = command("--pid", network.upf.holder.pid, "--duration", 0.5, "--json")
-    assert done.returncode == 0, done.stderr
-    [item] = json.loads(done.stdout)["slices"]
-    assert item["slice"].endswith(f"-{network.upf.holder.pid}")
-    assert item["n6"]["packets"] > 10  # as it leaves the UPF's own namespace
-
-
 def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path]) -> None:
     identity = "0123456789abcdef" * 4
     container = groups[0] / f"cri-containerd-{identity}.scope"

@@ -125,30 +125,6 @@ def test_requests_that_come_while_one_waits_are_told_apart_or_counted(packets: P
         assert bench.slices[0]["exit"][AT_N6]["answered_bytes"] == 2 * (28 + 10)
 
 
-@pytest.mark.parametrize("octets", [2, 4, 8])
-def test_a_message_shorter_than_its_identifier_is_still_one(packets: Packets, octets: int) -> None:
-    talk = Talk(packets)
-    with loaded(SlicePoints("a", SERVICE.n3, n6=SERVICE.n6, ports=Ports((PORT,), echoed_octets=octets))) as bench:
-        for length in (1, octets, 9):
-            bench.run("service_request", talk.ask(b"x" * length))
-            bench.run("service_answer", talk.answer(b"x" * length))
-        assert counted(bench) == (3, 3, 3)
-
-
-def test_garbage_is_passed_over(packets: Packets) -> None:
-    whole = Talk(packets).tcp(b"GET / HTTP/1.1", answer=False)
-    with loaded(SERVICE) as bench:
-        for end in range(14 + 20, len(whole)):
-            bench.run("service_request", whole[:end])
-        assert counted(bench) == (0, 0, 0)
-        broken = bytearray(whole)
-        broken[14 + 20 + 12] = 0x10  # a TCP header of 4 octets
-        bench.run("service_request", bytes(broken))
-        broken[14 + 20 + 12] = 0xF0  # longer than the packet
-        bench.run("service_request", bytes(broken))
-        assert counted(bench) == (0, 0, 0)
-
-
 def test_ports_tell_services_at_one_interface_apart(packets: Packets) -> None:
     other = SlicePoints("b", SERVICE.n3, n6=SERVICE.n6, ports=Ports((OTHER,)))
     with loaded(SERVICE, other) as bench:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slicepilot.controller.system.bpf import libbpf
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.system.bpf.libbpf import BpfObject
-from slicepilot.controller.telemetry import clsact, layout, packets, sched
+from slicepilot.controller.telemetry import clsact, layout
 from slicepilot.controller.telemetry.layout import AT_N6, PACKET_EVENT
 
 
@@ -30,73 +25,6 @@ def test_structs_are_those_that_were_compiled(bench: Any) -> None:
     for missing in (bench.programs.object.map, bench.programs.object.program):
         with pytest.raises(ProbeError, match=old):
             missing("from_tomorrow")
-
-
-def test_an_object_that_was_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lone: Any) -> None:
-    monkeypatch.setattr(packets, "FOLDER", tmp_path)
-    with pytest.raises(ProbeError, match=r"packets\.bpf\.o has not been compiled: run `make bpf`"):
-        packets.PacketPrograms([_points(lone)])
-
-
-def test_a_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libbpf, "LIBRARY", "libbpf.so.99")
-    with pytest.raises(ProbeError, match=r"libbpf\.so\.99 is missing: install libbpf 1\.x"):
-        libbpf._Library()
-
-
-def test_a_kernel_that_does_not_describe_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sched, "BTF", tmp_path / "vmlinux")
-    with pytest.raises(ProbeError, match="needs CONFIG_DEBUG_INFO_BTF"):
-        sched.SchedProbe([None])
-
-
-def compiled(source: str, folder: Path) -> Path:
-    clang = shutil.which("clang")
-    if clang is None:
-        pytest.skip("needs clang")
-    (folder / "test.bpf.c").write_text(source)
-    build = Path(layout.__file__).parent / "bpf"
-    options = [
-        "-O2",
-        "-g",
-        "-target",
-        "bpf",
-        "-mcpu=v3",
-        f"-I{build}",
-        "-idirafter",
-        f"/usr/include/{os.uname().machine}-linux-gnu",
-    ]
-    subprocess.run([clang, *options, "-c", folder / "test.bpf.c", "-o", folder / "test.bpf.o"], check=True)
-    return folder / "test.bpf.o"
-
-
-def test_the_verifiers_reason_is_told(tmp_path: Path, lone: Any) -> None:
-    path = compiled(
-        '#include "types.h"\nDECLARE_LICENSE;\n'
-        'SEC("tc") int broken(struct __sk_buff *skb) { return *(int *)(long)skb->data; }\n',
-        tmp_path,
-    )
-    with pytest.raises(ProbeError, match=r"test\.bpf\.o: the kernel's verifier refuses it: .*invalid access to packet"):
-        BpfObject(path)
-
-
-def test_a_file_that_is_no_object(tmp_path: Path, lone: Any) -> None:
-    (tmp_path / "junk.bpf.o").write_bytes(b"\x7fELF" + bytes(100))
-    with pytest.raises(ProbeError, match=r"junk\.bpf\.o: "):
-        BpfObject(tmp_path / "junk.bpf.o")
-
-
-def test_the_build_says_what_it_lacks(tmp_path: Path) -> None:
-    script = Path(layout.__file__).parent / "bpf" / "build.sh"
-    done = subprocess.run(
-        [script],
-        env={"PATH": os.environ["PATH"], "CLANG": "no-such-clang"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr == "bpf: no no-such-clang on PATH (Debian and Ubuntu: apt install clang libbpf-dev)\n"
 
 
 def test_without_permission(lone: Any) -> None:
@@ -143,9 +71,3 @@ def test_the_ring_buffer_wraps_and_counts_what_did_not_fit(make_bench: Callable[
         assert room - 2 <= result <= room
         assert bench.slices[0]["exit"][AT_N6]["unreported"] == room + 50 - result
         assert len(bench.programs.events.read()) == 0
-
-
-def _points(home: Any) -> Any:
-    from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
-
-    return SlicePoints("a", NetPoint(home.path, "n3"), None, NetPoint(home.path, "n6"))

@@ -7,12 +7,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slicepilot.controller.telemetry import flows, layout
+from slicepilot.controller.telemetry import flows
 from tests.effort import examples
 
 UNSPEC = -1  # TC_ACT_UNSPEC: on to the next filter
@@ -108,82 +107,6 @@ def test_fragments_of_inner_packets_are_told_apart(bench: Any, packets: Any) -> 
     assert matched(bench, packets, last, last)
 
 
-@fast
-@given(
-    teid=st.integers(0, 0xFFFFFFFF),
-    qfi=st.none() | st.integers(0, 63),
-    sequence=st.none() | st.integers(0, 0xFFFF),
-    extensions=st.lists(st.tuples(st.sampled_from([0x03, 0x20, 0x40, 0x82, 0xC0]), st.integers(1, 6)), max_size=3),
-)
-def test_the_tunnel_is_read_through_extension_headers(
-    bench: Any,
-    packets: Any,
-    teid: int,
-    qfi: int | None,
-    sequence: int | None,
-    extensions: list[tuple[int, int]],
-) -> None:
-    bench.programs.flow_keys[:] = 0
-    bench.programs.flows[:] = np.zeros(1, layout.FLOW)
-    inner = packets.ipv4(packets.udp(bytes(50)))
-    chain = tuple((kind, bytes(4 * words - 2)) for kind, words in extensions)
-    bench.enter(packets.n3(packets.gtpu(inner, teid, qfi, sequence=sequence, extensions=chain)))
-    [flow] = flows.read(bench.programs)
-    assert (flow.teid, flow.qfi, flow.packets, flow.bytes) == (teid, qfi, 1, len(inner))
-
-
-def test_outer_ipv6(bench: Any, packets: Any) -> None:
-    for inner in (packets.ipv4(packets.udp(b"one")), packets.ipv6(packets.udp(b"two"))):
-        bench.enter(packets.n3_v6(packets.gtpu(inner)))
-        bench.leave(inner)
-    assert bench.counts() == (2, 2, 0)
-
-
-def test_the_first_fragment_of_an_outer_packet_is_enough(bench: Any, packets: Any) -> None:
-    inner = packets.ipv4(packets.udp(bytes(1400)))
-    whole = packets.n3(packets.gtpu(inner))
-    ip = bytearray(whole[14:])
-    first, rest = bytes(ip[: 20 + 800]), bytes(ip[20 + 800 :])
-    head = bytearray(first)
-    struct.pack_into("!H", head, 2, len(head))
-    struct.pack_into("!H", head, 6, 0x2000)  # more fragments
-    bench.enter(packets.frame(bytes(head)))
-    tail = bytearray(bytes(ip[:20]) + rest)
-    struct.pack_into("!H", tail, 2, len(tail))
-    struct.pack_into("!H", tail, 6, 100)  # at 800 bytes
-    bench.enter(packets.frame(bytes(tail)))
-    bench.leave(inner)
-    assert bench.counts() == (1, 1, 0)
-
-
-def broken_packets(packets: Any) -> list[bytes]:
-    inner = packets.ipv4(packets.udp(bytes(50)))
-    good = packets.gtpu(inner, extensions=((0x40, bytes(2)),))
-    v2 = bytes([0x48]) + good[1:]
-    empty_extension = packets.gtpu(inner)
-    empty_extension = empty_extension[:12] + b"\0" + empty_extension[13:]
-    long_extension = empty_extension[:12] + b"\xff" + empty_extension[13:]
-    endless = packets.gtpu(inner, extensions=((0x40, bytes(2)),) * 7)
-    too_long = bytearray(inner)
-    struct.pack_into("!H", too_long, 2, 1400)
-    too_short = bytearray(inner)
-    struct.pack_into("!H", too_short, 2, 19)
-    no_words = bytearray(inner)
-    no_words[0] = 0x41
-    contents = [v2, empty_extension, long_extension, endless]
-    contents += [packets.gtpu(bytes(c)) for c in (too_long, too_short, no_words, b"", b"\x45", b"\x75" + inner[1:])]
-    contents += [good[:length] for length in range(len(good))]
-    return contents
-
-
-def test_malformed_packets_pass_and_are_not_measured(bench: Any, packets: Any) -> None:
-    contents = broken_packets(packets)
-    for content in contents:
-        assert bench.enter(packets.n3(content)) == UNSPEC
-    assert bench.counts()[0] == 0
-    assert bench.slices[0]["n3"]["malformed"] + bench.slices[0]["n3"]["other"] == len(contents)
-
-
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_bytes_at_all_pass(bench: Any, packets: Any, data: st.DataObject) -> None:
@@ -194,29 +117,6 @@ def test_any_bytes_at_all_pass(bench: Any, packets: Any, data: st.DataObject) ->
     cut = data.draw(st.integers(34, len(frame)))  # the test facility wants a whole IP header
     for program in ("n3_ingress", "n6_exit", "tun_ingress"):
         assert bench.run(program, bytes(frame[:cut])) == UNSPEC
-
-
-def test_other_messages_of_the_tunnel_are_counted_apart(bench: Any, packets: Any) -> None:
-    for kind in (1, 2, 26, 254):  # echo request and response, error indication, end marker
-        bench.enter(packets.n3(packets.gtpu(b"", kind=kind)))
-    bench.enter(packets.n3(packets.gtpu(b""), port=2153))
-    assert bench.slices[0]["n3"]["other"] == 4
-    assert bench.counts()[0] == 0
-
-
-def test_others_traffic_at_n6_belongs_to_nobody(bench: Any, packets: Any) -> None:
-    bench.enter(packets.n3(packets.gtpu(packets.ipv4(packets.udp(b"known")))))
-    bench.leave(packets.ipv4(packets.udp(b"stranger"), source="192.0.2.1"))
-    assert bench.counts() == (1, 0, 0)
-    assert bench.slices[1]["exit"][1]["packets"] == 1
-
-
-def test_duplicates_are_found_again_and_old_records_are_not_in_the_way(bench: Any, packets: Any) -> None:
-    inner = packets.ipv4(packets.udp(b"the same, again and again and again and again"))
-    for _ in range(3):
-        bench.enter(packets.n3(packets.gtpu(inner)))
-        bench.leave(inner)
-    assert bench.counts() == (3, 3, 0)
 
 
 def numbered(packets: Any, number: int) -> bytes:
@@ -270,16 +170,6 @@ def test_sampling_takes_the_same_packets_everywhere_and_counts_all(
         assert result == pytest.approx(total / every, rel=0.5)
 
 
-def test_flows_beyond_the_table_are_counted_to_the_slice(bench: Any, packets: Any) -> None:
-    inner = packets.ipv4(packets.udp(bytes(20)))
-    for teid in range(1500):
-        bench.enter(packets.n3(packets.gtpu(inner, teid)))
-    assert bench.counts()[0] == 1500
-    known = flows.read(bench.programs)
-    assert 800 <= len(known) <= 1024
-    assert all(flow.packets == 1 for flow in known)
-
-
 def test_idle_flows_make_room_when_places_are_scarce(bench: Any, packets: Any) -> None:
     inner = packets.ipv4(packets.udp(bytes(20)))
     idle = flows.IdleFlows(bench.programs)
@@ -297,13 +187,9 @@ def test_idle_flows_make_room_when_places_are_scarce(bench: Any, packets: Any) -
     assert [(flow.teid, flow.packets) for flow in flows.read(bench.programs)] == [(1, 2), (5, 1)]
 
 
-def test_many_ue_addresses(bench: Any, packets: Any) -> None:
-    for number in range(5000):
-        inner = packets.ipv4(
-            packets.udp(b"x" * 40), source=f"10.{60 + number // 65536}.{number // 256 % 256}.{number % 256}"
-        )
+def test_duplicates_are_found_again_and_old_records_are_not_in_the_way(bench: Any, packets: Any) -> None:
+    inner = packets.ipv4(packets.udp(b"the same, again and again and again and again"))
+    for _ in range(3):
         bench.enter(packets.n3(packets.gtpu(inner)))
         bench.leave(inner)
-    entered, result, missed = bench.counts()
-    assert entered >= 4995  # a crowded neighbourhood has no place for some
-    assert result + missed >= 4995
+    assert bench.counts() == (3, 3, 0)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from slicepilot.configs import ConfigError
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.bpf.libbpf import count_run_time
 from slicepilot.controller.telemetry import attachments, flows
@@ -105,15 +104,6 @@ def test_ipv6_outside_and_inside(hook: str, network: Any, forwarder: Any, packet
             time.sleep(0.01)
         assert probe.slices[0]["n3"]["packets"] == 1
         assert probe.slices[0]["delay"].sum(axis=1).tolist() == [1, 1]
-
-
-def test_without_n6_the_tun_device_is_the_last_point(network: Any, forwarder: Any, packets: Any) -> None:
-    with KernelSource([network.points(n6=False)]) as source:
-        source.measure()
-        through(network, packets, 20)
-        telemetry = source.measure()
-        assert telemetry.carried_mbps[0, 0] == telemetry.offered_mbps[0, 0] > 0
-        assert telemetry.delay_p50_us[0, 0] > 0
 
 
 def test_slices_behind_a_shared_point_are_told_apart_by_their_ues(network: Any, forwarder: Any, packets: Any) -> None:
@@ -290,17 +280,6 @@ def test_a_point_that_is_not_there(network: Any, points: Callable[[Any], SlicePo
     with pytest.raises(ProbeError, match=complaint):
         PacketProbe([points(network)])
     assert hooks_in_use(network) == []
-
-
-def test_points_that_do_not_go_together(network: Any) -> None:
-    with pytest.raises(ConfigError, match="n6 = given for some slices only"):
-        PacketProbe([network.points(), network.points(n6=False)])
-    with pytest.raises(ConfigError, match="slices = 0; expected 1 to 256"):
-        PacketProbe([])
-    with pytest.raises(ConfigError, match="sample_every = 0; expected 1 to"):
-        PacketProbe([network.points()], sample_every=0)
-    with pytest.raises(ConfigError, match="uplink_mbps = 0; expected a rate above 0"):
-        PacketProbe([network.points()], uplink_mbps=0)
 
 
 def test_a_kernel_without_tcx_gets_a_filter(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,15 +64,6 @@ class Packets:
         return arrivals
 
 
-def test_buckets_are_narrow_and_without_gaps() -> None:
-    edges = edges_ns()
-    assert (len(edges), edges[0]) == (BUCKETS + 1, 0)
-    assert edges[-1] > 100e9
-    widths, from_1_us = np.diff(edges), edges[:-1] >= 1000
-    assert (widths > 0).all()
-    assert (widths[from_1_us] / edges[:-1][from_1_us]).max() <= 0.12
-
-
 @settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(exponent=st.floats(-6.0, -1.5))
 def test_a_delay_is_counted_in_the_bucket_that_holds_it(bench: Any, packets: Any, exponent: float) -> None:

@@ -90,14 +90,3 @@ def test_short_periods_read_the_groups_in_turn(groups: list[Path], busy_process:
     meter.fill(telemetry, limits)
     meter.close()
     assert telemetry.throttled_ratio[3, 0] == 0, "a limit that is lifted throttles no more"
-
-
-def test_without_limits_nothing_is_throttled(groups: list[Path]) -> None:
-    none = np.full((5, 1), np.inf, np.float32)
-    meter = ThrottleMeter(groups, period_s=0.005)
-    for telemetry in (Telemetry.empty(5), Telemetry.empty(5)):
-        telemetry.slices[:] = 1.0
-        for _ in range(2):
-            meter.fill(telemetry, none)
-            assert not telemetry.throttled_ratio.any()
-    meter.close()

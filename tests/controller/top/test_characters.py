@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.controller.top.drawing import ASCII, BLOCKS, Glyphs, duration, glyphs_for, percent, resample, short
+from slicepilot.controller.top.drawing import ASCII, BLOCKS, Glyphs, glyphs_for, resample, short
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,6 @@ def test_a_sparkline_has_its_width_and_keeps_the_greatest(values: list[float | N
     assert len(BLOCKS.spark(placed)) == width
 
 
-def test_heights_are_in_order_and_gaps_are_blank() -> None:
-    assert BLOCKS.spark([None, 0.0, 0.5, 1.0, 7.0]) == " ▁▅██"
-    assert ASCII.spark([0.0, 1.0]) == "_@"
-    assert BLOCKS.bar(0.5, 4) == "██░░"
-
-
 @given(st.floats(0, 1e13))
 def test_any_number_is_short(value: float) -> None:
     assert len(short(value)) <= 5
@@ -55,11 +49,3 @@ def test_short_numbers_are_close(value: float) -> None:
     text = short(value)
     read = float(text.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(text[-1], 1.0)
     assert read == pytest.approx(value, rel=0.05, abs=0.0006)
-
-
-def test_figures() -> None:
-    assert [short(v) for v in (None, 0, 0.0854, 1.2, 99.95, 450.0, 12345.0, 2e6)] == (
-        ["-", "0", "0.085", "1.20", "100.0", "450", "12k", "2.0M"]
-    )
-    assert [percent(v) for v in (None, 0.0, 0.012, 0.0996, 1.0)] == ["-", "0.0%", "1.2%", "10%", "100%"]
-    assert [duration(v) for v in (None, 0, 187, 18_720, 273_600)] == ["-", "0s", "3m07s", "5h12m", "3d04h"]

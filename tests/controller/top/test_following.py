@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.configs import ConfigError
 from slicepilot.controller.top.drawing import BLOCKS
-from slicepilot.controller.top.frame import View, frame, waiting
+from slicepilot.controller.top.frame import View, frame
 from slicepilot.controller.top.screen import Follower
 
 from .rings import Writer, shown
@@ -53,27 +52,3 @@ def test_a_controller_that_stops_beating_is_stale(path: Path, monkeypatch: pytes
     lines = shown(path, stale=True)
     assert any(re.match(r"! no sign of life for [34]s", line) for line in lines)
     follower.close()
-
-
-def test_a_slow_controller_is_not_stale_between_its_ticks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Writer(path, period_s=30.0).write()
-    follower = Follower(path)
-    later_ns = time.monotonic_ns() + 40_000_000_000
-    monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
-    assert not follower.stale
-    follower.close()
-
-
-def test_without_a_controller_one_can_only_wait(path: Path) -> None:
-    with pytest.raises(ConfigError, match="no controller runs there"):
-        Follower(path)
-    follower = Follower(path, wait=True)
-    assert follower.status is None
-    assert waiting(str(path), View(80, 24, BLOCKS))[0].plain.startswith("waiting for a controller at ")
-    Writer(path).write()
-    follower.look()
-    assert follower.status is not None
-    follower.close()
-    path.write_bytes(bytes(8192))
-    with pytest.raises(ConfigError, match="expected"):
-        Follower(path, wait=True)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.controller.contracts.latches import trip_text
-from slicepilot.controller.contracts.modes import Level, Mode
+from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.ring import LATE, TickRing
 from slicepilot.controller.top.drawing import ASCII
@@ -69,22 +68,6 @@ def test_states_are_words(path: Path) -> None:
     assert unseen.split()[1:6] == ["-"] * 5
 
 
-def test_shadow_and_canary_leave_slices_alone(path: Path) -> None:
-    writer = Writer(path)
-    writer.tick = writer.tick._replace(mode=Mode.CANARY)
-    writer.note(canary=["slice2"])
-    writer.write()
-    lines = shown(path)
-    assert "CANARY on slice2" in lines[0]
-    assert {line.split()[0]: line.split()[-1] for line in lines if re.match(r"slice\d", line)} == {
-        f"slice{k}": "ok" if k == 2 else "left" for k in range(1, 6)
-    }
-    assert sum("left alone" in line for line in lines) == 4
-    writer.tick = writer.tick._replace(mode=Mode.SHADOW)
-    writer.write()
-    assert "SHADOW" in shown(path)[0]
-
-
 @pytest.mark.parametrize("level", list(Level))
 def test_the_guards_level_is_a_word(path: Path, level: Level) -> None:
     writer = Writer(path)
@@ -96,33 +79,6 @@ def test_the_guards_level_is_a_word(path: Path, level: Level) -> None:
     assert any("overrun" in line and "too many late decisions" in line for line in lines)
     assert any("slicepilot control resume" in line for line in lines) is (level is Level.LATCHED)
     assert re.search(r"late 300/min", lines[1])
-
-
-def test_a_slice_that_has_latched_is_named_with_what_ends_it(path: Path) -> None:
-    writer = Writer(path)
-    text = trip_text("rate", 48.0, 0.4, 1e4, 9.0, 10**18, 3, False, True)
-    writer.note(trips=[{"slice": "slice2", "latched": True, "text": text}])
-    writer.write()
-    alerts = [line for line in shown(path) if line.startswith("!")]
-    assert alerts[0] == "! slice2 latched since 01:46:40Z (3 in a row): carried 0.4 of 48 Mbit/s, floor 9"
-    assert alerts[1] == "! `slicepilot control resume` ends that; look first: `slicepilot control status`"
-
-
-@pytest.mark.parametrize("level", [Level.NORMAL, Level.HOLD, Level.SAFE])
-def test_who_was_in_charge_is_said_and_too_much_of_the_safe_setting_is_warned_of(path: Path, level: Level) -> None:
-    writer = Writer(path)
-    writer.write(200)
-    writer.tick = writer.tick._replace(level=level)
-    writer.write(100)
-    lines = shown(path)
-    third = {Level.NORMAL: "policy", Level.HOLD: "guard", Level.SAFE: "safe"}[level]
-    shares = dict(re.findall(r"(policy|guard|safe) ([0-9.]+)%", lines[3]))
-    assert float(shares[third]) == (100 if level is Level.NORMAL else pytest.approx(33, abs=1))
-    warned = any("safe setting in charge for 33% of the last minute" in line for line in lines)
-    assert warned is (level is Level.SAFE)
-    writer.tick = writer.tick._replace(mode=Mode.SHADOW)
-    writer.write()
-    assert shown(path)[3].endswith("of the last minute, had it acted")
 
 
 def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import termios
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from .rings import PERIOD_S, Writer
+from .rings import Writer
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[()][A-Z0-9])")
 ENTER, LEAVE, HIDE, SHOW = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25l", "\x1b[?25h"
@@ -158,67 +157,3 @@ def test_pages_are_turned_by_keys(path: Path, terminal: Callable[..., Terminal])
     top.until("page 3/3")
     top.press("q")
     assert top.ended() == 0
-
-
-def test_a_restart_is_seen_in_the_terminal(path: Path, terminal: Callable[..., Terminal]) -> None:
-    top = terminal("--name", "sp", "--wait")
-    top.until("waiting for a controller")
-    first = Writer(path, name="first")
-    first.write()
-    top.until("slicepilot first")
-    first.ring.close()
-    top.until("the controller has ended: waiting for a controller")
-    Writer(path, name="second").write()
-    top.until("slicepilot second")
-    top.until("no sign of life for [3-9]s")
-    top.press("q")
-    assert top.ended() == 0
-
-
-def test_colour_and_blocks_are_left_out_where_they_are_not_wanted(
-    path: Path, terminal: Callable[..., Terminal]
-) -> None:
-    Writer(path).write()
-    plain = terminal(LANG="C", NO_COLOR="1")
-    plain.until("slice5")
-    plain.press("q")
-    assert plain.ended() == 0
-    assert plain.raw.isascii()
-    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain.raw)
-    coloured = terminal()
-    coloured.until("slice5")
-    assert re.search(r"\x1b\[[0-9;]*3[0-7]m", coloured.raw)
-
-
-@pytest.mark.live
-def test_it_costs_next_to_nothing(path: Path, terminal: Callable[..., Terminal]) -> None:
-    writer, done = Writer(path), threading.Event()
-
-    def keep_writing() -> None:
-        while not done.wait(PERIOD_S):
-            writer.write(1)
-
-    thread = threading.Thread(target=keep_writing)
-    thread.start()
-    try:
-        top = terminal()
-        top.until("slice5")
-        top.until("slice5")
-        before, start = cpu_s(top.process.pid), time.monotonic()
-        while time.monotonic() - start < 5:
-            top.read()
-        used = (cpu_s(top.process.pid) - before) / (time.monotonic() - start)
-    finally:
-        done.set()
-        thread.join()
-    print(f"CPU of top: {100 * used:.2f}%")
-    assert used < 0.02
-    top.press("q")
-    assert top.ended() == 0
-
-
-def cpu_s(pid: int) -> float:
-    """From schedstat: exact, where /proc/PID/stat counts ticks."""
-    return sum(
-        int((task / "schedstat").read_text().split()[0]) / 1e9 for task in (Path("/proc") / str(pid) / "task").iterdir()
-    )

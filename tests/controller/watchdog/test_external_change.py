@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import math
 import os
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -132,14 +130,6 @@ def test_a_foreign_quota_is_respected_until_an_operator_resumes(
     assert group.bandwidth == found
 
 
-@pytest.mark.parametrize("change", [(5000, 20_000), (5001, 10_000), (-1, 10_000)])
-def test_any_other_value_is_noticed(node: NodeActuator, group: Group, change: tuple[int, int]) -> None:
-    node.apply(knobs(500.0))
-    group.bandwidth = change
-    [foreign] = ExternalChangeWatch(node).look(0)
-    assert foreign.found == (math.inf if change[0] < 0 else 1e3 * change[0] / change[1])
-
-
 def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
     groups: list[Path], group: Group, tmp_path: Path
 ) -> None:
@@ -173,35 +163,6 @@ def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, g
     assert done == ["reassert", "reassert", "reassert", "reassert", "respect"]
     assert "reasserted 2 times in 10 s" in watch.standing[0].text
     assert node.apply(knobs(600.0)).applied.cpu_limit_mcpu.item() == 300.0
-
-
-@pytest.mark.realtime
-def test_an_opponent_that_writes_in_a_loop_is_not_fought(node: NodeActuator, group: Group) -> None:
-    watch = ExternalChangeWatch(node, ExternalChangeConfig("reassert"))
-    node.apply(knobs(500.0))
-    stop, theirs = threading.Event(), []
-
-    def oppose() -> None:
-        for quota_us in itertools.cycle(range(20_000, 90_000)):
-            if stop.wait(0.001):
-                return
-            group.bandwidth = quota_us, 100_000
-            theirs.append(quota_us)
-
-    opponent = threading.Thread(target=oppose)
-    opponent.start()
-    try:
-        policies = []
-        for look in range(60):
-            time.sleep(0.01)
-            policies += [one.policy for one in watch.look(look * SECOND_NS)]
-            node.apply(knobs(400.0 + look))
-    finally:
-        stop.set()
-        opponent.join()
-    assert policies == ["reassert"] * 3 + ["respect"]
-    assert len(theirs) > 100
-    assert group.bandwidth == (theirs[-1], 100_000), "the last word is theirs"
 
 
 def test_threads_that_others_renice_are_left_alone(groups: list[Path], node: NodeActuator, busy_process: Busy) -> None:
@@ -245,13 +206,6 @@ def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(
         assert (thread.thread, thread.process, thread.nice) == (one.pid, one.pid, 0)
         assert restore(keeper.journal).restored == ["a: nice of 1 threads"]
         assert os.getpriority(os.PRIO_PROCESS, one.pid) == 0
-
-
-def test_a_slice_that_is_gone_is_no_foreign_change(groups: list[Path]) -> None:
-    with NodeActuator([SliceTargets(path.name, path) for path in groups[:2]]) as node:
-        watch = ExternalChangeWatch(node)
-        groups[0].rmdir()
-        assert watch.look(0) == []
 
 
 def test_a_slice_that_was_made_anew_is_ours_again(groups: list[Path], tmp_path: Path) -> None:
@@ -337,17 +291,3 @@ def test_a_foreign_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuator, S
     assert node.apply(knobs(math.inf, 0, 20.0)).error is None
     node.close()
     assert "pfifo 7: root" in tc(target, "qdisc", "show", "dev", device)
-
-
-@pytest.mark.realtime
-def test_looking_takes_less_than_a_fifth_of_a_control_period(devices: BenchNode) -> None:
-    with NodeActuator(devices.targets) as node:
-        node.apply(knobs(500.0, 3, 20.0, count=5))
-        watch = ExternalChangeWatch(node)
-        times_s = []
-        for _ in range(50):
-            start = time.perf_counter()
-            assert watch.look(0) == []
-            times_s.append(time.perf_counter() - start)
-        print(f"look at 5 slices: median {1e6 * float(np.median(times_s)):.0f} us")
-        assert np.median(times_s) < 0.001

@@ -315,18 +315,6 @@ def test_it_outlives_a_container_of_which_everything_is_killed(
     assert kernel.read() == original
 
 
-def test_a_supervisor_that_was_stopped_does_not_count_that_time(node: BenchNode, tmp_path: Path) -> None:
-    with controller(node, tmp_path) as one:
-        time.sleep(0.3)
-        os.kill(one.supervisor, signal.SIGSTOP)
-        one.process.send_signal(signal.SIGSTOP)
-        time.sleep(2 * HANG_S)
-        one.process.send_signal(signal.SIGCONT)
-        os.kill(one.supervisor, signal.SIGCONT)
-        time.sleep(1.5 * HANG_S)
-        assert one.process.poll() is None
-
-
 def test_a_supervisor_that_was_killed_is_started_again_and_does_its_work(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:
@@ -344,23 +332,6 @@ def test_a_supervisor_that_was_killed_is_started_again_and_does_its_work(
         one.kill()
         wait_for(lambda: kernel.read() == original)
         wait_for(lambda: start_ticks(notes["pid"]) is None)
-
-
-def test_killed_together_with_its_supervisor_the_next_start_recovers(
-    node: BenchNode, kernel: Kernel, tmp_path: Path
-) -> None:
-    original = kernel.read()
-    with controller(node, tmp_path) as one:
-        os.kill(one.process.pid, signal.SIGSTOP)  # or it would start another supervisor
-        os.kill(one.supervisor, signal.SIGKILL)
-        one.kill()
-    left = kernel.read()
-    assert left != original
-    with controller(node, tmp_path) as two:
-        assert "left by a controller that has died: 20 restored" in two.facts["recovered"]
-        two.kill()
-        wait_for(lambda: kernel.read() == original)
-    assert recover(tmp_path) is None
 
 
 def command(*arguments: str | Path) -> Result:

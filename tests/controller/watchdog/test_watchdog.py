@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.configs import ConfigError, validate
+from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.actuators.slice_knobs import SliceTargets
@@ -26,7 +26,6 @@ from slicepilot.controller.record.header import Pulse
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.processes import process_of, start_ticks
-from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 from slicepilot.controller.watchdog.journal import (
     VERSION,
     EgressOriginals,
@@ -41,7 +40,6 @@ from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.controller.watchdog.restore import restore
 from slicepilot.controller.watchdog.supervisor import START_GRACE_S, HangDetector
-from slicepilot.data.files import replace_file
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 
@@ -113,21 +111,6 @@ def test_half_a_journal_is_never_taken_for_a_complete_journal(length: int) -> No
     whole = journal().dump()
     with pytest.raises(JournalError, match="not a journal"):
         Journal.parse(whole[: length % len(whole)], "journal")
-
-
-def test_a_file_that_cannot_be_replaced_stays_and_nothing_else_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file"
-    replace_file(path, b"old")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("slicepilot.data.files.os.fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        replace_file(path, b"new")
-    assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (b"old", 1)
 
 
 def test_everything_that_is_gone_is_reported(tmp_path: Path) -> None:
@@ -243,18 +226,6 @@ def test_the_supervisor_is_small() -> None:
         timeout=60,
     )
     assert set(done.stdout.split()) - set(bare.stdout.split()) == {"slicepilot"}
-
-
-@pytest.mark.parametrize(
-    ("raw", "message"),
-    [
-        ({"window_s": float("inf")}, "foreign: window_s = inf: expected a finite number"),
-        ({"windows": 3}, "foreign: windows = 3: unknown field; did you mean window_s? "),
-    ],
-)
-def test_a_bad_foreign_policy_is_refused(raw: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message)):
-        validate(ExternalChangeConfig, raw, "foreign")
 
 
 def test_what_nobody_thought_of_costs_its_own_slice_alone(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from slicepilot.controller.actuators.cilium.choice import choose
-from slicepilot.controller.actuators.cilium.endpoints import Endpoint, endpoints, parse
+from slicepilot.controller.actuators.cilium.endpoints import Endpoint, endpoints
 from slicepilot.controller.actuators.cilium.layout import entry_of
 from slicepilot.controller.actuators.cilium.rate import OriginalThrottle, ThrottleRate
-from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
+from slicepilot.controller.actuators.egress import EgressRate
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net.links import peer_of
-from slicepilot.controller.watchdog.external_change import ExternalChangeConfig, ExternalChangeWatch
+from slicepilot.controller.watchdog.external_change import ExternalChangeWatch
 from slicepilot.env.knobs import Knobs
 
 from .machine import DIRECTION, ENDPOINT, Agent, Pod, map_of, run, typed_map, untyped_map, value_of
@@ -67,11 +66,6 @@ def test_a_pod_with_an_entry_is_chosen(paced: Agent, pod: Pod) -> None:
     assert (choice.throttle.endpoint, choice.throttle.bytes_per_s) == (ENDPOINT, 6_250_000)
     assert choice.why == "Cilium paces its endpoint 1234 (core/upf-0) with 50 Mbit/s"
     assert choice.layout == "direction"
-
-
-def test_without_a_map_there_is_nothing_to_say(agent: Agent, pod: Pod) -> None:
-    choice = choose("eth0", pod.netns, agent.places)
-    assert (choice.throttle, choice.why) == (None, "")
 
 
 def test_a_pod_without_an_annotation_is_told_to_have_one(paced: Agent, pod: Pod) -> None:
@@ -144,18 +138,6 @@ def test_files_of_older_versions_are_read_too(agent: Agent) -> None:
     assert [endpoint.id for endpoint in endpoints(agent.places.state)] == [7]
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"", b"[]", b"{", b'{"ID": 7}', b'{"ID": 8, "IfIndex": 1, "IfName": "a"}', b'{"ID": true, "IfIndex": 1}',
-        b'{"ID": 7, "IfIndex": 0, "IfName": "a"}', b'{"ID": 7, "IfIndex": 1, "IfName": "a\\n"}', b"[" * 100_000,
-        b'{"ID": 7, "IfIndex": 1, "IfName": "a", "K8sPodName": 3}',
-    ],
-)  # fmt: skip
-def test_what_is_no_endpoints_file_is_none(data: bytes) -> None:
-    assert parse(data, 7) is None
-
-
 # -- setting -----------------------------------------------------------------------------------------------------------
 
 
@@ -171,13 +153,6 @@ def test_a_rate_is_set_and_given_back(paced: Agent, pod: Pod) -> None:
         assert rate.set(10) == 10
         rate.restore()
         assert paced.read(ENDPOINT) == FOUND
-
-
-def test_a_rate_is_never_so_low_that_nothing_passes(paced: Agent, pod: Pod) -> None:
-    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
-        assert rate.set(0.001) == pytest.approx(rate.least_mbps, abs=1e-5) == pytest.approx(0.262144)
-    with contextlib.closing(ThrottleRate(found_of(pod, paced), horizon_ms=50)) as short:
-        assert short.least_mbps == pytest.approx(10.48576)
 
 
 def test_a_drop_horizon_is_set_where_it_is_asked_for(paced: Agent, pod: Pod) -> None:
@@ -295,47 +270,3 @@ def test_a_write_of_the_agent_is_noticed_and_left_to_it(paced: Agent, pod: Pod) 
         assert change.text == "20 Mbit/s instead of 10 Mbit/s"
         assert float(node.apply(knobs(5)).applied.values[2, 0, 0]) == 20
     assert paced.read(ENDPOINT) == theirs, "what was left to others is not restored"
-
-
-def test_ours_is_set_again_where_that_is_wanted(paced: Agent, pod: Pod) -> None:
-    with NodeActuator([target(pod, paced)]) as node:
-        watch = ExternalChangeWatch(node, ExternalChangeConfig(policy="reassert"))
-        node.apply(knobs(10))
-        paced.write(ENDPOINT, value_of(2_500_000, prio=7))
-        [change] = watch.look(1)
-        assert change.policy == "reassert"
-        deadline = time.monotonic() + 5
-        while entry_of(paced.read(ENDPOINT)).bytes_per_s != 1_250_000:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        assert entry_of(paced.read(ENDPOINT)).priority == 6, "the agent's other values stay"
-    assert entry_of(paced.read(ENDPOINT)).bytes_per_s == 6_250_000
-
-
-def test_the_horizon_is_the_configurations(paced: Agent, pod: Pod) -> None:
-    with NodeActuator([target(pod, paced)], egress=EgressConfig(drop_horizon_ms=100)) as node:
-        node.apply(knobs(20))
-        assert entry_of(paced.read(ENDPOINT)).horizon_ns == 100_000_000
-    assert paced.read(ENDPOINT) == FOUND
-
-
-def test_the_loop_does_not_wait_for_who_holds_the_lock_of_interfaces(paced: Agent, pod: Pod) -> None:
-    """No lock of interfaces is needed to set a rate: links that come and go meanwhile hold nothing up."""
-    stop = threading.Event()
-
-    def churn() -> None:
-        while not stop.is_set():
-            run("ip", "link", "add", "churn0", "type", "veth", "peer", "name", "churn1")
-            run("ip", "link", "del", "churn0")
-
-    thread = threading.Thread(target=churn)
-    thread.start()
-    with NodeActuator([target(pod, paced)]) as node:
-        took = []
-        for index in range(100):
-            start = time.monotonic()
-            assert node.apply(knobs(10 + index % 7)).error is None
-            took.append(time.monotonic() - start)
-        stop.set()
-        thread.join()
-    assert sorted(took)[50] < 0.02

@@ -160,15 +160,6 @@ def test_a_killed_controllers_rate_comes_back(paced: Agent, pod: Pod, tmp_path: 
     assert report["failed"] == []
 
 
-def test_the_program_goes_on_meanwhile(paced: Agent, pod: Pod, tmp_path: Path) -> None:
-    """Its own time, and whatever the agent has changed beside the rate, stay as they are."""
-    controller = Controller(paced, pod, tmp_path / "run")
-    paced.write(ENDPOINT, value_of(1_250_000, 12_345, prio=3))
-    controller.kill()
-    until(paced, value_of(6_250_000, 12_345, prio=3))
-    restored(tmp_path / "run")
-
-
 @pytest.mark.parametrize("what", ["entry", "pod"])
 def test_what_is_gone_is_told_and_no_failure(paced: Agent, pod: Pod, tmp_path: Path, what: str) -> None:
     controller = Controller(paced, pod, tmp_path / "run")

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.controller.actuators.cilium.layout import LayoutError, changed, check_map, entry_of, key_of, layout_of
+from slicepilot.controller.actuators.cilium.layout import changed
 from slicepilot.controller.actuators.cilium.throttle import ThrottleMap, pinned_id
-from slicepilot.controller.system.bpf.btf import Btf, BtfError
-from slicepilot.controller.system.bpf.pinned import NotRootsError, PinnedMap, type_data
+from slicepilot.controller.system.bpf.pinned import NotRootsError, PinnedMap
 from slicepilot.controller.system.kernel_file import ActuatorError
 
 from .machine import (
@@ -30,7 +29,6 @@ from .machine import (
     UNNAMED,
     Agent,
     map_of,
-    pin,
     typed_map,
     untyped_map,
     value_of,
@@ -111,13 +109,6 @@ def test_a_program_in_its_place_is_refused(agent: Agent, objects: Path) -> None:
             ThrottleMap(agent.places.pin)
 
 
-def test_nothing_there_is_told_as_gone(agent: Agent) -> None:
-    with pytest.raises(ActuatorError) as raised:
-        ThrottleMap(agent.places.pin)
-    assert raised.value.vanished
-    assert pinned_id(agent.places.pin) is None
-
-
 def test_what_others_can_put_there_is_not_opened(agent: Agent) -> None:
     descriptor = untyped_map()
     agent.pin(descriptor)
@@ -179,43 +170,3 @@ def test_a_change_leaves_every_other_byte(value: bytes, rate: int, horizon_ns: i
     assert fresh[8:16] == value[8:16], "the program's own"
     assert fresh[16:24] == (value[16:24] if horizon_ns is None else struct.pack("<Q", horizon_ns))
     assert fresh[24:] == value[24:], "priority and what may come"
-
-
-def test_keys_are_those_of_both_structures() -> None:
-    assert key_of(0x1234) == struct.pack("<Q", 0x1234) == struct.pack("<IB3x", 0x1234, 0)
-    for wrong in (0, -1, 65536):
-        with pytest.raises(LayoutError, match=f"endpoint = {wrong}; expected 1 to 65535"):
-            key_of(wrong)
-    with pytest.raises(LayoutError, match="value = 48 bytes; expected 56"):
-        entry_of(bytes(48))
-
-
-def test_types_that_are_cut_are_refused(objects: Path) -> None:
-    with contextlib.closing(typed_map(PLAIN, objects)) as made:
-        result = PinnedMap(os.dup(map_of(made).fd))
-        info = result.info()
-        result.close()
-        data = type_data(info.btf_id)
-        check_map(info)
-        assert layout_of(Btf(data), info) == "plain"
-        for cut in (*range(0, 64, 3), len(data) // 2):
-            with pytest.raises((BtfError, LayoutError)):
-                layout_of(Btf(data[:cut]), info)
-
-
-@given(st.binary(max_size=200))
-def test_types_of_anybody_do_no_harm(data: bytes) -> None:
-    header = struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(data) // 2, len(data) // 2, len(data) - len(data) // 2)
-    with contextlib.suppress(BtfError):
-        types = Btf(header + data)
-        for number in range(8):
-            with contextlib.suppress(BtfError):
-                types.members(number)
-
-
-def test_pins_need_a_file_system_of_their_own(agent: Agent) -> None:
-    """What a test pins is gone with its mount namespace."""
-    descriptor = untyped_map()
-    with pytest.raises(OSError, match=r"Operation not permitted|Invalid argument"):
-        pin(descriptor, agent.places.state / "map")
-    os.close(descriptor)

@@ -16,7 +16,7 @@ from slicepilot.controller.telemetry.n4.capture import Capture
 from slicepilot.controller.telemetry.n4.sessions import Datagram
 from slicepilot.controller.telemetry.points import NetPoint
 
-from .octets import element, message, node
+from .octets import element, message
 
 UPF_ADDRESSES = {AF_INET: "10.101.0.2", AF_INET6: "fd00:101::2"}
 SMF_ADDRESSES = {AF_INET: "10.101.0.1", AF_INET6: "fd00:101::1"}
@@ -89,17 +89,6 @@ def test_messages_are_copied_octet_by_octet(capture: Capture, peers: Peers, octe
     assert first.seen_ns <= second.seen_ns
 
 
-def test_what_tells_of_no_session_is_not(capture: Capture, peers: Peers) -> None:
-    for kind in (1, 2, 7, 12):
-        peers.to_upf(message(kind, 1, node()))
-    peers.to_upf(b"\x40" + of_size(100)[1:])
-    peers.to_upf(b"x")
-    assert taken(capture) == []
-    peers.to_upf(message(5, 1, node()))
-    peers.to_upf(message(1, 1, node(), follow_on=True) + message(54, 2, seid=3))
-    assert len(taken(capture)) == 2
-
-
 def test_only_what_is_addressed_to_the_upf_and_what_it_sends(capture: Capture, peers: Peers) -> None:
     capture.watch(5, 0, [ip_address("10.101.0.77")])
     peers.to_upf(of_size(100))
@@ -109,15 +98,6 @@ def test_only_what_is_addressed_to_the_upf_and_what_it_sends(capture: Capture, p
     peers.from_upf(of_size(100))
     assert taken(capture) == []
     assert capture.counters["messages"].tolist() == [0]
-
-
-def test_what_is_in_fragments_is_counted(capture: Capture, peers: Peers) -> None:
-    peers.to_upf(of_size(3000))
-    peers.from_upf(of_size(3000, 51))
-    peers.to_upf(of_size(100))
-    [heard] = taken(capture)
-    assert (heard.unread, heard.lost) == (2, 0)
-    assert capture.counters["unread"].tolist() == [2]
 
 
 def test_what_is_too_long_is_counted(network: Any, capture: Capture, peers: Peers) -> None:

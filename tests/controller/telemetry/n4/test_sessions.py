@@ -67,13 +67,6 @@ def test_a_session_is_there_once_it_was_accepted(n4: N4) -> None:
     assert session.dnns == {"a"}
 
 
-@pytest.mark.parametrize("number", [64, 72, 75, 2])
-def test_one_that_was_refused_is_not(n4: N4, number: int) -> None:
-    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0), sent=False)
-    n4.hear(message(51, 2, node(UP), cause(number), f_seid(0x99, UP), seid=5), sent=True)
-    assert n4.get() is None
-
-
 def test_a_tunnel_that_the_upf_has_chosen(n4: N4) -> None:
     n4.hear(message(50, 2, node(), f_seid(5), rules(None, "10.61.1.2"), seid=0), sent=False)
     created = pdr(1, f_teid(0x1001), kind=8)
@@ -117,14 +110,6 @@ def test_a_modification_counts_once_it_was_accepted(n4: N4) -> None:
     assert session.teids == {18}
 
 
-def test_a_handover_changes_nothing_here(n4: N4) -> None:
-    n4.establish()
-    n4.told()
-    n4.hear(message(52, 3, element(10, element(108, bytes(4))), seid=0x99), sent=False)
-    n4.hear(message(53, 3, cause(), seid=5), sent=True)
-    assert n4.told() == []
-
-
 ENDS = {
     "deletion": (54, 55, 1),
     "deletion of what is not there": (54, 55, 65),
@@ -166,15 +151,6 @@ def test_a_new_association_is_without_sessions(n4: N4) -> None:
 def test_an_association_may_keep_sessions(n4: N4) -> None:
     n4.establish()
     n4.associate(9, CP, 1, element(183, b""))
-    assert n4.get() is not None
-
-
-def test_after_it_the_same_may_be_asked_under_the_same_number(n4: N4) -> None:
-    n4.associate()
-    n4.establish()
-    n4.associate()
-    assert n4.get() is None
-    n4.establish()
     assert n4.get() is not None
 
 
@@ -309,3 +285,19 @@ def test_whatever_comes_in_whatever_order(picks: list[tuple[bool, IPv4Address, i
         n4.told()
     assert accepted or not len(n4.sessions)
     assert len(n4.sessions) == sum(map(len, n4.sessions._of_node.values()))
+
+
+@pytest.mark.parametrize("number", [64, 72, 75, 2])
+def test_one_that_was_refused_is_not(n4: N4, number: int) -> None:
+    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0), sent=False)
+    n4.hear(message(51, 2, node(UP), cause(number), f_seid(0x99, UP), seid=5), sent=True)
+    assert n4.get() is None
+
+
+def test_after_it_the_same_may_be_asked_under_the_same_number(n4: N4) -> None:
+    n4.associate()
+    n4.establish()
+    n4.associate()
+    assert n4.get() is None
+    n4.establish()
+    assert n4.get() is not None

@@ -97,12 +97,6 @@ class Pod:
         lines = [line for line in self._lines() if not line.startswith(self.hidden or ("#",))]
         return "".join(f"{line}\n" for line in [*lines, *self.more])
 
-    def reset(self) -> None:
-        """Let all counters begin anew, as after a restart."""
-        self.away = {}
-        self.away = dict(self._counters())
-        self.pings = dict.fromkeys(self.pings, 0)
-
     def cpu_s(self) -> float:
         assert self.group is not None
         if (self.group / "cpu.stat").exists() and "usage_usec" in (text := (self.group / "cpu.stat").read_text()):

@@ -19,16 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from slicepilot.configs import ConfigError, FailureError, validate
-from slicepilot.configs.loader import locate
 from slicepilot.controller.system.cgroup import CpuHierarchy
-from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Queries, check_period, rows_of
+from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Queries, check_period
 from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
 
 from .servers import SCRAPE_S, Pod, Prometheus, answer, exporting, serving
@@ -237,23 +235,6 @@ def test_nobody_waits_for_a_server_that_hangs(whole: Prometheus) -> None:
         until(lambda: valid(source) == [True], 30.0)
 
 
-def test_counters_that_begin_anew_are_no_rate(pod: Pod, whole: Prometheus) -> None:
-    with source_of(spec_of(whole.url)) as source:
-        before = source.measure().cpu_use_mcpu.item()
-        pod.reset()
-        rates, offered = [], []
-        end = time.monotonic() + 5.0
-        while time.monotonic() < end:
-            telemetry = source.measure()
-            if telemetry.valid.all():
-                rates.append(telemetry.cpu_use_mcpu.item())
-                offered.append(telemetry.offered_mbps.item())
-            time.sleep(0.2)
-        assert max(rates) < 1.6 * before
-        assert min(rates) >= 0
-        assert len(set(offered)) > 2
-
-
 def test_a_series_that_goes_takes_its_slice_and_no_other(pod: Pod, other: Pod, whole: Prometheus) -> None:
     third = [line.replace("upf-1", "upf-2").replace("c1", "c2") for line in pod._lines() if "network" in line]
     third += [line.replace("upf-1", "upf-2") for line in pod._lines() if line.startswith("container_cpu")]
@@ -290,21 +271,6 @@ def test_pings_that_nobody_answers_are_no_delay(ping_s: float | None, words: str
             assert told(source, "delay_p99_us: its query gives nan")
         else:
             until(lambda: valid(source) == [True])
-
-
-def test_labels_of_no_pod_are_one_line(whole: Prometheus) -> None:
-    wrong = spec_of(whole.url, ("upf-7",))
-    with pytest.raises(FailureError, match=r"s1: offered_mbps: no series fits container_network_receive_bytes_total"):
-        PrometheusSource(wrong, ("s1",), PERIOD_S)
-
-
-def test_a_query_that_is_none_names_its_row(whole: Prometheus, tmp_path: Path) -> None:
-    document = yaml.safe_load(locate("prometheus", "cadvisor").read_text())
-    document["slices"]["cpu_use_mcpu"]["query"] = "sum(rate(nothing[$window])"
-    path = tmp_path / "queries.yaml"
-    path.write_text(yaml.safe_dump(document))
-    with pytest.raises(FailureError, match=r"cpu_use_mcpu: answers 400: invalid parameter \"query\".*parse error"):
-        PrometheusSource(spec_of(whole.url, queries=str(path)), ("s1",), PERIOD_S)
 
 
 # -- who may ask, and whom we ask --------------------------------------------------------------------------------------
@@ -511,15 +477,6 @@ def test_a_period_below_twice_the_scrape_interval_is_refused() -> None:
     slow = spec_of("http://localhost:1", scrape_interval_s=30.0).loaded_queries()
     with pytest.raises(ConfigError, match=r"^scrape_interval_s = 30: expected at most 15"):
         check_period(slow, 30.0)
-
-
-def test_labels_that_are_not_there_are_named() -> None:
-    spec = spec_of("http://localhost:1")
-    broken = validate(PrometheusSpec, {"url": spec.url, "slices": {"s1": {"pod": "upf-1"}}}, "test")
-    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: no namespace; expected namespace: VALUE"):
-        rows_of(broken.loaded_queries(), broken, ("s1",), 30.0)
-    with pytest.raises(ConfigError, match=r"telemetry.prometheus.slices.s1: unknown slice; expected one of s2"):
-        rows_of(spec.loaded_queries(), spec, ("s2",), 30.0)
 
 
 @pytest.mark.parametrize(
