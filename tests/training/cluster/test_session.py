@@ -28,11 +28,11 @@ def descendants(root):
                 parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 pass
-    found, new = {root}, {root}
+    result, new = {root}, {root}
     while new:
-        new = {pid for pid, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
+        new = {pid for pid, parent in parents.items() if parent in new} - result
+        result |= new
+    return result
 
 def listening(pids):
     inodes = set()
@@ -57,9 +57,9 @@ with ray_session(None, cpus=1) as ray:
         return {"threads": os.environ["OMP_NUM_THREADS"], "cwd": os.getcwd()}
     worker = ray.get(ray.remote(look).remote())
     session = Path(ray._private.worker._global_node.get_session_dir_path())
-    private = next(place for place in session.parents if place.name.startswith("slicepilot-"))
+    private = next(folder for folder in session.parents if folder.name.startswith("slicepilot-"))
     pids = descendants(os.getpid())
-    found = {
+    seen = {
         "worker": worker,
         "mode": stat.S_IMODE(private.stat().st_mode),
         "listening": sorted(set(listening(pids))),
@@ -69,9 +69,9 @@ with ray_session(None, cpus=1) as ray:
         "signals": signal.getsignal(signal.SIGTERM) == before,
         "pids": sorted(pids - {os.getpid()}),
     }
-found["left"] = private.exists()
-found["environment"] = sorted(name for name in os.environ if name.startswith("RAY_"))
-json.dump(found, sys.stdout)
+seen["left"] = private.exists()
+seen["environment"] = sorted(name for name in os.environ if name.startswith("RAY_"))
+json.dump(seen, sys.stdout)
 """
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 
@@ -117,7 +117,7 @@ def test_nothing_is_left_behind(seen: dict[str, Any]) -> None:
     assert not [pid for pid in seen["pids"] if Path(f"/proc/{pid}").exists()]
 
 
-def test_a_long_place_for_temporary_files_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_folder_for_temporary_files_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
@@ -128,6 +128,6 @@ def test_a_long_place_for_temporary_files_is_not_taken(tmp_path: Path, monkeypat
         assert folder.stat().st_mode & 0o777 == 0o700
     finally:
         folder.rmdir()
-    monkeypatch.setattr("os.access", lambda place, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(ConfigError, match=r"TMPDIR = '.*': expected a writable folder, of at most \d+ characters"):
         _private_folder()

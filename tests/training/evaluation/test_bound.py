@@ -10,7 +10,7 @@ import pytest
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.bound import _trailing_least, _trailing_mean, bound
+from slicepilot.training.evaluation.bound import bound
 from slicepilot.training.evaluation.drawn import draw_scenarios
 from slicepilot.training.evaluation.rollouts import simulate_rollout
 from slicepilot.training.evaluation.scores import violation_s
@@ -80,12 +80,3 @@ def test_half_of_what_is_short_by_half_a_promise_is_broken(tmp_path: Path, uplin
 def test_where_there_is_enough_nothing_need_be_broken(tmp_path: Path) -> None:
     limit = bound(scenario_of(tmp_path, 1000.0, 10.0), 1, 0, RewardWeights.from_yaml())
     assert limit.violation_s[0] == 0.0
-
-
-def test_trailing_statistics() -> None:
-    values = np.asarray([5.0, 3.0, 4.0, 8.0, 7.0])[:, None]
-    np.testing.assert_allclose(_trailing_mean(values, 2)[:, 0], [5, 4, 3.5, 6, 7.5])
-    np.testing.assert_allclose(_trailing_mean(values, 9)[:, 0], [5, 4, 4, 5, 5.4])
-    for window in (1, 2, 3, 4):
-        expected = [values[max(0, i - window + 1) : i + 1].min() for i in range(5)]
-        np.testing.assert_array_equal(_trailing_least(values, window)[:, 0], expected)

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from slicepilot.agents.heuristics.greedy import Greedy
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.cli.app import app
-from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.config import EvaluationConfig
 from slicepilot.training.evaluation.drawn import BOTTLENECKS, CPUS, MBIT_PER_BYTE, PERIOD_S, SLICES, draw_scenarios
@@ -42,16 +40,6 @@ def test_a_seed_says_all_and_a_scenario_does_not_depend_on_how_many_are_drawn(tm
         assert item.slice_set() == again.slice_set()
         assert item.hardware_spec() == again.hardware_spec()
     assert few[0].loads != other[0].loads
-
-
-def test_all_may_have_one_control_period(tmp_path: Path) -> None:
-    own = draw_scenarios(tmp_path / "own", 5, 3)
-    given = draw_scenarios(tmp_path / "given", 5, 3, period_s=15.0)
-    assert [item.control_period_s for item in given] == [15.0] * 3
-    assert [item.hardware_spec() for item in given] == [item.hardware_spec() for item in own]
-    assert [item.duration_s / item.control_period_s for item in given] == pytest.approx(
-        [item.duration_s / item.control_period_s for item in own]
-    )
 
 
 def test_they_are_of_many_kinds(many: list[Scenario]) -> None:
@@ -174,21 +162,3 @@ def test_bundles_of_one_training_are_reported_together(tmp_path: Path) -> None:
     few = json.loads(judged(tmp_path / "results", "--json", *bundles[2:]))
     assert few["over_training_seeds"] == []
     assert "3 training seeds together, 2 scenarios" in judged(tmp_path / "results", *bundles)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reported"),
-    [
-        (("--suite", "drawm"), "suite = 'drawm': expected drawn"),
-        (("--scenarios", "3"), "scenarios = 3: needs --suite drawn"),
-        (
-            ("--suite", "drawn", "--scenario", "andrade-ramp"),
-            "scenario = 'andrade-ramp': cannot be combined with --suite",
-        ),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], reported: str) -> None:
-    result: Any = CliRunner().invoke(app, ["evaluate", *arguments, "--results", str(tmp_path)])
-    assert isinstance(result.exception, ConfigError)
-    assert reported in str(result.exception)
-    assert not list(tmp_path.iterdir())

@@ -85,16 +85,3 @@ def test_the_figures_are_those_of_one_process_bit_for_bit(suite: str, tmp_path: 
         os.kill(those[0], signal.SIGKILL)
     assert end(process) == alone
     assert saved(tmp_path / "on-ray") == saved(tmp_path / "alone")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--address", "127.0.0.1:1"), "address = '127.0.0.1:1': needs --ray"),
-        (("--ray", "-c", "testbed"), "ray: needs the backend simulator: a testbed runs on one machine"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    process = evaluate(tmp_path, *arguments)
-    out, err = process.communicate(timeout=120)
-    assert (process.returncode, out, err) == (2, "", f"slicepilot: error: {said}\n")

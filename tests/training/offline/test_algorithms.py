@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor
 
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.training.networks.export import random_observations
 from slicepilot.training.networks.node_shares import ACTIVE
@@ -207,12 +205,6 @@ def test_batches_hold_steps_of_the_dataset() -> None:
     torch.testing.assert_close(result, expected)
 
 
-def test_one_step_is_a_dataset() -> None:
-    _, memory = flat(EpisodeSet((episode([0.0, 1.0], [0.5], [2.0]),)))
-    assert len(memory) == 1
-    torch.testing.assert_close(memory.sample(3).actions, torch.full((3, 1), 0.5))
-
-
 def test_what_held_for_several_periods_is_one_step() -> None:
     """Of at most so many periods, with discounted rewards, and drawn as often as it has periods."""
     chosen_twice = episode([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [0.1] * 3 + [0.2] * 2, [1.0, 2.0, 4.0, 8.0, 16.0])
@@ -335,19 +327,3 @@ def test_a_restored_learner_goes_on_as_if_it_had_never_stopped(name: str) -> Non
     assert other.updates == learner.updates == 10
     for key, value in learner.state()["networks"].items():
         assert torch.equal(value, other.state()["networks"][key]), key
-
-
-def test_another_networks_state_is_refused() -> None:
-    _, learner = slice_learner("iql")
-    other = MAKERS["iql"](SliceNetworks(NetworkConfig(width=8), CPU))
-    with pytest.raises(RuntimeError, match="size mismatch"):
-        other.restore(learner.state())
-
-
-def test_figures_are_numbers() -> None:
-    for name in MAKERS:
-        networks, learner = slice_learner(name)
-        figures = learner.update(slice_batch(networks, 1))
-        assert figures, name
-        assert all(math.isfinite(float(value)) for value in figures.values()), name
-        assert networks.prepare(tables(2)).shape[-1] > NUM_FEATURES

@@ -32,9 +32,8 @@ from slicepilot.training.finetune.config import FinetuneConfig
 from slicepilot.training.finetune.learner import FinetuneLearner
 from slicepilot.training.networks.export import to_onnx
 from slicepilot.training.offline.config import OfflineConfig
-from slicepilot.training.offline.data import discounts_of, open_dataset, select, slices_of, with_reward
+from slicepilot.training.offline.data import discounts_of, open_dataset, slices_of, with_reward
 from slicepilot.training.offline.train import OfflineProgress, resumed_config, train_offline
-from slicepilot.training.recording.minari_files import write_minari
 from slicepilot.training.recording.recording import record_simulated
 from slicepilot.training.runs.checkpoint import Checkpoint
 
@@ -114,14 +113,6 @@ def test_what_a_run_cannot_have_is_refused_before_it_starts(
     assert not (tmp_path / "out").exists()
 
 
-def test_minari_datasets_are_learned_from_too(dataset: Path, tmp_path: Path) -> None:
-    episodes = open_dataset(str(dataset))
-    write_minari(episodes, tmp_path / "log-v0")
-    again = open_dataset(str(tmp_path / "log-v0"))
-    assert again.behaviours == episodes.behaviours
-    assert all(np.array_equal(own.rewards, other.rewards) for own, other in zip(again, episodes, strict=True))
-
-
 def test_what_was_measured_after_a_missed_tick_is_not_learned_from(dataset: Path, tmp_path: Path) -> None:
     episodes = open_dataset(str(dataset))
     missed = np.zeros(100, np.uint16)
@@ -141,12 +132,6 @@ def test_what_was_measured_after_a_missed_tick_is_not_learned_from(dataset: Path
     assert whole.telemetry is not None
     np.testing.assert_array_equal(second.telemetry, whole.telemetry[42:100])
     assert set(second.terms) == set(whole.terms)
-
-
-def test_episodes_are_chosen_by_pattern(dataset: Path) -> None:
-    episodes = open_dataset(str(dataset))
-    assert select(episodes, ("*no-control",)).behaviours == ("no-control", "exploring-no-control")
-    assert select(episodes, ("random", "no-*")).num_steps == 400
 
 
 def test_other_weights_give_the_reward_that_recording_with_them_gives(dataset: Path) -> None:

@@ -30,13 +30,6 @@ def test_a_range_that_nobody_tried_is_named(log: EpisodeSet) -> None:
     assert coverage_of(paced, log).support[2, 2] > 0.5
 
 
-def test_what_was_done_is_supported(log: EpisodeSet) -> None:
-    result = coverage_of(FixedAgent("again", [INF, 200, 200, 200, 200]), log.of("no-control", "limited"))
-    assert result.supported
-    assert result.verdict == "supported"
-    assert (result.support == 1.0).all()
-
-
 def test_support_depends_on_what_arrives(log: EpisodeSet) -> None:
     """A limit that was only tried while slice4 was silent says nothing about times when it was not."""
     node = Node.of(log)

@@ -9,13 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from slicepilot.cli.dataset.estimate import LONGEST, estimate, short
+from slicepilot.cli.dataset.estimate import estimate
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.episodes.files import write_episodes
 
 Call = Callable[..., Any]
-STEADY = str(Path(__file__).with_name("steady-node.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +63,6 @@ def test_of_one_episode_no_interval_is_known(log: EpisodeSet, tmp_path: Path) ->
     assert document["policies"][0]["estimates"]["model-based"]["ci95"] is None
 
 
-def test_json_has_all_of_it(call: Call) -> None:
-    result = call("--agents", "experiment-8-scaled", "--hardware", STEADY, "--json")
-    document = json.loads(result.output)
-    [policy] = document["policies"]
-    assert set(policy["estimates"]) == {"model-based"}
-    assert document["on_declared_pods"] == ["experiment-8-scaled"]
-    assert set(document["behaviours"]) == {"no-control", "limited"}
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -86,11 +76,3 @@ def test_bad_input_is_answered_in_a_line(call: Call, arguments: tuple[str, ...],
     with pytest.raises(ConfigError, match=why) as raised:
         call(*arguments)
     assert "\n" not in str(raised.value)
-
-
-def test_long_names_keep_their_ends() -> None:
-    assert short("captain") == "captain"
-    cut = short("iql runs/offline/testbed-seed1/bundle")
-    assert len(cut) == LONGEST
-    assert cut.startswith("…")
-    assert cut.endswith("seed1/bundle")

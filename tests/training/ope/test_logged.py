@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.agents.heuristics.proportional import ProportionalShare
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.reactive import ReactiveSla
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet
@@ -76,11 +75,6 @@ def test_who_does_nearly_the_same_is_one_group(log: EpisodeSet) -> None:
     assert numbers[1] == numbers[3]
 
 
-def test_what_draws_cannot_be_asked(log: EpisodeSet) -> None:
-    with pytest.raises(ConfigError, match="agent = 'random': draws at random; expected"):
-        watch(RandomAgent(), log.episodes, Node.of(log))
-
-
 def test_other_pods_are_left_out(log: EpisodeSet) -> None:
     node = Node.of(log)
     other = replace(log.episodes[0], info={**log.episodes[0].info, "request_mcpu": [500, 250, 250, 250, 250]})
@@ -88,21 +82,6 @@ def test_other_pods_are_left_out(log: EpisodeSet) -> None:
     assert len(same_pods(mixed, node)) == len(log) - 1
     with pytest.raises(ConfigError, match="on pods of the declared CPU requests"):
         same_pods(EpisodeSet((other,), log.facts), node)
-
-
-def test_facts_that_are_missing_are_named(log: EpisodeSet) -> None:
-    facts = {name: value for name, value in log.facts.items() if name != "reward"}
-    with pytest.raises(ConfigError, match=r"facts\.reward = None: expected"):
-        Node.of(EpisodeSet(log.episodes, facts))
-    other = {**log.facts, "encoder": {**log.facts["encoder"], "features": ["something"]}}
-    with pytest.raises(ConfigError, match=r"encoder\.features = \['something'\]: expected"):
-        Node.of(EpisodeSet(log.episodes, other))
-
-
-def test_an_agent_that_does_nothing_does_nothing_everywhere(log: EpisodeSet) -> None:
-    for rows in watch(no_control(), log.episodes, Node.of(log)):
-        np.testing.assert_allclose(rows[..., [0, 2]], 1.0)
-        np.testing.assert_allclose(rows[..., 1], 0.0)
 
 
 def test_nice_inside_a_pod_is_no_action(log: EpisodeSet) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
+from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.reactive import ReactiveSla
 from slicepilot.configs import ConfigError
@@ -40,18 +40,6 @@ def test_packets_are_as_long_as_their_costs_say(log: EpisodeSet) -> None:
     np.testing.assert_allclose(dear, 2800, rtol=0.03)
 
 
-def test_packets_of_which_nothing_is_known(log: EpisodeSet) -> None:
-    node = Node.of(log)
-    silent = replace(log.episodes[0], telemetry=np.zeros_like(log.episodes[0].telemetry))
-    np.testing.assert_allclose(packet_bytes([silent], node, NODE), 1470)
-    # Others tell; and if all is shaped, what was carried under a rate has to do.
-    np.testing.assert_allclose(packet_bytes([silent, log.episodes[1]], node, NODE), 1400, rtol=0.03)
-    shaped = log.of("random").episodes
-    lengths = packet_bytes(shaped, node, NODE)
-    assert (lengths == lengths[:, :1]).all()
-    assert ((lengths > 500) & (lengths < 1450)).all()
-
-
 def test_on_its_own_node_the_model_is_right(log: EpisodeSet, policies: list[FixedAgent], record: Any) -> None:
     """Policies that have not acted, under the very loads of the log: arrivals belong to seed and number of runs."""
     model = IdentifiedModel(EpisodeSet(log.episodes[:8], log.facts), Node.of(log), NODE)
@@ -66,17 +54,6 @@ def test_on_its_own_node_the_model_is_right(log: EpisodeSet, policies: list[Fixe
         inside += result.low <= true <= result.high
         assert visited.shape[1:] == log.episodes[0].observations.shape[1:]
     assert inside >= len(agents) - 1
-
-
-def test_on_its_own_node_nothing_is_to_be_corrected(log: EpisodeSet) -> None:
-    calibration = IdentifiedModel(log, Node.of(log), NODE).calibration
-    assert calibration is not None
-    assert calibration.slope == pytest.approx(1.0, abs=0.03)
-    assert calibration.intercept == pytest.approx(0.0, abs=0.1)
-    assert calibration.error < 0.05
-    # Exploration around a setting counts as one with it.
-    assert calibration.groups == 3
-    assert set(calibration.by_behaviour) == set(log.behaviours)
 
 
 def test_on_another_node_the_error_is_known(log: EpisodeSet, policies: list[FixedAgent], record: Any) -> None:
@@ -94,22 +71,6 @@ def test_on_another_node_the_error_is_known(log: EpisodeSet, policies: list[Fixe
         wide, narrow = model.estimate(policy)[0], right.estimate(policy)[0]
         assert wide.high - wide.low > narrow.high - narrow.low
         assert wide.low <= true <= wide.high
-
-
-def test_lengths_may_differ(log: EpisodeSet) -> None:
-    node = Node.of(log)
-    first = log.episodes[0]
-    short = replace(
-        first,
-        **{name: getattr(first, name)[:61] for name in ("observations", "telemetry", "node", "valid")},
-        **{name: getattr(first, name)[:60] for name in ("actions", "rewards", "wanted", "log_density")},
-        terms={},
-        decisions={},
-    )
-    model = IdentifiedModel(EpisodeSet((short, first), log.facts), node, NODE)
-    sums = model.earned(no_control())
-    assert sums[0] / 60 == pytest.approx(first.rewards[:60].mean(), abs=0.15)
-    assert sums[1] / len(first) == pytest.approx(first.rewards.mean(), abs=0.1)
 
 
 def test_without_telemetry_there_are_no_loads(log: EpisodeSet) -> None:

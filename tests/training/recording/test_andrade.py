@@ -150,12 +150,6 @@ def test_observations_rewards_and_actions_are_the_projects_own() -> None:
     assert np.allclose(episode.observations[5, :, column], scaled("carried_mbps", np.float32(100) + np.arange(1, 6)))
 
 
-def test_nice_of_process_scope_is_beside_the_actions() -> None:
-    [episode] = joined([(10, 1)]).episodes
-    assert episode.info["process_nice"] == [-5.0, 5.0, 5.0, 5.0, 5.0]
-    assert not episode.actions[..., 1].any()
-
-
 def test_slices_without_traffic_are_not_valid() -> None:
     [episode] = joined([(2, 1)]).episodes
     assert episode.valid is not None

@@ -41,19 +41,18 @@ def assert_same(left: EpisodeSet, right: EpisodeSet) -> None:
         assert (item.behaviour, item.terminated, item.info) == (other.behaviour, other.terminated, other.info)
 
 
-def test_what_is_written_is_read_again(tmp_path: Path, episodes: EpisodeSet) -> None:
+def test_what_is_written_is_read_again(tmp_path: Path, episodes: EpisodeSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a relative path; the user's own datasets are left alone."""
+    home = tmp_path / "home"
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(home))
+    monkeypatch.chdir(tmp_path)
     ended = dataclasses.replace(episodes.episodes[0], terminated=True, behaviour="ended")
     whole = EpisodeSet((*episodes, ended), episodes.facts)
-    write_minari(whole, tmp_path / "made" / "slices-v0")
+    write_minari(whole, Path("made/slices-v0"))
     assert is_minari(tmp_path / "made" / "slices-v0")
     assert_same(read_minari(tmp_path / "made" / "slices-v0"), whole)
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["slices-v0"]
-
-
-def test_a_path_may_be_relative(tmp_path: Path, episodes: EpisodeSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_minari(episodes, Path("made/slices-v0"))
-    assert_same(read_minari(Path("made/slices-v0")), episodes)
+    assert not home.exists()
 
 
 def test_tasks_of_other_kinds_fit_too(tmp_path: Path) -> None:
@@ -88,15 +87,6 @@ def test_minari_loads_it(tmp_path: Path, episodes: EpisodeSet, monkeypatch: pyte
     assert json.loads(metadata["slicepilot"])["facts"] == episodes.facts
     behaviours = [own["behaviour"] for own in dataset.storage.get_episode_metadata(range(4))]
     assert behaviours == [episode.behaviour for episode in episodes]
-
-
-def test_the_users_own_datasets_are_left_alone(
-    tmp_path: Path, episodes: EpisodeSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home = tmp_path / "home"
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(home))
-    write_minari(episodes, tmp_path / "slices-v0")
-    assert not home.exists()
 
 
 @pytest.mark.parametrize("name", ["slices", "slices-v", "slices.parquet", "sli ces-v0"])

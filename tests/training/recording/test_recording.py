@@ -118,13 +118,6 @@ def test_nice_inside_pods_and_requests_are_reported_beside_the_actions() -> None
     assert on_declared_pods(declared) is declared
 
 
-def test_an_agent_named_twice_has_twice_the_runs() -> None:
-    random = agent_of("random")
-    episodes = record_simulated([random, agent_of("captain"), random], SCENARIO, 2, 0, WEIGHTS)
-    assert [len(episodes.of(name)) for name in ("random", "captain")] == [4, 2]
-    assert len({episode.wanted.tobytes() for episode in episodes.of("random")}) == 4
-
-
 def test_facts_are_plain_and_say_what_numbers_mean() -> None:
     episodes = record_simulated([agent_of("random")], SCENARIO, 1, 0, WEIGHTS)
     facts = episodes.facts
@@ -308,9 +301,3 @@ def assert_consistent(episode: Episode, slices: SliceSet, context: Context, weig
         assert np.isfinite(episode.log_density[decided]).all()
     assert np.isnan(episode.log_density[~decided]).all()
     assert np.isfinite(episode.observations).all()
-
-
-def test_a_recording_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="dataset = 'testbed-contetion'") as error:
-        path("testbed-contetion")
-    assert "\n" not in str(error.value)

@@ -47,28 +47,20 @@ def test_columns_of_what_there_is(schema: pa.Schema, value: str, unit: str, by: 
     assert (result.value, result.unit, result.by, result.loads) == (value, unit, by, loads)
 
 
-def test_all_of_the_cpu_counts_before_a_part_of_it() -> None:
-    names = ["cpu_user_pct", "cpu_system_pct", "cpu_limit_used_pct", "net_packets_n3_received_pps", "delay_us"]
-    result = choose(pa.schema([(name, pa.float64()) for name in names]))
-    assert result.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
-
-
 @pytest.mark.parametrize(
-    ("asked", "reported"),
+    ("columns", "options", "reported"),
     [
-        (
-            {"value": "slice"},
-            "value = slice: expected a column of numbers: delay_us, packet_bytes, received_ns, sent_ns",
-        ),
-        ({"value": "wait_us"}, "value = wait_us: expected a column of numbers"),
-        ({"by": "delay_us"}, "by = 'delay_us': expected slice, packet_bytes, received_ns, sent_ns, interface, file"),
-        ({"on": ["cpu"]}, "on = 'cpu': expected slice, packet_bytes"),
+        ({"slice": ["a"]}, {"value": "slice"}, "value = slice: expected a column of numbers"),
+        ({"slice": ["a"]}, {"by": "delay_us"}, "by = 'delay_us': expected"),
+        ({"id": np.arange(100)}, {"by": "id"}, "by = id: more than 40 groups: expected a column with fewer"),
     ],
 )
-def test_columns_that_are_not_there(asked: dict[str, Any], reported: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        choose(FORWARDING, **asked)
-    assert str(error.value).startswith(reported)
+def test_columns_that_make_no_groups_are_reported(columns: Any, options: Any, reported: str) -> None:
+    table = source(**columns, delay_us=np.arange(float(len(next(iter(columns.values()))))))
+    with pytest.raises(ConfigError, match=reported):
+        collect([table], **options)
+    with pytest.raises(ConfigError, match="other: no column slice as in first"):
+        collect([source("first", slice=["a"], delay_us=[1.0]), source("other", delay_us=[1.0])])
 
 
 def test_groups_are_in_the_order_that_people_expect() -> None:
@@ -135,23 +127,6 @@ def test_rows_are_sampled_from_large_groups_first() -> None:
     assert f"regression on {sum(kept.values()):,} of 100,000 rows, {drawn}" in said
 
 
-def test_sources_can_be_the_groups() -> None:
-    tables = [source(name, delay_us=np.arange(5.0) + n) for n, name in enumerate(["light", "heavy"])]
-    result = collect(tables, by=FILE)
-    assert {name: group[0] for name, group in result.groups.items()} == {"heavy": 1.0, "light": 0.0}
-
-
-def test_tables_of_another_kind_are_reported() -> None:
-    tables = [source("one", slice=["a"], delay_us=[1.0]), source("other", delay_us=[1.0])]
-    with pytest.raises(ConfigError, match="other: no column slice as in one"):
-        collect(tables)
-
-
-def test_columns_with_too_many_values_make_no_groups() -> None:
-    with pytest.raises(ConfigError, match="by = id: more than 40 groups: expected a column with fewer"):
-        collect([source(id=np.arange(100), delay_us=np.arange(100.0))], by="id")
-
-
 # -- what else is known of a row -----------------------------------------------------------------------------------
 
 
@@ -213,17 +188,6 @@ def test_two_outputs_of_one_run_are_spread_over_its_seconds_each() -> None:
     latencies = [source(name, **run, sequence=np.arange(10), latency_ns=np.arange(10)) for name in ("one", "other")]
     resources = source(**run, time_s=np.arange(10.0), cpu_limit_used_pct=np.arange(10.0)).stream
     assert collect(latencies, resources=[resources]).rows["cpu"].tolist() == [*range(10)] * 2
-
-
-def test_latencies_without_resources_are_analysed_alone() -> None:
-    table = source(
-        qfi=np.full(40, 9, np.int16), condition=["load"] * 20 + ["baseline"] * 20, sequence=np.arange(40),
-        latency_ns=np.arange(40),
-    )  # fmt: skip
-    result = analyse(collect([table]), resamples=100)
-    assert result.suite.baseline == "baseline"
-    assert result.regression is not None
-    assert [c.term.name for c in result.regression.fits[0].coefficients] == ["load"]
 
 
 def test_episodes_are_what_followed_the_decisions() -> None:

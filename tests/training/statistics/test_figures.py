@@ -14,8 +14,6 @@ from slicepilot.training.statistics.analysis import Analysis, analyse
 from slicepilot.training.statistics.collect import Source, collect
 from slicepilot.training.statistics.figures import (
     MAX_SERIES,
-    axis_label,
-    drawings,
     series,
     write_figures,
 )
@@ -55,12 +53,6 @@ def test_all_that_there_may_be_is_drawn(make: Callable[[], Analysis], tmp_path: 
     assert not [path for path in tmp_path.iterdir() if path not in paths]
 
 
-def test_curves_are_drawn_over_what_varies() -> None:
-    assert list(drawings(some())) == ["ecdf", "violin", "lowess"]
-    still = analysed(np.arange(60.0), np.arange(60) % 2, offered_mbps=np.ones(60))
-    assert list(drawings(still)) == ["ecdf", "violin"]
-
-
 def test_of_many_groups_those_that_differ_most_are_drawn() -> None:
     shown = series(some(12, 2400))
     names = [name for name, _, _ in shown]
@@ -69,9 +61,3 @@ def test_of_many_groups_those_that_differ_most_are_drawn() -> None:
     assert "slice12" in names
     assert "slice2" not in names
     assert len({colour for _, colour, _ in shown}) == MAX_SERIES
-
-
-def test_axes_say_what_and_in_which_unit() -> None:
-    assert [axis_label(name) for name in ("delay_p99_us", "packets_per_s", "cpu_limit_used_pct", "qfi")] == [
-        *("delay p99, µs", "packets, 1/s", "cpu limit used, %", "qfi")
-    ]

@@ -125,14 +125,6 @@ def test_a_folder_holds_the_sweep_as_it_was_begun(tmp_path: Path) -> None:
         new_sweep("mine", tmp_path / "sweep", sweep_of())
 
 
-def test_what_is_no_sweep_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no sweep\.json; expected a sweep's folder"):
-        read_sweep(tmp_path)
-    (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"sweep\.json is damaged"):
-        read_sweep(tmp_path)
-
-
 def test_a_report_that_a_killed_worker_left_unfinished_is_left_out(tmp_path: Path) -> None:
     assert outcome_of(tmp_path).status == "unfinished"
     add_report(tmp_path, {"progress_pct": 10.0})
