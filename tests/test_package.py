@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import tarfile
-import tomllib
 import venv
 import zipfile
 from email.message import Message
@@ -27,7 +26,6 @@ from slicepilot.configs import ConfigError
 from slicepilot.testbed.lifecycle.processes import binary
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PARTS = {link.name for link in (ROOT / ".links" / "slicepilot").iterdir() if link.is_dir()}
 PROGRAMS = ("edge", "load", "sink", "smf", "upf")
 BIN = "slicepilot/testbed/bin"
@@ -119,13 +117,6 @@ def test_wheels_hold_every_file_of_the_package(wheel: Path, pure_wheel: Path) ->
         assert packed - compiled == {f"slicepilot/{file}" for file in {*files, "__init__.py", "py.typed"}}
 
 
-def test_the_description_leads_nowhere_that_an_index_has_not(wheel: Path) -> None:
-    text = str(description(wheel).get_payload())
-    assert text.startswith("# slicepilot")
-    assert len(re.findall(r"\]\((?!https?:)[^)]*\)", (ROOT / "README.md").read_text())) > 5
-    assert re.findall(r"\]\((?!https?:)[^)]*\)|!\[", text) == []
-
-
 def test_the_version_comes_from_one_place(wheel: Path) -> None:
     version = slicepilot.__version__
     assert description(wheel)["Version"] == version
@@ -206,30 +197,6 @@ def test_without_a_compiler_the_wheel_is_pure_and_the_build_says_why(tmp_path: P
     assert [file.name for file in (tmp_path / "dist").iterdir()] == [
         f"slicepilot-{slicepilot.__version__}-py3-none-any.whl"
     ]
-
-
-@pytest.mark.parametrize(
-    ("choice", "said"),
-    [("platform", "no go on PATH"), ("native", "SLICEPILOT_WHEEL = 'native'; accepted: auto, platform, pure")],
-)
-def test_a_wheel_that_was_asked_for_and_cannot_be_built(
-    tmp_path: Path, path_without_go: str, choice: str, said: str
-) -> None:
-    done = build(tmp_path / "dist", "--wheel", PATH=path_without_go, SLICEPILOT_WHEEL=choice)
-    assert done.returncode != 0
-    assert said in done.stdout + done.stderr
-    assert not list(tmp_path.glob("dist/*"))
-
-
-def test_an_editable_install_builds_no_programs(tmp_path: Path) -> None:
-    code = "import sys; from hatchling.build import build_editable; print(build_editable(sys.argv[1]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    name = done.stdout.split()[-1]
-    assert name.endswith("-py3-none-any.whl")
-    inside = [entry for entry in zipfile.ZipFile(tmp_path / name).namelist() if ".dist-info/" not in entry]
-    assert [entry for entry in inside if not entry.endswith(".pth")] == []
 
 
 # -- what an install of it can do ----------------------------------------------------------------------------------
@@ -319,14 +286,6 @@ def test_the_command_line(installed: Install) -> None:
 
 
 @pytest.mark.slow
-def test_simulate(installed: Install) -> None:
-    [row] = json.loads(installed.slicepilot("simulate", "--study", "andrade", "--experiments", "1", "--json").stdout)
-    assert row["experiment"] == 1
-    assert row["throughput_mbps"]["others"] is None
-    assert row["throughput_mbps"]["slice1"]["mean"] > 100
-
-
-@pytest.mark.slow
 def test_an_environment_with_an_agent_from_the_registry(installed: Install) -> None:
     code = """
 import gymnasium, slicepilot.env
@@ -384,30 +343,6 @@ def test_without_programs_one_line_says_what_to_do(pure: Install, command: tuple
     assert "SLICEPILOT_BIN = 'build/bin'; accepted: an absolute path" in relative
 
 
-def test_without_programs_the_doctor_says_so_once(pure: Install) -> None:
-    said = pure.slicepilot("doctor", code=1, COLUMNS="400").stdout
-    assert said.count("manylinux_2_17_x86_64") == 3  # the probe's objects, the loop's library, the programs
-    assert "upf, smf, load, sink, edge: missing; accepted: install a wheel" in said
-
-
-def test_a_probe_without_objects_names_what_builds_them(pure: Install) -> None:
-    code = """
-from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.telemetry.attachments import BpfObject, FOLDER
-try:
-    BpfObject(FOLDER / "stub.bpf.o")
-except ProbeError as error:
-    print(error)
-"""
-    script = pure.site / "slicepilot" / "controller" / "telemetry" / "bpf" / "build.sh"
-    said = pure.evaluate(code)
-    if "libbpf.so.1 is missing" in said:
-        pytest.skip("needs libbpf 1.x")
-    assert said.startswith("stub.bpf.o has not been compiled: install a wheel that has it ")
-    assert said.endswith(f"or run {script}\n")
-    assert os.access(script, os.X_OK)
-
-
 # -- which programs are taken --------------------------------------------------------------------------------------
 
 
@@ -428,14 +363,3 @@ def test_a_program_that_cannot_run_here_is_named_with_its_reason(
             binary("smf")
     with pytest.raises(ConfigError, match=r"upf' is missing; accepted: run `make live`"):
         binary("upf")
-
-
-def test_a_clone_takes_the_programs_it_has_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("SLICEPILOT_BIN", raising=False)
-    monkeypatch.chdir(tmp_path)
-    built = ROOT / "build" / "bin" / "upf"
-    if built.exists():
-        assert binary("upf") == built
-    else:
-        with pytest.raises(ConfigError, match=re.escape(f"program '{built}' is missing")):
-            binary("upf")

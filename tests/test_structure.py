@@ -6,7 +6,6 @@ import graphlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,21 +70,6 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def prose(page: Path) -> Iterator[tuple[int, str]]:
-    """Lines of a page that are neither of a table nor code nor a heading."""
-    code = False
-    for number, line in enumerate(page.read_text().splitlines(), 1):
-        if line.lstrip().startswith("```"):
-            code = not code
-        elif not code and not line.lstrip().startswith(("|", "#")):
-            yield number, line
-
-
-def test_lines_of_prose_wrap_at_120() -> None:
-    pages = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
-    assert not [f"{page.name}:{number}" for page in pages for number, line in prose(page) if len(line) > 120]
 
 
 def test_files_that_pages_name_are_there() -> None:

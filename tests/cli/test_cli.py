@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slicepilot import __version__
 from slicepilot.cli import main
 from slicepilot.cli.evaluation.simulate import parse_numbers
 from slicepilot.cli.reference import load_commands
@@ -18,14 +16,6 @@ from slicepilot.cli.shared.output import announce_compilation
 from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.kernels import advance
 from tests.command import slicepilot
-
-
-def json_of(*arguments: str) -> Any:
-    result = slicepilot(*arguments, "--json")
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
-    return json.loads(result.stdout)
-
 
 BAD_INPUT = {
     "scenario": (("simulate", "--scenario", "andrade-rampp"), "scenarios: unknown name 'andrade-rampp'; did you mean"),
@@ -80,55 +70,12 @@ def test_an_error_with_names_that_others_have_chosen_is_plain_text(tmp_path: Pat
     assert result.stderr.removesuffix("\n").isprintable()
 
 
-@pytest.mark.parametrize("case", ["scenario", "experiment", "option", "negative seed"])
-def test_bad_input_from_a_shell(case: str, tmp_path: Path) -> None:
-    arguments, message = BAD_INPUT[case]
-    result = slicepilot(*arguments, cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert result.stderr.startswith(f"slicepilot: error: {message}")
-    assert len(result.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_version_is_that_of_the_project() -> None:
-    result = slicepilot("--version")
-    assert (result.returncode, result.stdout, result.stderr) == (0, f"slicepilot {__version__}\n", "")
-
-
-def test_a_scenario_file_with_an_error_is_named_with_its_field(tmp_path: Path) -> None:
-    file = tmp_path / "mine.yaml"
-    file.write_text(
-        "name: mine\ndescription: mine\nslices: five-video\nhardware: andrade\nduration_s: 10\ncontrol_period_s: 1\n"
-        "loads: {slice1: [{kind: video, rate_mbps: -45}]}\n"
-    )
-    result = slicepilot("simulate", "--scenario", str(file))
-    assert result.returncode == 2
-    assert result.stderr.startswith("slicepilot: error: mine.yaml: loads.slice1.0.rate_mbps = -45: ")
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_simulate_study_prints_the_documented_json() -> None:
-    results = json_of("simulate", "--study", "andrade", "--experiments", "1,5", "--repetitions", "2")
-    assert [result["experiment"] for result in results] == [1, 5]
-    for metric in ("throughput_mbps", "latency_ms"):
-        assert set(results[0][metric]["slice1"]) == {"mean", "median", "std"}
-        assert results[0][metric]["others"] is None
-        assert set(results[1][metric]["others"]) == {"mean", "median", "std"}
-
-
 def test_the_first_simulation_says_that_it_compiles(
     capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(advance._cache._cache_file, "_index_path", str(tmp_path / "empty"))
     announce_compilation()
     assert capsys.readouterr().err.startswith("compiling the simulator")
-
-
-def test_simulate_scenario_prints_a_row_per_slice() -> None:
-    played = json_of("simulate", "--scenario", "slice-churn", "--agent", "proportional-share", "--seed", "3")
-    assert (played["scenario"], played["agent"], played["seed"]) == ("slice-churn", "proportional-share", 3)
-    assert len(played["slices"]) == 6
 
 
 @pytest.mark.parametrize("name", ["", *commands()])

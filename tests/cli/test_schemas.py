@@ -19,8 +19,7 @@ from slicepilot.cli import main
 from slicepilot.cli.reference import PRINTED, load_commands, page
 from slicepilot.cli.schemas import bench, datasets, episodes, evaluation, machine
 from slicepilot.cli.shared.output import print_json
-from slicepilot.configs.documents import Document, DocumentError, check, dumps
-from tests.examples import example
+from slicepilot.configs.documents import Document, check
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "tests" / "data" / "samples"
@@ -51,24 +50,6 @@ def test_the_manual_has_every_shape_that_a_command_prints() -> None:
                     values = [eval(text, known) for text in map(ast.unparse, names) if text.split(".")[0] in known]
                     used |= {value.__name__ for value in values if is_typeddict(value)}
     assert used == {object_of(shape).__name__ for shape in SHAPES.values()}
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_other_documents_do_not_fit(name: str) -> None:
-    """One more field, one less, one of another type: each is refused by name."""
-    shape = object_of(SHAPES[name])
-    whole = example(shape)
-    dumps(whole, shape)
-
-    def refused(document: dict[str, Any], message: str) -> None:
-        with pytest.raises(DocumentError) as error:
-            dumps(document, shape)
-        assert str(error.value).startswith(message)
-
-    refused(whole | {"more": 1}, "more = 1: not in the schema")
-    for field in shape.__required_keys__:
-        refused({key: value for key, value in whole.items() if key != field}, f"{field}: ")
-        refused(whole | {field: [{}]}, field)
 
 
 class Inner(Document):

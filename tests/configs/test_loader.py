@@ -11,7 +11,7 @@ from typing import Annotated
 import pytest
 from pydantic import ConfigDict, Field
 
-from slicepilot.configs import ConfigError, available, load, locate, read_yaml, validate
+from slicepilot.configs import ConfigError, load, locate, read_yaml, validate
 from slicepilot.configs.reading import Roots
 
 
@@ -20,12 +20,6 @@ class Thing:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     rate_mbps: Annotated[float, Field(gt=0)]
     parts: tuple[int, ...] = ()
-
-
-def test_names_are_the_files_of_a_folder() -> None:
-    assert available("scenarios") == sorted(available("scenarios"))
-    assert "andrade-ramp" in available("scenarios")
-    assert locate("scenarios", "andrade-ramp").name == "andrade-ramp.yaml"
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,8 @@
-import json
-import pickle
-from typing import get_args
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.configs import ConfigError
-from slicepilot.data.faults import EXAMPLES, MEANINGS, SHOWN, DatasetError, Fault, FaultKind, Faults, shown
+from slicepilot.data.faults import EXAMPLES, MEANINGS, SHOWN, Fault, FaultKind, Faults, shown
 
 
 def test_counts_are_exact_and_the_first_of_each_kind_are_kept() -> None:
@@ -40,44 +34,8 @@ def test_many_at_once_are_the_same_as_one_by_one(batches: list[tuple[FaultKind, 
     assert at_once.total == at_once.left_out == sum(len(lines) for _, lines in batches)
 
 
-def test_descriptions_are_one_line_for_each_kind() -> None:
-    faults = Faults()
-    faults.add_many("columns", [9, 3], None, [b"a,b\n\x00c", "d"])
-    faults.add_many("grid", np.arange(4, 1204))
-    columns, grid = faults.describe()
-    assert columns == "columns: 2 rows with too many or too few fields (line 3: 'd'; line 9: 'a,b\\n\\x00c')"
-    assert grid == "grid: 1,200 times between the steps of the measurement (line 4; line 5; line 6; ...)"
-
-
-def test_every_kind_of_fault_has_a_meaning() -> None:
-    # That readers note no other kinds than `FaultKind` has is what type checkers see to.
-    assert list(MEANINGS) == list(get_args(FaultKind))
-    faults = Faults()
-    for kind in MEANINGS:
-        faults.add(kind, 1)
-    assert faults.describe() == [f"{kind}: 1 {meaning} (line 1)" for kind, meaning in MEANINGS.items()]
-
-
-def test_json_holds_everything_and_is_strict() -> None:
-    faults = Faults()
-    faults.add("range", 3, "delay_us", float("nan"))
-    text = json.dumps(faults.to_json(), allow_nan=False)
-    first = {"line": 3, "column": "delay_us", "value": "nan"}
-    assert json.loads(text) == {"total": 1, "left_out": 1, "kinds": {"range": {"count": 1, "first": [first]}}}
-
-
 @given(st.one_of(st.text(), st.binary(), st.integers(), st.floats()))
 def test_shown_values_are_short_and_printable(value: object) -> None:
     text = shown(value)
     assert len(text) <= SHOWN
     assert text.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"), [(None, "f.csv: no; accepted: yes"), (4, "f.csv, line 4: no; accepted: yes")]
-)
-def test_errors_name_file_and_line(line: int | None, expected: str) -> None:
-    error = DatasetError.at("f.csv", "no; accepted: yes", line)
-    assert isinstance(error, ConfigError)
-    assert str(error) == expected
-    assert str(pickle.loads(pickle.dumps(error))) == expected

@@ -18,18 +18,14 @@ import typer
 
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.cli.dataset.analyse import analyse
-from slicepilot.cli.dataset.tables import open_tables
 from slicepilot.configs import ConfigError
 from slicepilot.controller.record.ring import record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.episodes.files import write_episodes
-from slicepilot.data.studies.kinds import Options
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.training.recording.recording import record_simulated
-from slicepilot.training.statistics.collect import collect
-from slicepilot.training.statistics.columns import baseline_of
 from tests.command import slicepilot
 
 SECONDS, EACH = 30, 8
@@ -149,16 +145,6 @@ def test_tables_are_those_of_the_study(tmp_path: Path, analysed: Analysed) -> No
             assert [row["n"] for row in own] == [row["n"] for row in theirs]
 
 
-def test_table_fits_80_columns_and_says_what_was_chosen(moreira: Path, tmp_path: Path) -> None:
-    folders = moreira / "qf1_load", moreira / "qf9_load"
-    result = run("analyse", *folders, "--by", "qfi", "--out", tmp_path, "--resamples", 200)
-    assert result.returncode == 0, result.stderr
-    assert max(map(len, result.stdout.splitlines())) <= 80
-    for words in ("latency_ns by qfi", "minus 1, ns", "Cliff's delta", "quantile regression", "the baseline is 1"):
-        assert words in result.stdout
-    assert "…" not in result.stdout
-
-
 def test_tables_of_import_and_files_as_groups(moreira: Path, tmp_path: Path, analysed: Analysed) -> None:
     assert run("import", moreira, "--out", tmp_path / "tables").returncode == 0
     raw, tidy = (analysed(path, "--out", tmp_path / "out") for path in (moreira, tmp_path / "tables"))
@@ -236,17 +222,6 @@ def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> Non
     modes = analysed(folder, "--by", "mode", "--baseline", "shadow", "--out", tmp_path / "out", "--resamples", 200)
     assert {group["mode"]: group["n"] for group in modes["groups"]} == {"shadow": 199, "live": 600}
     assert any(note.startswith("run-1-1780000000000000000.parquet: ") for note in modes["notes"])
-
-
-def test_the_example_with_the_shipped_recording_has_the_groups_that_it_names() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "statistics.md").read_text()
-    [line] = [line for line in page.splitlines() if line.startswith("slicepilot dataset analyse data/recorded/")]
-    path, *options = line.split()[3:]
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    tables = open_tables([Path(__file__).parents[3] / path], None, Options(), None, lambda share: None)
-    groups = collect(tables.delays, by=given.pop("--by")).groups
-    assert baseline_of(groups, given.pop("--baseline")) in groups
-    assert not given
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
 import shutil
@@ -83,14 +82,6 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_list_shows_every_release_and_how_to_cite_it(run: Callable[..., Ran]) -> None:
-    result = run("list")
-    assert result.code == 0
-    assert max(map(len, result.out.splitlines())) <= 80
-    for text in ("andrade", "code-only", "CC-BY-4.0", "arXiv:2601.12106", "none known"):
-        assert text in result.out
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -148,13 +139,6 @@ def test_tables_say_where_they_come_from(tables: Path) -> None:
         assert description.faults["total"] == 0
     classes = pq.read_table(tables / "moreira-latency-qfi1-baseline.parquet").column("traffic_class")
     assert set(classes.to_pylist()) == {"baseline"}
-
-
-def test_andrades_collections_become_episodes(tables: Path) -> None:
-    episodes = read_episodes(tables / "andrade-episodes.parquet")
-    assert len(episodes) == 1
-    [episode] = episodes
-    assert (episode.behaviour, len(episode)) == ("experiment-21", 40)
 
 
 @pytest.fixture(scope="module")
@@ -227,11 +211,6 @@ def test_describe_of_a_collection_has_the_studys_rows_and_its_cycles(run: Callab
     assert run("describe", study / "andrade-latency.parquet").code == 0
 
 
-def test_validate_takes_steps_without_a_reward_as_said(run: Callable[..., Ran], study: Path) -> None:
-    [checked] = run("validate", study / "andrade-episodes.parquet", "--json").json["checked"]
-    assert checked["faults"]["total"] == 0
-
-
 def test_estimate_on_runs_with_holes(run: Callable[..., Ran], study: Path) -> None:
     result = run("estimate", study / "andrade-episodes.parquet", "--agents", "no-control", "--json")
     document = result.json
@@ -239,29 +218,6 @@ def test_estimate_on_runs_with_holes(run: Callable[..., Ran], study: Path) -> No
     [policy] = document["policies"]
     assert np.isfinite(policy["estimates"]["model-based"]["value"])
     assert document["behaviours"]["experiment-5"]["ci95"] is not None
-
-
-def test_an_import_goes_on_after_an_unusable_file(run: Callable[..., Ran], tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    shutil.copytree(SAMPLES / "mishra", folder)
-    (folder / "o1_pfcp_exp_heavy.csv").write_text("pfcp_type,latency_us\nx,fast\n")
-    result = run("import", folder, "--out", tmp_path / "out")
-    assert result.code == 2
-    assert "o1_pfcp_exp_heavy.csv" in result.err
-    assert sorted(path.stem for path in (tmp_path / "out").iterdir()) == [
-        "mishra-forwarding-light",
-        "mishra-pfcp-light",
-    ]
-
-
-def test_an_import_shows_what_was_left_out(run: Callable[..., Ran], tmp_path: Path) -> None:
-    path = tmp_path / "o1_pfcp_exp_light.csv"
-    path.write_text("pfcp_type,latency_us\nmodification,100\nmodification,fast\nmodification\n")
-    result = run("import", path, "--out", tmp_path / "out")
-    assert result.code == 0
-    assert all(len(line) <= 80 or str(tmp_path) in line for line in result.out.splitlines())  # paths are not cut
-    assert "mishra-pfcp-light.parquet     1         2       2" in result.out
-    assert "number: 1 fields that are no number of their column's type (latency_us = fast)\n    line 3" in result.out
 
 
 def test_two_files_of_one_name_do_not_overwrite_each_other(run: Callable[..., Ran], tmp_path: Path) -> None:
@@ -319,19 +275,6 @@ def test_validate_names_lines_and_is_exit_code_1(run: Callable[..., Ran], tmp_pa
     )
 
 
-def test_validate_of_a_folder_goes_on_after_an_unusable_file(run: Callable[..., Ran], tmp_path: Path) -> None:
-    for name in ("heavy", "light", "medium"):
-        row = "modification,100" if name == "medium" else "modification,fast"
-        (tmp_path / f"o1_pfcp_exp_{name}.csv").write_text(f"pfcp_type,latency_us\n{row}\n")
-    (tmp_path / "notes.txt").write_text("mine")
-    result = run("validate", tmp_path)
-    assert result.code == 2
-    assert "not checked, of no known kind: 1 files (notes.txt)" in result.out
-    assert "o1_pfcp_exp_medium.csv: mishra-pfcp, 1 rows, no faults" in result.out
-    for name in ("heavy", "light"):
-        assert f"o1_pfcp_exp_{name}.csv: none of 1 rows fits" in result.err
-
-
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
     """A folder with a good file and a truncated one."""
@@ -362,21 +305,6 @@ def test_a_folder_with_an_unreadable_file_is_read_all_the_same(
         assert "o1_pfcp_exp_heavy.csv.gz: the compressed data end early; expected" in reported
 
 
-def test_a_file_without_permission_is_named(
-    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "o1_pfcp_exp_light.csv"
-    shutil.copy(SAMPLES / "mishra" / path.name, path)
-
-    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:
-        raise PermissionError(errno.EACCES, "Permission denied", str(self))
-
-    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
-    result = run("validate", path)
-    assert (result.code, result.err.count("\n")) == (2, 1)
-    assert f"{path}: Permission denied; expected a file that can be read" in " ".join(result.err.split())
-
-
 def test_what_cannot_be_read_is_not_blamed_on_the_target(tmp_path: Path) -> None:
     out, other = tmp_path / "out", tmp_path / "gone"
     with pytest.raises(ConfigError, match=f"path = '{other}': No such file"), writing_to(out):
@@ -394,36 +322,6 @@ def test_validate_of_a_table_repeats_what_was_found_at_import(run: Callable[...,
     assert json.loads(result.out)["checked"][0]["faults"]["kinds"]["number"]["first"][0]["line"] == 3
 
 
-def test_describe_shows_units_spans_and_groups(run: Callable[..., Ran], tables: Path) -> None:
-    wide = run("describe", tables / "moreira-resources-qfi1-baseline.parquet").out
-    assert max(map(len, wide.splitlines()[1:])) <= 80
-    assert "…" not in wide
-    assert "net_packets_n3_received_pps" in wide
-    result = run("describe", tables / "andrade-receive.parquet")
-    assert result.code == 0
-    lines = result.out.splitlines()
-    assert max(map(len, lines[1:])) <= 80
-    assert any(line.split()[:4] == ["time_s", "s", "0", "1200"] for line in lines)
-    assert any(line.split()[:2] == ["receive_mbps", "Mbit/s"] for line in lines)
-    assert "slice1: 82, slice2: 82" in result.out
-    assert "SHA-256" in result.out
-
-
-@pytest.mark.parametrize(
-    ("path", "kind", "rows"),
-    [
-        ("mishra/o1_forwarding_exp_light.csv", "mishra-forwarding", 60),
-        ("andrade/cpu.bson.gz", "andrade-cpu", 205),
-        ("moreira/qf1_baseline/latency.txt", "moreira-latency", 15),
-    ],
-)
-def test_describe_of_released_files(path: str, kind: str, rows: int, run: Callable[..., Ran]) -> None:
-    document = run("describe", SAMPLES / path, "--json").json
-    assert (document["kind"], document["rows"]) == (kind, rows)
-    assert document["faults"]["total"] == 0
-    assert document["citation"]
-
-
 @pytest.mark.parametrize("name", ["forwarding", "pfcp"])
 def test_describe_shows_the_rows_of_the_studys_table(name: str, run: Callable[..., Ran], tables: Path) -> None:
     path = SAMPLES / "mishra" / f"o1_{name}_exp_light.csv"
@@ -434,18 +332,6 @@ def test_describe_shows_the_rows_of_the_studys_table(name: str, run: Callable[..
     assert max(map(len, result.out.splitlines()[1:])) <= 80
     heads = [line.split() for line in result.out.splitlines()]
     assert list(expected[0]) in heads
-
-
-def test_a_released_file_becomes_csv(run: Callable[..., Ran], tmp_path: Path) -> None:
-    result = run("convert", SAMPLES / "andrade" / "latency.json.gz", tmp_path / "latency.csv")
-    assert result.code == 0
-    assert (tmp_path / "latency.csv").read_text().startswith('"experiment","cycle","time_s","slice"')
-
-
-def test_what_is_there_is_not_overwritten(run: Callable[..., Ran], tables: Path, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("mine")
-    result = run("convert", tables / "andrade-cpu.parquet", tmp_path / "x.csv")
-    assert (result.code, (tmp_path / "x.csv").read_text()) == (2, "mine")
 
 
 def test_episodes_to_minari_and_back(run: Callable[..., Ran], tables: Path, tmp_path: Path) -> None:
@@ -460,11 +346,3 @@ def test_episodes_to_minari_and_back(run: Callable[..., Ran], tables: Path, tmp_
     assert np.array_equal(before.observations, after.observations)
     assert before.behaviour == after.behaviour
     assert dict(before.info) == dict(after.info)
-
-
-def test_describe_of_episodes(run: Callable[..., Ran], tables: Path) -> None:
-    result = run("describe", tables / "andrade-episodes.parquet")
-    assert result.code == 0
-    assert "experiment-21" in result.out
-    assert "period        30 s" in result.out
-    assert "throttled_ratio: not measured" in result.out

@@ -2,7 +2,7 @@ import csv
 import gzip
 import io
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slicepilot.data.arrow import codes_of
 from slicepilot.data.csv.blocks import arrow_table, read_blocks
 from slicepilot.data.faults import DatasetError, Faults
 from tests.effort import examples
@@ -329,13 +328,6 @@ def test_unusable_files_say_why(tmp_path: Path, data: bytes, message: str) -> No
     assert str(path) in str(caught.value)
 
 
-def test_files_that_cannot_be_opened_say_why(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="does not exist"):
-        read(tmp_path / "none.csv")
-    with pytest.raises(DatasetError, match="Is a directory"):
-        read(tmp_path)
-
-
 def test_compressed_data_that_end_early_are_an_error_after_the_whole_rows(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = [b"n,%d,%d,%d" % tuple(rng.integers(0, 10**8, 3)) for _ in range(3000)]
@@ -349,30 +341,3 @@ def test_compressed_data_that_end_early_are_an_error_after_the_whole_rows(tmp_pa
     assert [b"n,%d,%d,%d" % (r["value"], r["size"], r["time"]) for r in seen] == lines[: len(seen)]
     assert faults.counts in ({"truncated": 1}, {})
     assert f"line {len(seen) + 2}:" in str(caught.value)
-
-
-def test_progress_goes_from_none_to_all(tmp_path: Path) -> None:
-    shares: list[float] = []
-    for packed in (False, True):
-        path = written(tmp_path, gzip.compress(VALID) if packed else VALID)
-        read(path, block_bytes=SMALL, on_progress=shares.append)
-        assert shares == sorted(shares)
-        assert shares[-1] == 1.0
-        shares.clear()
-
-
-def test_a_reader_may_stop_early(tmp_path: Path) -> None:
-    blocks = read_blocks(written(tmp_path, VALID), TYPES, Faults(), block_bytes=SMALL)
-    assert isinstance(blocks, Generator)
-    first = next(blocks)
-    blocks.close()
-    assert first.first_line == 2
-    codes, words = codes_of(first.table.column("name"))
-    assert {words[code] for code in codes} == {"mMTC"}
-
-
-def test_rows_can_be_chosen_and_keep_their_lines(tmp_path: Path) -> None:
-    [block] = read_blocks(written(tmp_path, HEADER + b"a,1,2,3\nb,x,2,3\nc,3,2,3\nd,4,2,3\n"), TYPES, Faults())
-    chosen = block.where(np.asarray([False, True, True])).where(np.asarray([True, False]))
-    assert (chosen.table.column("name").to_pylist(), chosen.lines().tolist()) == (["c"], [4])
-    assert len(block.where(np.zeros(3, np.bool_))) == 0

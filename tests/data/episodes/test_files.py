@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -269,12 +267,3 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
                     for name, array in arrays_of(other).items():
                         np.testing.assert_array_equal(arrays_of(item)[name], array)
     assert noticed > 100
-
-
-def test_nothing_but_arrow_is_imported_to_read(tmp_path: Path) -> None:
-    write_episodes(EpisodeSet((some(),), FACTS), tmp_path / "set.parquet")
-    code = (
-        "import sys; from pathlib import Path; from slicepilot.data.episodes.files import read_episodes; "
-        "assert len(read_episodes(Path(sys.argv[1]))) == 1; assert 'pandas' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "set.parquet")], check=True)

@@ -14,12 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.configs import ConfigError
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.studies.andrade.figures import StudyTable
 from slicepilot.data.studies.andrade.mongo_exports import read_documents
 from slicepilot.data.studies.andrade.tables import collection_of, read_andrade, schema_of
-from slicepilot.data.studies.andrade.units import COLLECTIONS, unit_of
+from slicepilot.data.studies.andrade.units import COLLECTIONS
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "andrade"
 # Of a slice with traffic, in the unit that the study exported: CPUs, seconds, bit/s.
@@ -159,15 +158,6 @@ def test_a_unit_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
         read_lines(tmp_path, documents("receive", scale=1e9), "receive")
 
 
-def test_a_unit_is_one_of_some_collection() -> None:
-    assert unit_of("cpu", ["s", "mCPU"]) == "mCPU"
-    assert unit_of("receive", ["s"]) is None
-    with pytest.raises(ConfigError, match="unit = 'furlong': expected cpu: CPU"):
-        unit_of("cpu", ["furlong"])
-    with pytest.raises(ConfigError, match="expected one for cpu"):
-        unit_of("cpu", ["CPU", "mCPU"])
-
-
 WRONG = {
     "no number": ({"value": "fast"}, "number", "value"),
     "a truth value": ({"value": True}, "number", "value"),
@@ -282,13 +272,6 @@ def test_received_rates_are_the_servers_in_the_studys_unit(tmp_path: Path) -> No
     assert row["mean"] == pytest.approx(88e6 / 2**20)
 
 
-def test_the_older_name_of_the_cycle(tmp_path: Path) -> None:
-    rows = [{"cicle" if name == "cycle" else name: row[name] for name in row} for row in documents("cpu", cycle=3)]
-    table, faults = read_lines(tmp_path, rows, "cpu")
-    assert not faults
-    assert set(table.column("cycle").to_pylist()) == {3}
-
-
 def test_broken_json_is_skipped_and_the_end_that_was_cut_off_noted(tmp_path: Path) -> None:
     lines = lines_of(documents("cpu")).splitlines(keepends=True)
     path = tmp_path / "cpu.json"
@@ -334,26 +317,6 @@ def test_unusable_files_are_refused_in_one_line(name: str, tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="does not exist"):
-        read(tmp_path / "cpu.bson", "cpu")
-
-
-@pytest.mark.parametrize(
-    ("name", "collection"),
-    [
-        ("cpu.bson", "cpu"),
-        ("metrics.latency.json", "latency"),
-        ("dump-receive.csv.gz", "receive"),
-        ("cpu_priority_avg.bson.gz", None),
-        ("cpu.metadata.json.gz", None),
-        ("cpu.txt", None),
-    ],
-)
-def test_collections_by_name(name: str, collection: str | None) -> None:
-    assert collection_of(Path(name)) == collection
-
-
 def damaged(data: bytes) -> st.SearchStrategy[bytes]:
     """A file with some of its bytes changed, cut out or put in."""
     position = st.integers(0, len(data))
@@ -371,24 +334,21 @@ GOOD = documents("cpu", slices=1)[:6]
 KEYS = ("experiment", "cycle", "time_s", "workload")
 
 
-@given(st.one_of(st.binary(max_size=300), damaged(lines_of(GOOD)), damaged(json.dumps(GOOD).encode())))
-def test_no_json_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    check_fuzzed(tmp_path_factory.getbasetemp() / "cpu.json", data)
+FUZZED = {
+    "cpu.json": st.one_of(st.binary(max_size=300), damaged(lines_of(GOOD)), damaged(json.dumps(GOOD).encode())),
+    "cpu.bson": st.one_of(st.binary(max_size=300), damaged(b"".join(map(bson.encode, GOOD)))),
+    "cpu.csv": damaged(as_csv(GOOD)),
+}
 
 
-@given(st.one_of(st.binary(max_size=300), damaged(b"".join(map(bson.encode, GOOD)))))
-def test_no_bson_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    check_fuzzed(tmp_path_factory.getbasetemp() / "cpu.bson", data)
-
-
-@given(damaged(as_csv(GOOD)))
-def test_no_csv_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    check_fuzzed(tmp_path_factory.getbasetemp() / "cpu.csv", data)
-
-
-def check_fuzzed(path: Path, data: bytes) -> None:
-    """A reader either refuses a file or gives plausible rows, and every document is a row or a fault."""
-    path.write_bytes(data)
+@pytest.mark.parametrize("name", FUZZED)
+@given(data=st.data())
+def test_damaged_files_are_refused_or_give_plausible_rows(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    """Every document is a row or a fault."""
+    path = tmp_path_factory.getbasetemp() / name
+    path.write_bytes(data.draw(FUZZED[name]))
     try:
         table, faults = read(path, "cpu")
     except DatasetError:

@@ -161,13 +161,6 @@ def test_the_clock_may_go_back_a_little_and_not_more(tmp_path: Path) -> None:
     assert (faults.left_out, len(result)) == (0, 201)
 
 
-def test_a_clock_that_starts_anew_is_behind_to_the_end(tmp_path: Path) -> None:
-    rows = [row(START_NS + n * REORDERED_NS) for n in range(10)]
-    result, faults = read(written(tmp_path / "f.csv", rows + rows[:6]))
-    assert faults.counts == {"clock": 6}
-    assert len(result) == 16
-
-
 @pytest.mark.parametrize("block_bytes", [400, 2000, 1 << 20])
 def test_rows_that_occur_twice_are_left_out_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
@@ -267,11 +260,6 @@ def test_too_many_slices_are_something_else(tmp_path: Path) -> None:
     rows = [item | {"slice": f"10.0.{n // 256}.{n % 256}"} for n, item in enumerate(rows_at(1100))]
     with pytest.raises(DatasetError, match=re.escape("slice: more than 1024 different names")):
         read(written(tmp_path / "f.csv", rows))
-
-
-def test_other_columns_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="missing netif_rx; unknown dev; expected slice, delay_us"):
-        read(written(tmp_path / "f.csv", [{"dev": 1}], (*FORWARDING_COLUMNS[:5], "dev")))
 
 
 def test_pfcp_files(tmp_path: Path) -> None:

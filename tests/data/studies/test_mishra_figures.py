@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from slicepilot.data.studies.mishra.figures import StudyTable, load_of
+from slicepilot.data.studies.mishra.figures import StudyTable
 from slicepilot.data.studies.mishra.tables import FORWARDING, PFCP
 
 
@@ -29,16 +29,3 @@ def test_figures_of_all_batches_are_those_of_all_rows(schema: pa.Schema, group: 
         assert row["p99_us"] == pytest.approx(np.quantile(own, 0.99))
         if "p50_us" in row:
             assert row["p50_us"] == pytest.approx(np.median(own))
-
-
-@pytest.mark.parametrize(
-    ("name", "load"),
-    [
-        ("o1_forwarding_exp_light.csv", "light"),
-        ("o1_forwarding_heavy.csv.gz", "heavy"),
-        ("o1_forwarding_20260101.csv", ""),
-        ("lightning.csv", ""),
-    ],
-)
-def test_the_load_is_in_the_name(name: str, load: str) -> None:
-    assert load_of(f"heavy/{name}") == load

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.studies.moreira.netdata import read_resources, tidy_column
-from slicepilot.data.studies.moreira.tables import LATENCY_SCHEMA, Run, read_latency, run_of
+from slicepilot.data.studies.moreira.tables import Run, read_latency, run_of
 from slicepilot.data.tables.tidy import unit_of
 
 SAMPLES = Path(__file__).parents[1] / "samples" / "moreira"
@@ -73,11 +73,7 @@ def test_the_run_can_be_given_and_is_asked_for(tmp_path: Path) -> None:
     ("source", "name", "unit"),
     [
         ("cpu_user", "cpu_user_pct", "%"),
-        ("cpu_limit_used", "cpu_limit_used_pct", "%"),
         ("mem_usage_ram", "mem_usage_ram_mib", "MiB"),
-        ("mem_utilization_utilization", "mem_utilization_pct", "%"),
-        ("net_n3_received", "net_n3_received_mbps", "Mbit/s"),
-        ("net_packets_eth0_sent", "net_packets_eth0_sent_pps", "packets/s"),
         ("net_drops_n3_inbound", "net_drops_n3_inbound_per_s", "1/s"),
         ("io_read", "io_read_kibps", "KiB/s"),
         ("pgfaults_pgfault", "pgfaults_pgfault_mibps", "MiB/s"),
@@ -191,18 +187,6 @@ def test_a_single_impossible_rate_is_noted(tmp_path: Path) -> None:
 def test_unusable_resources_are_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=message):
         resources(tmp_path / "a.csv", text)
-
-
-def test_the_sample_of_latencies() -> None:
-    path = SAMPLES / "qf1_baseline" / "latency.txt"
-    faults = Faults()
-    stream = read_latency(path, run_of(path), faults, {"10.1.0.44": "baseline"})
-    table = pa.Table.from_batches(stream.batches, stream.schema)
-    assert not faults
-    assert table.schema.equals(LATENCY_SCHEMA)
-    assert table.column("sequence").to_pylist() == list(range(15))
-    assert set(table.column("traffic_class").to_pylist()) == {"baseline"}
-    assert set(table.column("qfi").to_pylist()) == {1}
 
 
 def test_what_is_wrong_in_latencies_has_its_line(tmp_path: Path) -> None:

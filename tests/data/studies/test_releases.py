@@ -10,22 +10,10 @@ import pytest
 
 from slicepilot.configs import ConfigError, validate
 from slicepilot.data.studies.kinds import KINDS, detect, detected
-from slicepilot.data.studies.releases import STATUS_MEANINGS, Release, find, releases
+from slicepilot.data.studies.releases import Release, find, releases
 
 ROOT = Path(__file__).parents[3]
-REFERENCE = ROOT / "data" / "reference"
 SAMPLES = ROOT / "tests" / "data" / "samples"
-
-
-def text_of(page: Path) -> str:
-    return " ".join(page.read_text().split())
-
-
-def test_names_are_unique_and_those_of_the_kinds() -> None:
-    names = [release.name for release in releases()]
-    assert len(set(names)) == len(names)
-    assert set(names) == {kind.release for kind in KINDS}
-    assert {release.status for release in releases()} <= set(STATUS_MEANINGS)
 
 
 def test_a_file_is_the_one_that_is_known_or_another_or_nothing_is_known() -> None:
@@ -48,15 +36,6 @@ def test_what_a_repository_holds_beside_data_is_of_no_kind(name: str, tmp_path: 
     assert detect(path) is None
     (path.parent / "latency.txt").write_text(path.read_text())
     assert detected(path.parent / "latency.txt").name == "moreira-latency"
-
-
-@pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
-def test_each_can_be_found_and_cited(release: Release) -> None:
-    assert release.title in " ".join(release.citation.split())
-    assert release.paper
-    assert f"| `{release.name}` |" in text_of(ROOT / "docs" / "datasets.md"), "the manual's table has it"
-    if any(REFERENCE.glob(f"{release.name}_*.csv")):
-        assert release.title in text_of(REFERENCE / "README.md"), "its figures are those of the same study"
 
 
 @pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
@@ -104,16 +83,6 @@ def test_only_open_releases_can_be_fetched() -> None:
     assert len(find("andrade").fetchable()) == 3
     with pytest.raises(ConfigError, match=rf"release = 'mishra': offers only code .*; expected {', '.join(is_open)}"):
         find("mishra").fetchable()
-
-
-def test_an_unknown_release_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="did you mean andrade"):
-        find("andrad")
-
-
-def test_sizes_add_up_as_far_as_they_are_known() -> None:
-    assert find("mishra").about_bytes == 231_000_000 + 576_000_000 + 586_000_000 + 3 * 5_000
-    assert find("andrade").about_bytes is None
 
 
 @pytest.mark.parametrize(

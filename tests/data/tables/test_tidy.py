@@ -16,7 +16,7 @@ import pytest
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.tables import tidy
 from slicepilot.data.tables.summary import summarise
-from slicepilot.data.tables.tidy import Origin, Stream, read_description, read_tidy, unit_of, write_csv, write_tidy
+from slicepilot.data.tables.tidy import Origin, Stream, read_description, read_tidy, write_csv, write_tidy
 
 SCHEMA = pa.schema(
     [("slice", pa.string()), ("sent_ns", pa.int64()), ("delay_us", pa.float64()), ("note", pa.string())],
@@ -88,22 +88,6 @@ def test_row_groups_are_large_whatever_the_batches(
     assert table_of(read_tidy(path)).num_rows == 270
 
 
-def test_faults_that_are_found_while_rows_are_read_are_in_the_file(tmp_path: Path, source: Path) -> None:
-    faults = Faults()
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield batch(2)
-        faults.add("clock", 3, left_out=False)
-
-    write_tidy(tmp_path / "table.parquet", Stream(SCHEMA, batches()), Origin("k", source), faults)
-    assert read_description(tmp_path / "table.parquet").faults["total"] == 1
-
-
-def test_a_table_without_rows(tmp_path: Path, source: Path) -> None:
-    written(tmp_path / "table.parquet", source)
-    assert table_of(read_tidy(tmp_path / "table.parquet")).equals(SCHEMA.empty_table())
-
-
 def test_nothing_is_left_of_a_table_that_breaks_off(tmp_path: Path, source: Path) -> None:
     def batches() -> Iterator[pa.RecordBatch]:
         yield batch(3)
@@ -153,14 +137,6 @@ def test_csv_has_all_rows(tmp_path: Path) -> None:
     rows = pacsv.read_csv(path)
     assert rows.column_names == SCHEMA.names
     assert rows.column("delay_us").to_pylist() == pytest.approx(batch(9).column("delay_us").to_pylist())
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"),
-    [("delay_us", "µs"), ("receive_mbps", "Mbit/s"), ("packet_bytes", "B"), ("cpu_use_mcpu", "mCPU"), ("slice", None)],
-)
-def test_units_are_in_the_names(name: str, unit: str | None) -> None:
-    assert unit_of(name) == unit
 
 
 def test_a_summary_counts_and_spans() -> None:
