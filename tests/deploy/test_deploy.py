@@ -7,7 +7,6 @@ import re
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,9 +169,3 @@ def test_without_a_manager_nobody_is_told(address: str | None, monkeypatch: pyte
     if address is not None:
         monkeypatch.setenv("NOTIFY_SOCKET", address)
     assert not sd_notify.ready()
-
-
-def test_telling_needs_the_standard_library_only() -> None:
-    code = "import sys; import slicepilot.controller.system.sd_notify; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"numpy", "pydantic", "rich"} & set(loaded)

@@ -67,17 +67,6 @@ def test_pods_may_do_nothing_that_they_need_not() -> None:
     assert job()["rayClusterSpec"]["authOptions"] == {"mode": "token"}
 
 
-def test_head_and_workers_see_the_same_folder() -> None:
-    [claim] = [document for document in MANIFEST if document["kind"] == "PersistentVolumeClaim"]
-    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
-    for pod in list(pods())[1:]:
-        [container] = pod["containers"]
-        volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-        assert volumes["sweeps"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-        assert mounts["sweeps"] == "/sweeps"
-
-
 def test_the_job_is_a_command_that_there_is() -> None:
     program, name, *arguments = shlex.split(job()["entrypoint"])
     assert program == "slicepilot"

@@ -16,7 +16,7 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.mixture import MixtureEpisodes
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.slices import Promises, SliceSet, SNssai
+from slicepilot.env.slices import Promises, SliceSet
 
 GOOD: dict[str, Any] = {
     "slices": [
@@ -60,20 +60,15 @@ def test_a_slice_set_in_order() -> None:
     [
         ("slices", [], "slices = list: .*at least 1"),
         ("slices.1.s_nssai", {"sst": 1, "sd": "0000AA"}, "slices = list: duplicate s_nssai 1-0000AA"),
-        ("slices.1.name", "a", "slices = list: duplicate name a"),
         ("slices.0.name", "no spaces", "slices.0.name = 'no spaces': "),
-        ("slices.0.s_nssai.sst", 256, "slices.0.s_nssai.sst = 256: .*less than or equal to 255"),
         ("slices.0.s_nssai.sd", "12345", "slices.0.s_nssai.sd = '12345': expected six hexadecimal digits in quotes"),
         (
             "slices.0.s_nssai.sd",
             1,
             'slices.0.s_nssai.sd = 1: expected six hexadecimal digits in quotes, such as "000001"',
         ),
-        ("slices.0.sla.committed_mbps", -1, "slices.0.sla.committed_mbps = -1: .*greater than 0"),
         ("slices.0.sla.committed_mbps", float("nan"), "slices.0.sla.committed_mbps = nan: .*finite"),
         ("slices.0.sla.delay_bound_ms", float("inf"), "slices.0.sla.delay_bound_ms = inf: .*finite"),
-        ("slices.0.sla.delay_bound_ms", "soon", "slices.0.sla.delay_bound_ms = 'soon': .*number"),
-        ("slices.0.sla.delay_bound_ms", None, "slices.0.sla.delay_bound_ms: Field required"),
         ("slices.0.weight", 0, "slices.0.weight = 0: .*greater than 0"),
         (
             "slices.0.wieght",
@@ -82,12 +77,7 @@ def test_a_slice_set_in_order() -> None:
         ),
         ("slices.0.bounds.nice", [5, -5], "slices.0.bounds.nice = list: lower bound 5 must be below upper bound -5"),
         ("slices.0.bounds.nice", [-21, 0], "slices.0.bounds.nice.0 = -21: .*-20"),
-        ("slices.0.bounds.nice", [0.5, 3], "slices.0.bounds.nice.0 = 0.5: .*integer"),
-        ("slices.0.bounds.cpu_limit_mcpu", [0, 100], "slices.0.bounds.cpu_limit_mcpu.0 = 0: .*greater than 0"),
         ("slices.0.bounds.egress_mbps", [10, 10], "slices.0.bounds.egress_mbps = list: lower bound 10 must be below"),
-        ("slices.0.bounds.egress_mbps", [10], "slices.0.bounds.egress_mbps.1: Field required"),
-        ("slices.0.bounds.memory", [1, 2], "slices.0.bounds.memory = list: unknown field"),
-        ("slices.0.cpu_request_mcpu", -5, "slices.0.cpu_request_mcpu = -5: .*greater than or equal to 0"),
     ],
 )
 def test_what_is_wrong_is_named(path: str, value: Any, message: str) -> None:
@@ -96,11 +86,6 @@ def test_what_is_wrong_is_named(path: str, value: Any, message: str) -> None:
     text = str(error.value)
     assert "\n" not in text
     assert re.match(f"mine.yaml: {message}", text), text
-
-
-def test_identity_is_the_pair_of_sst_and_sd() -> None:
-    assert SNssai(1) != SNssai(1, "000001") != SNssai(2, "000001")
-    assert validate(SNssai, {"sst": 1, "sd": "00000a"}, "x") == SNssai(1, "00000A")
 
 
 def test_everything_shipped_is_valid() -> None:
@@ -130,18 +115,13 @@ SCENARIO: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"slices": "five-vide"}, "slices: unknown name 'five-vide'; did you mean five-video"),
         ({"hardware": "andrada"}, "hardware: unknown name 'andrada'; did you mean andrade"),
         ({"loads": {"slice9": []}}, "scenario mine: loads: unknown slice 'slice9'; accepted: slice1, slice2"),
         ({"absent": {"slice0": [1, 2]}}, "scenario mine: absent: unknown slice 'slice0'; accepted: slice1"),
         ({"loads": {"slice1": [{"kind": "quic"}]}}, "s.yaml: loads.slice1.0.kind = 'quic': .*'video'"),
         ({"loads": {"slice1": [{"kind": "cbr", "rate_mbps": -1}]}}, "s.yaml: loads.slice1.0.rate_mbps = -1: "),
-        ({"loads": {"slice1": [{"kind": "cbr", "flows": 0}]}}, "s.yaml: loads.slice1.0.flows = 0: "),
-        ({"duration_s": 0}, "s.yaml: duration_s = 0: "),
         ({"control_period_s": 0.001}, "s.yaml: control_period_s = 0.001: .*0.002"),
         ({"uplink_profile": [[5, 1], [5, 2]]}, "s.yaml: uplink_profile = list: times must increase"),
-        ({"uplink_profile": [[0, -1]]}, "s.yaml: uplink_profile.0.1 = -1: "),
-        ({"seed": 1}, "s.yaml: seed = 1: unknown field"),
     ],
 )
 def test_scenarios_are_validated(tmp_path: Path, change: dict[str, Any], message: str) -> None:
@@ -152,33 +132,3 @@ def test_scenarios_are_validated(tmp_path: Path, change: dict[str, Any], message
     text = str(error.value)
     assert "\n" not in text
     assert re.match(message, text), text
-
-
-def test_a_scenario_of_ones_own_is_loaded(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(yaml.safe_dump(SCENARIO))
-    scenario = Scenario.from_yaml(str(tmp_path / "s.yaml"))
-    assert scenario.num_steps == 10
-    assert scenario.loads["slice1"][0].mean_rate_mbps == 45
-
-
-@pytest.mark.parametrize(
-    ("hardware", "message"),
-    [
-        ({"smt_yield": 1.5}, "hardware.smt_yield = 1.5: .*less than or equal to 1"),
-        ({"egress_mode": "sfq"}, "hardware.egress_mode = 'sfq': .*'edt', 'tbf' or 'htb'"),
-        ({"upf_cost_us": "nan"}, "hardware.upf_cost_us = 'nan': .*finite"),
-        ({"memory_mb": 1}, "hardware.memory_mb = 1: unknown field"),
-    ],
-)
-def test_hardware_is_validated(tmp_path: Path, hardware: dict[str, Any], message: str) -> None:
-    file = tmp_path / "h.yaml"
-    file.write_text(yaml.safe_dump({"source": "test", "hardware": hardware}))
-    with pytest.raises(ConfigError, match=rf"^h.yaml: {message}"):
-        Hardware.from_yaml(str(file))
-
-
-def test_reward_weights_are_not_negative(tmp_path: Path) -> None:
-    file = tmp_path / "r.yaml"
-    file.write_text("sla: -1\n")
-    with pytest.raises(ConfigError, match=r"^r.yaml: sla = -1: .*greater than or equal to 0"):
-        RewardWeights.from_yaml(str(file))

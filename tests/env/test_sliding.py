@@ -84,13 +84,6 @@ def test_silence_after_a_rate_is_zero() -> None:
     assert seen.offered_mbps[0, 0] == seen.loss_ratio[0, 0] == 0
 
 
-def test_long_periods_are_left_alone() -> None:
-    view = SlidingView(context(1, 0.05))
-    telemetry = offering(50.0, 1)
-    assert view.passes
-    assert view.see(telemetry) is telemetry
-
-
 def test_the_simulators_agents_see_means_and_are_judged_by_the_period() -> None:
     loop = ControlLoop(
         SimulatorBackend(ScenarioRuns(Scenario.from_yaml("testbed-contention"))), RewardWeights.from_yaml()

@@ -56,11 +56,6 @@ def test_from_a_cgroup_namespace_of_its_own_it_enters_the_nodes(group: Path) -> 
     assert done.stdout.split() == ["False", "True", "True", "False"], done.stderr
 
 
-@root
-def test_on_the_node_itself_there_is_none_to_enter() -> None:
-    assert not container.enter_cgroup_namespace(Path("/proc/self/ns/cgroup"))
-
-
 def test_a_folder_that_the_kubelet_made_is_shut_and_no_other(tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()

@@ -14,7 +14,6 @@ from slicepilot.cluster.doctor.cilium import CONFIG, MULTUS, POLICIES
 from slicepilot.cluster.doctor.node import kubelet_checks
 from slicepilot.cluster.doctor.reader import ClusterReader
 from slicepilot.cluster.resources.names import path as path_of
-from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import Check
 from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 
@@ -57,11 +56,6 @@ def test_without_a_server_the_node_is_told(tmp_path: Path) -> None:
     assert (told["map of rates"].ok, told["map of rates"].found) == (False, "none")
     assert not told["bpffs"].ok
     assert all(one.hint for one in told.values() if not one.ok), "each says what to do"
-
-
-def test_a_kubeconfig_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"kubeconfig = .*none\.yaml.*expected"):
-        checks(tmp_path / "none.yaml", "edge")
 
 
 def test_a_server_that_is_busy_is_asked_again(tmp_path: Path) -> None:

@@ -35,13 +35,6 @@ def test_a_slice_set_becomes_a_loop_of_the_slices_that_have_pods_here() -> None:
     assert planned(Planner(), [set_document(nodeSelector={"zone": "edge"})], [A])
 
 
-def test_a_pods_own_limit_is_exceeded_where_it_says_so_alone() -> None:
-    slices = [slice_document(), slice_document("b", "000002", mayExceedLimit=True)]
-    plan = planned(Planner(), [set_document(slices=slices)], [A, B])["video"]
-    assert plan.loop is not None
-    assert [item["may_exceed_limit"] for item in plan.loop.node["slices"]] == [False, True]
-
-
 def test_a_pod_is_weighed_by_all_its_requests_and_a_resize_starts_no_loop_anew() -> None:
     planner, sets = Planner(), [set_document(slices=[slice_document(container="upf")])]
     plan = planned(planner, sets, [with_containers(upf="250m", sidecar="100m")])["video"].loop

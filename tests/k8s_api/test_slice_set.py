@@ -9,14 +9,13 @@ import pytest
 import yaml
 
 from slicepilot.cluster.resources.labels import selector_of
-from slicepilot.cluster.resources.names import MOST_INSTANCE, instance, node_slice_set, snake
-from slicepilot.cluster.resources.pod import Pod, mcpu
+from slicepilot.cluster.resources.names import snake
 from slicepilot.cluster.resources.slice_set import Follow, declared
 from slicepilot.cluster.resources.wanted import Wanted
 from slicepilot.configs import ConfigError
 from slicepilot.node.config.spec import NodeSlice, NodeSpec
 
-from .documents import FULL, pod_document, set_document, slice_document
+from .documents import FULL, set_document, slice_document
 
 CRDS = Path(__file__).parents[2] / "deploy" / "helm" / "slicepilot" / "crds"
 
@@ -135,28 +134,3 @@ def test_what_could_lead_elsewhere_is_invalid(spec: Any, why: str) -> None:
 )
 def test_selectors_are_those_of_the_api_but_that_none_means_no_pod(selector: Any, fits: bool) -> None:
     assert selector_of(selector).fits({"a": "1"}) is fits
-
-
-def test_pods_are_read() -> None:
-    pod = Pod.of(pod_document())
-    assert (pod.key, pod.lasting_name, pod.deleting, pod.known_uid) == (("core", "upf-a-0"), True, False, pod.uid)
-    assert pod.container(None) == pod.container("upf")
-    assert pod.container("other") is None
-    assert pod.containers[0].cpu_request_mcpu == 250
-    static = Pod.of(pod_document(annotations={"kubernetes.io/config.mirror": "x"}, ownerReferences=[]))
-    assert (static.known_uid, static.lasting_name) == (None, False)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("100m", 100), ("1", 1000), ("1.5", 1500), (".5", 500), ("2k", 2e6), ("", 0)]
-)
-def test_quantities_of_cpu(text: str, value: float) -> None:
-    assert mcpu(text) == value
-
-
-def test_names_fit_and_long_ones_are_told_apart() -> None:
-    long = "x" * 60
-    assert instance("core", "video") == "core.video"
-    assert len(instance(long, long)) <= MOST_INSTANCE
-    assert instance(long, long + "1") != instance(long, long + "2")
-    assert len(node_slice_set("v" * 63, "n" * 253)) <= 253

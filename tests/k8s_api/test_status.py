@@ -59,13 +59,6 @@ def test_what_is_wrong_has_a_reason() -> None:
     assert states(reported(None, policy=bundle))[0] == ("Ready", "False", "Fetching")
 
 
-def test_figures_are_not_vital_and_modes_are() -> None:
-    before, kept = reported(LoopState(figures=figures())), reported(LoopState(figures=figures(kept=False)))
-    assert before.vital == kept.vital
-    assert before.body != kept.body
-    assert before.vital != reported(LoopState(figures=figures("shadow"))).vital
-
-
 def test_a_condition_is_as_old_as_its_status() -> None:
     old = documents([Condition("Ready", "False", "LoopStarting")], [], 1, "t1")
     same = documents([Condition("Ready", "False", "LoopFailed", "two\nlines")], old, 2, "t2")

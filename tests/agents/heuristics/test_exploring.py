@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from slicepilot.agents.base import StochasticAgent
 from slicepilot.agents.heuristics.exploring import ExploringAgent
 from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.agents.heuristics.random import RandomAgent
@@ -35,12 +34,6 @@ def decisions(agent: Any, count: int, seed: int = 0) -> list[tuple[Knobs, Any, A
         knobs = agent.decide(telemetry, knobs)
         made.append((knobs, agent.wanted.copy(), agent.log_density.copy(), agent.held))
     return made
-
-
-def test_who_draws_says_so() -> None:
-    for agent, draws in ((RandomAgent(), True), (ExploringAgent(SETTING), True), (SETTING, False)):
-        agent.reset(SLICES, context(), 0)
-        assert isinstance(agent, StochasticAgent) == draws
 
 
 @pytest.mark.parametrize("make_agent", [lambda: RandomAgent(4), lambda: ExploringAgent(SETTING, 0.3, 4)])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicepilot.agents.heuristics.fixed import no_control
-from slicepilot.agents.heuristics.greedy import Greedy, GreedyConfig, allocate
+from slicepilot.agents.heuristics.greedy import Greedy, allocate
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy, QueueGreedyConfig
 from slicepilot.env.backend import PACERS, Context
@@ -173,14 +173,6 @@ def test_a_slice_that_is_cut_needs_what_empties_its_queue_in_time(node: tuple[Sl
     assert met >= 3
 
 
-def test_longer_queues_need_more_and_never_less_than_is_promised(node: tuple[SliceSet, Context]) -> None:
-    short, long = (needs_of(QueueGreedy(), node, n3_buffer_packets=packets) for packets in (20.0, 2000.0))
-    committed = node[1].promises.committed_mbps[:, 0]
-    assert (long >= short).all()
-    assert (long > short).any()
-    assert (short >= np.minimum(committed, 400.0) - 1e-3).all()
-
-
 def test_a_shaper_needs_what_empties_its_queue_in_time(node: tuple[SliceSet, Context]) -> None:
     cfg = QueueGreedyConfig(queue_share=0.8, committed_margin=1.0)
     promises = node[1].promises
@@ -291,24 +283,6 @@ def test_a_full_uplink_is_believed_at_once_and_an_idle_one_slowly(node: tuple[Sl
     assert rates[2] < 2 * rates[1]
 
 
-def test_limits_that_hold_do_not_shrink_the_node(node: tuple[SliceSet, Context]) -> None:
-    """Others take what slices leave: what slices use then is not what there is."""
-    slices, context = node
-    context = replace(context, period_s=np.full(1, 0.1, np.float32))
-    rule, still = QueueGreedy(), Knobs.none(len(slices), 1)
-    rule.reset(slices, context, 0)
-    whole = 1e3 * float(context.logical_cpus[0])
-    telemetry = seen(slices, context, 10.0, 10.0, 2.0)
-    telemetry.cpu_idle_ratio[:] = 0.0
-    result = []
-    for _ in range(1000):
-        rule.decide(telemetry, still)
-        assert rule.workings is not None
-        result.append(float(rule.workings.capacity_mcpu[0]))
-    assert result[10] > 0.85 * whole
-    assert result[-1] == pytest.approx(QueueGreedyConfig().least_share * whole, rel=0.02)
-
-
 def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:
     """Before its UPF, where quotas are even enough: that hands the shaper less than it lets through."""
     slices, context = node
@@ -335,36 +309,6 @@ def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:
         cut[cfs_period_s] = (limit < 8.0 * rate)[shaped]
     assert cut[0.002].all()
     assert not cut[1.0].any()
-
-
-def test_an_absent_slice_keeps_its_knobs(node: tuple[SliceSet, Context]) -> None:
-    rule = QueueGreedy()
-    rule.reset(*node, 0)
-    telemetry = Telemetry.empty(len(node[0]), 1)
-    telemetry.valid[0] = False
-    held = Knobs.none(len(node[0]), 1)
-    held.values[:, 0] = column(750, -3, 12)
-    np.testing.assert_array_equal(rule.decide(telemetry, held).values[:, 0], column(750, -3, 12))
-
-
-def test_a_slice_steps_back_after_a_while(node: tuple[SliceSet, Context]) -> None:
-    slices, context = node
-    context = replace(context, period_s=np.full(1, 0.05, np.float32), num_steps=1000)
-    behind_from = {}
-    for step_back_s in (0.0, 0.25):
-        config = GreedyConfig(step_back_s=step_back_s, fall_s=0.01, rise_s=0.01, idle_ratio=2.0)
-        rule = Greedy(config=config)
-        rule.reset(slices, context, 0)
-        levels = []
-        for period in range(24):
-            offered = 10.0 if period < 10 else 4000.0  # what does not fit
-            knobs = rule.decide(seen(slices, context, offered, 10.0, 2.0), Knobs.none(len(slices), 1))
-            levels.append(knobs.nice[:, 0].copy())
-        behind = np.asarray(levels) == config.nice[2]
-        assert behind[-1].any()
-        assert not behind[:10].any()
-        behind_from[step_back_s] = int(behind.any(axis=1).argmax())
-    assert behind_from[0.25] - behind_from[0.0] in {4, 5}
 
 
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix", "link-degradation"])

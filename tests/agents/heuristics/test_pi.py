@@ -89,15 +89,6 @@ def test_slices_of_less_weight_give_way_to_one_that_misses(slice_set: Any) -> No
     assert below < 500
 
 
-def test_nice_is_by_the_order_of_weights(slice_set: Any) -> None:
-    plant = Plant(slice_set(3), GENTLE)  # weights 10, 1, 1
-    plant.step(300.0)
-    first, *others = plant.nice[:, 0].tolist()
-    assert first == -3
-    # Six levels between the first and the last; equals share the middle of their places, three quarters down.
-    assert others == [2, 2]
-
-
 def test_tuned_gains_keep_promises_with_less_cpu(light: Any, contended: Any, play: Any) -> None:
     light.steps = 200
     played = play(Pi(), light)

@@ -1,4 +1,3 @@
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +10,7 @@ from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.agents.heuristics.planners.planning import PlanningConfig
 from slicepilot.agents.heuristics.registry import available, make
-from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.hardware import Hardware
-from slicepilot.env.slices import SliceSet
 
 EVERY = sorted({*available(), *available(scaled=True)})
 ADAPTIVE = [
@@ -38,22 +35,6 @@ def test_names_are_those_of_the_agents(slice_set: Any) -> None:
         assert isinstance(agent, Agent)
     assert sum(name.startswith("experiment-") for name in available()) == 26
     assert len(available()) == len(available(scaled=True))
-
-
-def test_unknown_name_is_answered_with_the_nearest_and_the_accepted_ones(slice_set: Any) -> None:
-    with pytest.raises(ConfigError, match=r"agent: unknown name 'reactive'; did you mean reactive-sla") as error:
-        make("reactive", slice_set(5))
-    for name in (*ADAPTIVE, "no-control", "experiment-1 to experiment-26", "static-weights-512"):
-        assert name in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_published_setting_is_scaled_to_the_node() -> None:
-    slices = SliceSet.from_yaml("five-video")
-    for name, first in (("experiment-7", 1000.0), ("experiment-7-scaled", 500.0)):
-        request = make(name, slices, Hardware(logical_cpus=2.0)).request_mcpu
-        assert request is not None
-        assert request[0] == first
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -89,16 +70,6 @@ def test_lanes_do_not_mix_and_seeds_repeat(contended: Any, play: Any, name: str)
         assert (item.nice == two.nice).all()
         assert (item.egress_mbps == two.egress_mbps).all()
     assert (first.returns == again.returns).all()
-
-
-def test_the_page_of_agents_has_all() -> None:
-    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    listed = []
-    for row in rows:
-        first, *others = re.findall(r"`([^`]+)`", row)
-        listed += [first, *(re.sub(r"-\d+(-nice)?$", "", first) + name if name[0] == "-" else name for name in others)]
-    experiments = {name for name in available() if name.startswith("experiment-")}
-    assert {*listed} | experiments == {*available()}
 
 
 def test_agents_import_no_compiler_and_no_training_package() -> None:

@@ -11,8 +11,6 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
 
-DAY_S = 86_400.0
-
 
 class Fed:
     """A `Vpa` fed by hand with the CPU use (S,) of each period."""
@@ -84,14 +82,6 @@ def test_a_limit_moves_once_it_is_out_of_bounds_or_half_a_day_has_gone(slice_set
     assert first[0] == pytest.approx(3, abs=1)
     assert first[1] == pytest.approx(29, abs=1)
     assert feeds[-1].tolist() == target
-
-
-def test_a_real_day_is_too_long_to_act_in_a_run(light: Any, play: Any) -> None:
-    slow, quick = (
-        play(Vpa(VpaConfig(half_life_s=seconds)), light).knobs[-1].cpu_limit_mcpu for seconds in (DAY_S, 60.0)
-    )
-    assert (slow == 1000).all()
-    assert (quick < 400).all()
 
 
 def test_light_load_ends_at_its_percentile_and_keeps_its_promises(light: Any, play: Any) -> None:

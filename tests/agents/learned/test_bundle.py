@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import pickle
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from slicepilot.configs import ConfigError
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import FEATURES, NUM_FEATURES
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
-from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import Telemetry
 
@@ -103,16 +100,6 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(ConfigError, match=f"{name}: No such file"):
         PolicyBundle.load(folder)
-
-
-def test_the_folder_of_a_run_suggests_its_bundle(folder: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"did you mean {folder}\?"):
-        PolicyBundle.load(folder.parent)
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere.*no such folder"):
-        PolicyBundle.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["policy.onnx", "bundle.yaml"])
@@ -258,19 +245,3 @@ def test_the_agent_refuses_other_slices_and_survives_pickling() -> None:
     copy = pickle.loads(pickle.dumps(LearnedAgent(bundle(), transfer=True)))
     copy.reset(two, make_context(two, 1), 0)
     assert copy.decide(Telemetry.empty(2), Knobs.none(2)).nice.shape == (2, 1)
-
-
-def test_the_agent_drives_the_simulator() -> None:
-    backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("andrade-ramp")), 4)
-    agent = LearnedAgent(dataclasses.replace(bundle(), slices=backend.slices))
-    telemetry, knobs = backend.reset(0), Knobs.none(5, 4)
-    agent.reset(backend.slices, backend.context, 0)
-    for _ in range(5):
-        knobs = backend.apply(agent.decide(telemetry, knobs)).applied
-        telemetry = backend.observe()
-    assert np.isinf(knobs.cpu_limit_mcpu).all(), "the model holds what it was given: no limits"
-
-
-def test_shutil_copies_of_a_bundle_load(folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder, tmp_path / "copy")
-    assert PolicyBundle.load(tmp_path / "copy").training.run_id == "abc"

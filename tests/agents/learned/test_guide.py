@@ -20,7 +20,6 @@ from slicepilot.agents.learned.guide import (
     RULE_AT,
     Guide,
     departed,
-    guided_layout,
 )
 from slicepilot.configs import ConfigError
 from slicepilot.env.backend import PACERS
@@ -110,18 +109,6 @@ def test_figures_that_are_no_numbers_are_forgotten(odd: float) -> None:
         assert np.abs(table).max() <= 1.0
 
 
-def test_the_pacer_is_told_and_an_unknown_one_is_not() -> None:
-    backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 64)
-    telemetry = backend.reset(0)
-    traits = backend.context.traits
-    assert traits is not None
-    rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 64))
-    table = Guide(backend.slices, backend.context).encode(telemetry, rows)
-    at = [column(f"pacer_{kind}") for kind in PACERS]
-    np.testing.assert_array_equal(table[:, 0, at].argmax(axis=1), traits.pacer)
-    assert {1, 2, 3} <= set(traits.pacer.tolist())
-
-
 def test_a_lane_is_decided_for_as_if_it_were_alone(untrained: guided.GuidedPolicy) -> None:
     torch.manual_seed(1)
     with torch.no_grad():
@@ -144,15 +131,6 @@ def test_a_lane_is_decided_for_as_if_it_were_alone(untrained: guided.GuidedPolic
         held = [one, two]
         backends[0].apply(one)
         telemetries[0] = backends[0].observe()
-
-
-def test_a_bundle_says_that_it_is_guided(untrained: guided.GuidedPolicy, tmp_path: Any) -> None:
-    slices = SliceSet.from_yaml("five-video")
-    bundle_of(untrained, slices).save(tmp_path / "bundle")
-    loaded = PolicyBundle.load(tmp_path / "bundle")
-    assert loaded.coding == "guided"
-    text = (tmp_path / "bundle" / "bundle.yaml").read_text()
-    assert all(name in text for name in guided_layout()["features"])
 
 
 def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPolicy, tmp_path: Any) -> None:

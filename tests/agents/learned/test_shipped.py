@@ -23,11 +23,6 @@ def test_the_name_wins_over_the_working_folder(tmp_path: Path, monkeypatch: pyte
     assert not is_shipped(tmp_path / GENERALIST)
 
 
-def test_any_other_name_is_a_path() -> None:
-    assert folder_of("runs/generalist") == Path("runs/generalist")
-    assert folder_of("mine") == Path("mine")
-
-
 def test_the_shipped_policy_decides_for_any_slices() -> None:
     bundle = PolicyBundle.load(GENERALIST)
     assert bundle.coding == "guided"

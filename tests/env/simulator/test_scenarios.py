@@ -10,7 +10,6 @@ from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import available
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.slices import SliceSet
 from slicepilot.training.evaluation.rollouts import Rollout, simulate_rollout
 from slicepilot.training.evaluation.scores import violation_s
 
@@ -33,10 +32,6 @@ def weighted_violation_share(recording: Rollout) -> float:
     weight = recording.slices.column("weight")
     broken_s = (violation_s(recording).mean(axis=1, keepdims=True) * weight).sum() / weight.sum()
     return float(broken_s / (len(recording.time_s) * recording.period_s))
-
-
-def test_there_are_enough_of_them() -> None:
-    assert len(UNSEEN) >= 6
 
 
 @pytest.mark.parametrize("name", UNSEEN)
@@ -68,23 +63,6 @@ def test_they_cover_more_than_one_node_period_and_size() -> None:
     assert {load.kind for s in scenarios for loads in s.loads.values() for load in loads} == {
         "video", "cbr", "poisson", "onoff", "apps", "tcp",
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("name", available("slices"))
-def test_slice_sets_are_valid_and_have_one_priority_slice(name: str) -> None:
-    slices = SliceSet.from_yaml(name)
-    weight = slices.column("weight")[:, 0]
-    assert weight[slices.priority_index] == weight.max()
-    standard = {1: "eMBB", 2: "URLLC", 3: "mMTC"}
-    assert {s.s_nssai.sst for s in slices.slices} <= set(standard)
-
-
-def test_multi_promise_has_two_urllc_slices_with_tight_bounds() -> None:
-    slices = Scenario.from_yaml("multi-promise").slice_set().slices
-    urllc = [s for s in slices if s.s_nssai.sst == 2]
-    assert len(slices) == 6
-    assert len(urllc) == 2
-    assert max(s.sla.delay_bound_ms for s in urllc) < min(s.sla.delay_bound_ms for s in slices if s not in urllc)
 
 
 def test_slices_arrive_and_depart() -> None:

@@ -216,42 +216,6 @@ def test_copies_meet_the_same_input_and_differ_by_their_actions_only() -> None:
     assert len(np.unique(promises.weight[0])) == LANES, "the inputs differ"
 
 
-@pytest.mark.parametrize("copies", [0, 3])
-def test_copies_divide_the_lanes(copies: int) -> None:
-    with pytest.raises(ValueError, match=f"copies = {copies}; accepted: a divisor of num_lanes = 8"):
-        SimulatorBackend(mixtures(), 8, copies=copies)
-
-
-def test_training_meets_the_declared_node_and_one_second_periods_more_often() -> None:
-    episode = TRAINING.draw(4000, np.random.default_rng(0))
-    mix = TRAINING.mixture
-    nominal = mix.nominal_share
-    for share, expected in (
-        (episode.hardware.upf_cost_us == np.float32(TRAINING.hardware.upf_cost_us), mix.declared_node_share),
-        (episode.period_s == 1.0, mix.one_second_share),
-    ):
-        assert share.mean() == pytest.approx(nominal + (1 - nominal) * expected, abs=0.03)
-
-
-def test_a_run_is_as_long_as_its_scenario_and_can_be_played_on() -> None:
-    scenario = Scenario.from_yaml("andrade-ramp")
-    backend = SimulatorBackend(ScenarioRuns(scenario, control_period_s=30.0))
-    with pytest.raises(RuntimeError, match="reset"):
-        _ = backend.context
-    backend.reset(0)
-    assert backend.context.num_steps == 40
-    for _ in range(45):
-        assert np.isfinite(backend.observe().slices).all()
-
-
-def test_knobs_of_another_shape_are_refused() -> None:
-    backend = SimulatorBackend(mixtures(), 2)
-    backend.reset(0)
-    for wrong in (Knobs.none(SLICES, 1), Knobs.none(SLICES - 1, 2)):
-        with pytest.raises(ValueError, match=rf"knobs: shape .*; accepted: \(3, {SLICES}, 2\)"):
-            backend.apply(wrong)
-
-
 @pytest.mark.parametrize("count", [1, 2, 64, 256])
 def test_any_number_of_slices(count: int) -> None:
     ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"))

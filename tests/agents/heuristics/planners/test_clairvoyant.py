@@ -2,7 +2,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.captain import Captain
@@ -66,15 +65,6 @@ def test_looking_ahead_changes_nothing() -> None:
     assert (run(True) == run(False)).all()
 
 
-def test_the_past_cannot_be_looked_up() -> None:
-    backend = SimulatorBackend(short_ramp(), 1)
-    backend.reset(0)
-    future = Future(backend.engine)
-    future.window(600, 10)
-    with pytest.raises(ValueError, match="period 1 is past"):
-        future.window(1, 10)
-
-
 def test_it_is_at_least_as_good_as_every_published_setting(play: Any) -> None:
     episodes = short_ramp()
     slices = episodes.slices
@@ -101,47 +91,3 @@ def test_it_takes_up_a_proposal_that_it_would_not_find(contended: Any, play: Any
     advised = play(Clairvoyant(config=choosing, proposals=(setting,)), contended).returns
     assert (advised > alone + 1).all()
     assert (advised >= play(setting, contended).returns - 1).all()
-
-
-def test_it_is_deterministic_by_seed(contended: Any, play: Any) -> None:
-    contended.steps = 30
-    first, again, other = (play(Clairvoyant(config=QUICK), contended, seed=s) for s in (1, 1, 2))
-    assert (first.returns == again.returns).all()
-    assert all((a.cpu_limit_mcpu == b.cpu_limit_mcpu).all() for a, b in zip(first.knobs, again.knobs, strict=True))
-    assert not (first.knobs[0].cpu_limit_mcpu == other.knobs[0].cpu_limit_mcpu).all()
-
-
-def test_more_thought_does_not_hurt(contended: Any, play: Any) -> None:
-    little = PlanningConfig(candidates=24, iterations=1)
-    much = PlanningConfig(candidates=96, iterations=4)
-    assert (
-        play(Clairvoyant(config=much), contended).returns.mean()
-        > play(Clairvoyant(config=little), contended).returns.mean()
-    )
-
-
-def test_every_proposal_must_have_a_place() -> None:
-    with pytest.raises(ValueError, match=r"3 proposals; accepted: at most 2"):
-        Clairvoyant(
-            config=PlanningConfig(candidates=4, elites=2), proposals=(ReactiveSla(), Captain(), ProportionalShare())
-        )
-
-
-def test_it_needs_its_simulator() -> None:
-    backend = SimulatorBackend(short_ramp(), 1)
-    backend.reset(0)
-    with pytest.raises(RuntimeError, match=r"call bind\(backend\) before reset"):
-        Clairvoyant().reset(backend.slices, backend.context, 0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "named"),
-    [
-        ({"replan_every": 5}, "replan_every = 5"),
-        ({"segments": 0}, "segments = 0"),
-        ({"elites": 64}, "elites = 64"),
-    ],
-)
-def test_impossible_effort_is_refused(fields: dict[str, int], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        PlanningConfig(**fields)  # type: ignore[arg-type]
