@@ -17,6 +17,8 @@ from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.processes import start_ticks
 from slicepilot.controller.watchdog.journal import states_with_journal
 from slicepilot.controller.watchdog.supervisor import RESTORED_FILE
+from slicepilot.node.config.spec import NodeSpec
+from slicepilot.node.live.backend import NodeBackend
 from slicepilot.testbed.lifecycle.processes import ProcessId, bin_folder
 
 SCRIPT = Path(__file__).with_name("foreign.sh")
@@ -55,6 +57,17 @@ class Foreign:
         together = bool(self._more.get("TOGETHER"))
         return [f"{self.prefix}-upf{1 if together else i}" for i in range(1, self.count + 1)]
 
+    def slice(self, name: str, number: int, upf: int = 1, weight: float = 1, **traffic: Any) -> dict[str, Any]:
+        """A slice of a UPF as an operator writes it; ``traffic`` is what tells its packets apart."""
+        return {
+            "name": name,
+            "s_nssai": {"sst": 1, "sd": f"{number:06d}"},
+            "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
+            "weight": weight,
+            "upf": {"process": {"name": "upf"}, "netns": self.netns[upf - 1], "user": "root"},
+            "devices": {"n6_netns": f"{self.prefix}-dn", "n6_far": f"n6-{upf}"},
+        } | ({"traffic": traffic} if traffic else {})
+
     def group(self, number: int) -> Path:
         """CPU cgroup of a UPF."""
         return CpuHierarchy.find().root / self.prefix / f"upf{number}"
@@ -76,18 +89,8 @@ class Foreign:
 
     def draft(self, path: Path) -> Path:
         """The configuration that `node discover` writes, without whatever else runs on this machine."""
-        command = [
-            sys.executable,
-            "-m",
-            "slicepilot.cli",
-            "node",
-            "discover",
-            "--out",
-            str(path),
-            "--name",
-            self.prefix,
-        ]
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        command = ["-m", "slicepilot.cli", "node", "discover", "--out", str(path), "--name", self.prefix]
+        done = subprocess.run([sys.executable, *command], check=False, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         document = yaml.safe_load(path.read_text())
         document["slices"] = [item for item in document["slices"] if item["upf"].get("netns") in self.netns]
@@ -177,6 +180,18 @@ class Foreign:
 
     def _run(self, what: str, *arguments: str, **environment: str) -> None:
         subprocess.run(self._command(what, *arguments), env=self._environment(environment), check=True, timeout=60)
+
+
+def written(folder: Path, name: str, *slices: dict[str, Any]) -> Path:
+    """The configuration of a node."""
+    path = folder / "node.yaml"
+    path.write_text(yaml.safe_dump({"name": name, "slices": list(slices)}))
+    return path
+
+
+def opened(path: Path) -> NodeBackend:
+    """A node as a backend, with control periods of 20 ms."""
+    return NodeBackend(NodeSpec.from_yaml(str(path)), 0.02)
 
 
 def restored_ms(pid: int, state: Path) -> float:

@@ -26,7 +26,7 @@ from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.simulator.hardware import HardwareFile
 
 from .foreign import COUNT, Foreign
-from .test_foreign import controller, document_of, knobs, slicepilot, until
+from .test_foreign import document_of, knobs, slicepilot, until
 from .test_foreign import picture as whole_picture
 
 MANUAL = Path(__file__).parents[2] / "docs" / "node.md"
@@ -119,17 +119,6 @@ def test_a_step_moves_what_acts_and_nothing_else(foreign: Foreign, tmp_path: Pat
     assert knobs(foreign) == before
 
 
-def test_in_shadow_nothing_is_written(foreign: Foreign, node: Path, run: Path) -> None:
-    before = picture(foreign)
-    with environment(node, run, "shadow") as env:
-        env.reset()
-        for _ in range(20):
-            env.step(LOWEST)
-        assert np.isinf(env.loop.knobs.cpu_limit_mcpu).all()
-        assert knobs(foreign).items() <= before.items()
-    assert picture(foreign) == before
-
-
 def test_a_run_starts_from_what_was_found(foreign: Foreign, node: Path, run: Path) -> None:
     """Also where that is a limit, which an agent then sees."""
     group = foreign.group(1)
@@ -202,39 +191,6 @@ def test_probe_measures_a_node(foreign: Foreign, node: Path) -> None:
         assert item["cpu_mcpu"] > 0
     error = slicepilot("probe", "--node", str(node), "--n3", "n3", code=2).stderr
     assert "accepted alone" in error
-
-
-def test_top_shows_a_run_on_a_node(foreign: Foreign, node: Path, tmp_path: Path) -> None:
-    foreign.load(seconds=8, mbps=4)
-    with controller(node, foreign, tmp_path, mode="shadow"):
-        time.sleep(1.0)
-        shown = slicepilot("top", "--once", "--run-root", str(tmp_path / "run")).stdout
-        status = json.loads(slicepilot("top", "--json", "--run-root", str(tmp_path / "run")).stdout)
-    foreign.carried_mbps()
-    for number in range(1, COUNT + 1):
-        assert f"slice{number}" in shown
-    assert status["mode"] == "shadow"
-    assert {item["name"] for item in status["slices"]} == {f"slice{i}" for i in range(1, COUNT + 1)}
-
-
-@pytest.mark.parametrize("mode", ["shadow", "live"])
-def test_bench_loop_times_the_loop_on_live_upfs(foreign: Foreign, node: Path, mode: str) -> None:
-    foreign.load(seconds=20, mbps=2)
-    before = picture(foreign)
-    try:
-        command = ["bench", "loop", "--node", str(node), "--mode", mode, "--seconds", "1", "--json"]
-        document = json.loads(slicepilot(*command).stdout)
-    finally:
-        shutil.rmtree(f"/var/lib/slicepilot/{foreign.prefix}-bench", ignore_errors=True)
-    foreign.carried_mbps()
-    assert picture(foreign) == before
-    assert document["slices"] == COUNT
-    for part in ("idle", "back_to_back", "contended"):
-        assert document[part]["ticks"] == 200
-        for stage in ("observe_us", "infer_us", "guard_us", "apply_us", "total_us"):
-            times = document[part][stage]
-            assert 0 < times["p50"] <= times["p99"] <= times["p999"]
-    assert "accepted without --node" in slicepilot("bench", "loop", "--node", "n", "--slices", "s", code=2).stderr
 
 
 def test_recording_in_shadow_keeps_what_operators_do(foreign: Foreign, node: Path, tmp_path: Path) -> None:

@@ -72,11 +72,6 @@ def test_another_users_process_of_the_name_is_not_it() -> None:
         Finder().find("a", UpfSelector(process=ProcessSelector(program(), ("192.0.2.4",)), user=str(os.getuid() + 1)))
 
 
-def test_an_unknown_user_is_nobody() -> None:
-    with pytest.raises(ConfigError, match="no such process runs"):
-        Finder().find("a", UpfSelector(pid=os.getpid(), user="no-such-user"))
-
-
 def test_of_a_program_and_its_workers_it_is_the_program() -> None:
     everybody = {process.pid: process for process in (proc(10), proc(11, 10), proc(12, 11), proc(20), proc(30, 2))}
     assert [process.pid for process in eldest(everybody.values(), everybody)] == [10, 20, 30]

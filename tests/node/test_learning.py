@@ -17,20 +17,17 @@ from socket import AF_INET, SOCK_RAW, socket
 from typing import Any
 
 import pytest
-import yaml
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.env.telemetry import SLICE_FIELDS
-from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.live.backend import NodeBackend
 from slicepilot.testbed.bench.rig import Controller
 from slicepilot.testbed.lifecycle.processes import bin_folder
 
-from .foreign import Foreign
+from .foreign import Foreign, opened, written
 from .test_foreign import controller, slicepilot, until
 
-PERIOD_S = 0.02
 N4_UPF, N4_SMF, PFCP_PORT = "10.211.1.2", "10.211.1.1", 8805
 SENT = {"a": 30, "b": 20}
 MOST_LATE_S = 2.0  # a second, and what a busy machine adds to it
@@ -114,30 +111,8 @@ def _smf(node: Foreign) -> Iterator[Smf]:
         smf.kill()
 
 
-def a_slice(node: Foreign, name: str, number: int, **traffic: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "s_nssai": {"sst": 1, "sd": f"00000{number}"},
-        "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
-        "weight": 1,
-        "upf": {"process": {"name": "upf"}, "netns": node.netns[0], "user": "root"},
-        "devices": {"n6_netns": f"{node.prefix}-dn", "n6_far": "n6-1"},
-        "traffic": traffic,
-    }
-
-
-def written(folder: Path, node: Foreign, *slices: dict[str, Any]) -> Path:
-    path = folder / "node.yaml"
-    path.write_text(yaml.safe_dump({"name": node.prefix, "slices": list(slices)}))
-    return path
-
-
-def opened(folder: Path, node: Foreign, *slices: dict[str, Any]) -> NodeBackend:
-    return NodeBackend(NodeSpec.from_yaml(str(written(folder, node, *slices))), PERIOD_S)
-
-
 def by_s_nssai(node: Foreign) -> list[dict[str, Any]]:
-    return [a_slice(node, name, number, s_nssai=True) for number, name in enumerate("ab")]
+    return [node.slice(name, number, s_nssai=True) for number, name in enumerate("ab")]
 
 
 class Counted:
@@ -160,7 +135,7 @@ def polled(backend: NodeBackend) -> None:
         backend.learning.poll()
 
 
-TOLD_BY: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+DISTINGUISHED_BY: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "S-NSSAI": ({"s_nssai": True}, {"s_nssai": True}, {}),
     "DNN": ({"dnns": ["Internet"]}, {"dnns": ["video.slices", "ims"]}, {"dnn": "video.slices"}),
     "both": ({"dnns": ["internet"], "s_nssai": True}, {"dnns": ["internet"], "s_nssai": True}, {}),
@@ -170,7 +145,7 @@ TOLD_BY: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["given TEIDs", "chosen TEIDs"])
-@pytest.mark.parametrize(("first", "second", "of_second"), TOLD_BY.values(), ids=TOLD_BY)
+@pytest.mark.parametrize(("first", "second", "of_second"), DISTINGUISHED_BY.values(), ids=DISTINGUISHED_BY)
 def test_slices_of_one_upf_are_told_apart_to_the_packet(
     node: Foreign,
     smf: Smf,
@@ -180,8 +155,8 @@ def test_slices_of_one_upf_are_told_apart_to_the_packet(
     of_second: dict[str, Any],
     chosen: bool,
 ) -> None:
-    slices = [a_slice(node, "a", 0, **first), a_slice(node, "b", 1, **second)]
-    with closing(opened(tmp_path, node, *slices)) as backend:
+    slices = [node.slice("a", 0, **first), node.slice("b", 1, **second)]
+    with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         for number, (name, more) in enumerate((("a", {}), ("b", of_second))):
             smf.establish(name, number, **more, **({} if chosen else {"teid": 1 + 100 * number}))
         polled(backend)
@@ -196,7 +171,7 @@ def test_what_ends_is_nobodys(node: Foreign, smf: Smf, tmp_path: Path) -> None:
     """Deleted by the SMF, by a new association, by the end of the UPF; and set up again after each."""
     node.load(seconds=1, mbps=1)  # once: the sink's and the load's address resolution is done
     node.carried_mbps()
-    with closing(opened(tmp_path, node, *by_s_nssai(node))) as backend:
+    with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
         assert backend.check() == [f"{name}: no session of it was seen yet" for name in "ab"]
         smf.establish("a", 0, teid=1)
         smf.establish("b", 1, teid=101)
@@ -227,7 +202,7 @@ def assert_flows(counted: list[int], *, a: bool, b: bool, nobody: bool) -> None:
 
 def test_a_upf_that_begins_anew_has_none_until_they_are_set_up_again(node: Foreign, smf: Smf, tmp_path: Path) -> None:
     smf_again = None
-    with closing(opened(tmp_path, node, *by_s_nssai(node))) as backend:
+    with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
         smf.establish("a", 0, teid=1)
         polled(backend)
         smf.kill()  # or it would set up again what the UPF has lost before anybody looks
@@ -254,12 +229,12 @@ def test_a_upf_that_begins_anew_has_none_until_they_are_set_up_again(node: Forei
 
 
 def test_what_is_given_stays_whose_it_is(node: Foreign, smf: Smf, tmp_path: Path) -> None:
-    slices = [a_slice(node, "a", 0, teids=[1], ue_pools=["10.61.1.2/31"]), a_slice(node, "b", 1, s_nssai=True)]
-    with closing(opened(tmp_path, node, *slices)) as backend:
+    slices = [node.slice("a", 0, teids=[1], ue_pools=["10.61.1.2/31"]), node.slice("b", 1, s_nssai=True)]
+    with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         smf.establish("tunnel", 1, ue="10.61.1.9", teid=1)
         polled(backend)
-        [told] = backend.check()
-        assert told == "b: a session is left out: TEID 0x1 is a's"
+        [note] = backend.check()
+        assert note == "b: a session is left out: TEID 0x1 is a's"
         smf.establish("address", 1, teid=55)  # whose UE is of a's pool
         polled(backend)
         assert backend.check()[1] == "b: a session is left out: pool 10.61.1.3/32 is a's"
@@ -277,7 +252,7 @@ def test_a_tunnel_of_two_slices_stays_with_the_first_until_that_has_ended(
     node: Foreign, smf: Smf, tmp_path: Path
 ) -> None:
     """Two N3 addresses may have a TEID each of the same number; here both are of one."""
-    with closing(opened(tmp_path, node, *by_s_nssai(node))) as backend:
+    with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
         smf.establish("a", 0, teid=1)
         polled(backend)
         os.kill(node.pid(1), signal.SIGSTOP)  # it would refuse the second one
@@ -292,13 +267,13 @@ def test_a_tunnel_of_two_slices_stays_with_the_first_until_that_has_ended(
         polled(backend)
         backend.check()
         polled(backend)
-        told = backend.learning.learned("b")
-        assert told is not None
-        assert told.sessions == 1
+        learned = backend.learning.learned("b")
+        assert learned is not None
+        assert learned.sessions == 1
 
 
 def test_forged_and_broken_messages_do_no_harm(node: Foreign, smf: Smf, tmp_path: Path) -> None:
-    with closing(opened(tmp_path, node, *by_s_nssai(node))) as backend:
+    with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
         smf.establish("a", 0, teid=1)
         polled(backend)
         before = backend.learning.learned("a"), backend.learning.learned("b")
@@ -322,7 +297,7 @@ def test_forged_and_broken_messages_do_no_harm(node: Foreign, smf: Smf, tmp_path
 
 
 def test_lost_messages_are_said_until_the_association_is_set_up_anew(node: Foreign, smf: Smf, tmp_path: Path) -> None:
-    with closing(opened(tmp_path, node, *by_s_nssai(node))) as backend:
+    with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
         nowhere = {"gnb": "10.210.1.1", "gnb_teid": 9, "dnn": "nobodys"}
         in_turn = [
             {"op": "establish", "upf": N4_UPF, "session": "x", "ue": "10.61.1.9", "n3": "10.210.1.2", **nowhere},
@@ -346,7 +321,7 @@ def taken_up(backend: NodeBackend) -> bool:
 
 
 def test_a_controller_measures_a_session_within_a_second_or_so(node: Foreign, smf: Smf, tmp_path: Path) -> None:
-    path = written(tmp_path, node, *by_s_nssai(node))
+    path = written(tmp_path, node.prefix, *by_s_nssai(node))
     with controller(path, node, tmp_path, mode="shadow") as running:
         until(
             lambda: any("no session of it was seen yet" in line for line in running.notes()["unmeasured"]), "not told"
@@ -365,7 +340,7 @@ def offered_mbps(running: Controller, index: int) -> float:
 
 
 def test_check_says_what_was_learned(node: Foreign, smf: Smf, tmp_path: Path) -> None:
-    path = written(tmp_path, node, *by_s_nssai(node))
+    path = written(tmp_path, node.prefix, *by_s_nssai(node))
     done = threading.Event()
 
     def set_up() -> None:
@@ -392,13 +367,13 @@ def test_check_says_what_was_learned(node: Foreign, smf: Smf, tmp_path: Path) ->
 def test_who_learns_has_to_have_an_n4_and_sessions_of_its_own(node: Foreign, tmp_path: Path) -> None:
     def error_of(*slices: dict[str, Any]) -> str:
         with pytest.raises(ConfigError) as caught:
-            opened(tmp_path, node, *slices).close()
+            opened(written(tmp_path, node.prefix, *slices)).close()
         return str(caught.value)
 
-    first, second = (a_slice(node, name, number, dnns=["internet"]) for number, name in enumerate("ab"))
+    first, second = (node.slice(name, number, dnns=["internet"]) for number, name in enumerate("ab"))
     assert "a and b: sessions of DNN internet are both's; expected " in error_of(first, second)
-    assert "expected ue_pools, teids, dnns, s_nssai" in error_of(a_slice(node, "a", 0, qfis=[3]))
-    assert "dnns" in error_of(a_slice(node, "a", 0, dnns=["no spaces"]))
+    assert "expected ue_pools, teids, dnns, s_nssai" in error_of(node.slice("a", 0, qfis=[3]))
+    assert "dnns" in error_of(node.slice("a", 0, dnns=["no spaces"]))
 
 
 # -- octets of nobody's --------------------------------------------------------------------------------------------

@@ -8,33 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from slicepilot.node.config.spec import NodeSpec
-from slicepilot.node.live.backend import NodeBackend
 from slicepilot.testbed.lifecycle.processes import ProcessId
 from tests.testbed.programs.scapy_smf import ACCEPTED, IPV4, QFI, TEID, Network, Peer, pfcp
 
 from .eupf import start_eupf
-from .foreign import Foreign
+from .foreign import Foreign, opened, written
 from .test_learning import Counted, polled
 
-PERIOD_S = 0.02
 
-
-def promised(name: str, number: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "s_nssai": {"sst": 1, "sd": f"00000{number}"},
-        "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
-        "weight": 1,
-    }
-
-
-def opened(folder: Path, name: str, *slices: dict[str, Any]) -> NodeBackend:
-    path = folder / "node.yaml"
-    path.write_text(yaml.safe_dump({"name": name, "slices": list(slices)}))
-    return NodeBackend(NodeSpec.from_yaml(str(path)), PERIOD_S)
+def promise_of(name: str, number: int) -> dict[str, Any]:
+    promise = {"committed_mbps": 1, "delay_bound_ms": 500}
+    return {"name": name, "s_nssai": {"sst": 1, "sd": f"00000{number}"}, "sla": promise, "weight": 1}
 
 
 @pytest.fixture(name="network")
@@ -74,10 +59,10 @@ def test_the_messages_of_scapy(network: Network, tmp_path: Path, choose: bool) -
         "devices": {"n3": "n3", "n4": "n3"},
     }
     slices = [
-        promised(name, number) | where | {"traffic": {"dnns": [dnn]}}
+        promise_of(name, number) | where | {"traffic": {"dnns": [dnn]}}
         for number, (name, dnn) in enumerate((("a", "video"), ("b", "internet")))
     ]
-    with closing(opened(tmp_path, netns, *slices)) as backend, closing(Peer(network, IPV4)) as peer:
+    with closing(opened(written(tmp_path, netns, *slices))) as backend, closing(Peer(network, IPV4)) as peer:
         peer.associate()
         answer = peer.establish(IPV4, chosen() if choose else None)
         teid = chosen_teid(answer) if choose else TEID
@@ -120,9 +105,9 @@ def test_sessions_of_eupf(eupf: Foreign, tmp_path: Path) -> None:
             "n6_far": "n6-1",
         },
     }
-    slices = [promised("a", 9) | where | {"traffic": {"s_nssai": True}}, promised("b", 1) | where]
+    slices = [promise_of("a", 9) | where | {"traffic": {"s_nssai": True}}, promise_of("b", 1) | where]
     slices[1]["traffic"] = {"dnns": ["internet"], "s_nssai": True}
-    with closing(opened(tmp_path, eupf.prefix, *slices)) as backend:
+    with closing(opened(written(tmp_path, eupf.prefix, *slices))) as backend:
         assert len(backend.check()) == 2
         ProcessId.of(int((eupf.state / "smf.pid").read_text())).stop()
         (eupf.state / "smf.out").unlink()

@@ -25,8 +25,7 @@ from slicepilot.node.find.napi import napi_threads, napis
 
 from .eupf import start_eupf
 from .foreign import Foreign
-from .test_foreign import in_netns, slicepilot, until
-from .test_own_cgroup import running
+from .test_foreign import controller, in_netns, slicepilot, until
 
 OFFERED_MBPS, OCTETS = 24.0, "100"  # packets so small that they cost more than they carry
 SECONDS = 2.0
@@ -189,7 +188,7 @@ def test_threads_are_moved_to_their_upf_and_back_where_that_is_allowed(
     assert result["knobs"]["nice"]["authority"]
     assert not result["knobs"]["cpu_limit"]["authority"]
     assert group_of(threads[0]) == where
-    with running(node, eupf, tmp_path) as controller:
+    with controller(node, eupf, tmp_path):
         assert group_of(threads[0]) == eupf.group(1)
         eupf.stop_upf(1)
         eupf.start_upf(1)
@@ -198,9 +197,9 @@ def test_threads_are_moved_to_their_upf_and_back_where_that_is_allowed(
         [fresh] = napi_threads(netns, "n3")
         until(lambda: group_of(fresh) == eupf.group(1), "the new thread is not moved")
     assert group_of(fresh) == where
-    with running(node, eupf, tmp_path) as controller:
+    with controller(node, eupf, tmp_path) as running:
         assert group_of(fresh) == eupf.group(1)
-        controller.process.kill()
+        running.process.kill()
         until(lambda: group_of(fresh) == where, "not moved back")
 
 

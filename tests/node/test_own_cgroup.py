@@ -24,14 +24,11 @@ from slicepilot.controller.system.own_groups import PREFIX, group_of
 from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import CPU_LIMIT, Knobs
-from slicepilot.node.find.discover import discover
-from slicepilot.node.find.draft import draft
 from slicepilot.node.live.backend import NodeBackend
 from slicepilot.node.live.stepped import GuardedNode, open_live
-from slicepilot.testbed.bench.rig import Controller
 
 from .foreign import Foreign
-from .test_foreign import AGENT, SLICEPILOT, document_of, slicepilot, until
+from .test_foreign import controller, document_of, slicepilot, until
 
 ROOT = CpuHierarchy.find().root
 UPFS = 2
@@ -115,25 +112,6 @@ def in_place(foreign: Foreign, *numbers: int) -> bool:
 
 
 @contextlib.contextmanager
-def running(
-    node: Path, foreign: Foreign, folder: Path, mode: str = "live", policy: str = "respect"
-) -> Iterator[Controller]:
-    folder.chmod(0o755)
-    config = {"run_root": str(folder / "run"), "state_root": str(folder / "state"), "publish": {"log": "pretty"}}
-    (folder / "run.yaml").write_text(yaml.safe_dump(config | {"foreign": {"policy": policy}}))
-    command = [*SLICEPILOT, "run", "-c", str(folder / "run.yaml"), "--node", str(node), "--mode", mode]
-    log = folder / "log"
-    with log.open("ab") as out:
-        process = subprocess.Popen([*command, "--agent", AGENT], stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-    result = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
-    try:
-        result.wait_ready(mode)
-        yield result
-    finally:
-        result.stop(STOPPED_S)
-
-
-@contextlib.contextmanager
 def group(*names: str) -> Iterator[Path]:
     """A group of the CPU controller, made for a test."""
     made = [ROOT.joinpath(*names[: depth + 1]) for depth in range(len(names))]
@@ -165,18 +143,6 @@ def sleeper(*command: str, into: Path) -> Iterator[subprocess.Popen[str]]:
         finally:
             process.kill()
             process.wait()
-
-
-def test_it_has_a_group_while_it_is_controlled_and_is_where_it_was_afterwards(
-    foreign: Foreign, node: Path, tmp_path: Path
-) -> None:
-    before = memberships(foreign)
-    with running(node, foreign, tmp_path) as controller:
-        assert in_place(foreign, 1, 2)
-        assert weight(foreign, 1) > weight(foreign, 2)
-        assert not controller.notes()["unmeasured"]
-    assert controller.process.returncode == 0
-    assert same_threads(before, memberships(foreign))
 
 
 def test_a_limit_acts_in_it(foreign: Foreign, node: Path, tmp_path: Path) -> None:
@@ -219,7 +185,7 @@ def test_without_being_allowed_nothing_is_moved(foreign: Foreign, tmp_path: Path
     [item, _] = check(node, "--seconds", "0.2", code=1)
     assert not item["knobs"]["nice"]["authority"]
     assert "own_cgroup: true" in item["knobs"]["nice"]["why"]
-    with running(node, foreign, tmp_path):
+    with controller(node, foreign, tmp_path):
         time.sleep(1.5)
         assert same_threads(before, memberships(foreign))
 
@@ -232,17 +198,17 @@ def test_a_shadow_moves_nothing_and_says_what_would_be_moved(foreign: Foreign, n
         f"own_cgroup allows mode live to move what works for it to {make_group(foreign, 1)}"
         in (item["knobs"]["cpu_limit"]["why"])
     )
-    with running(node, foreign, tmp_path, mode="shadow") as controller:
+    with controller(node, foreign, tmp_path, mode="shadow") as running:
         time.sleep(1.5)
         assert same_threads(before, memberships(foreign))
-        assert not controller.notes()["unmeasured"]
+        assert not running.notes()["unmeasured"]
 
 
 def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     """From shadow to live, to a canary on one, and back."""
     before = memberships(foreign)
     where = ["--name", foreign.prefix, "--run-root", str(tmp_path / "run")]
-    with running(node, foreign, tmp_path, mode="shadow") as controller:
+    with controller(node, foreign, tmp_path, mode="shadow") as running:
         slicepilot("control", "mode", "live", *where)
         assert in_place(foreign, 1, 2)
         slicepilot("control", "mode", "canary", "--slices", "slice2", *where)
@@ -250,19 +216,19 @@ def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> Non
         assert not make_group(foreign, 1).exists()
         slicepilot("control", "mode", "shadow", *where)
         assert same_threads(before, memberships(foreign))
-        until(lambda: not controller.notes()["unmeasured"], "something is lost")
+        until(lambda: not running.notes()["unmeasured"], "something is lost")
 
 
 @pytest.mark.parametrize("both", [False, True], ids=["controller", "all"])
 def test_sigkill_leaves_nobody_in_it(foreign: Foreign, node: Path, tmp_path: Path, both: bool) -> None:
     before = memberships(foreign)
-    with running(node, foreign, tmp_path) as controller:
+    with controller(node, foreign, tmp_path) as running:
         assert in_place(foreign, 1, 2)
         if both:
-            os.kill(controller.supervisor, signal.SIGKILL)
-        controller.process.kill()
+            os.kill(running.supervisor, signal.SIGKILL)
+        running.process.kill()
         if both:
-            controller.process.wait()
+            running.process.wait()
             assert in_place(foreign, 1, 2)
             [report] = json.loads(slicepilot("restore", "--state", str(tmp_path / "state"), "--json").stdout)
             assert any(
@@ -275,25 +241,25 @@ def test_the_next_start_puts_right_what_two_killed_processes_have_left(
     foreign: Foreign, node: Path, tmp_path: Path
 ) -> None:
     before = memberships(foreign)
-    with running(node, foreign, tmp_path) as controller:
-        os.kill(controller.supervisor, signal.SIGKILL)
-        controller.process.kill()
-        controller.process.wait()
+    with controller(node, foreign, tmp_path) as running:
+        os.kill(running.supervisor, signal.SIGKILL)
+        running.process.kill()
+        running.process.wait()
     assert in_place(foreign, 1, 2)
-    with running(node, foreign, tmp_path):
+    with controller(node, foreign, tmp_path):
         assert in_place(foreign, 1, 2)
     assert same_threads(before, memberships(foreign))
 
 
 def test_a_upf_that_restarts_is_moved_again(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     before = memberships(foreign)
-    with running(node, foreign, tmp_path) as controller:
+    with controller(node, foreign, tmp_path) as running:
         foreign.stop_upf(1)
         until(lambda: not make_group(foreign, 1).exists(), "an empty group stays in the way")
         foreign.start_upf(1)
         assert group_of(foreign.pid(1)) == ROOT
         until(lambda: in_place(foreign, 1), "not moved again")
-        until(lambda: controller.notes()["unmeasured"] == [], "not taken up again")
+        until(lambda: running.notes()["unmeasured"] == [], "not taken up again")
         until(lambda: weight(foreign, 1) > weight(foreign, 2), "not weighed")
     assert memberships(foreign)["groups"] == ""
     assert group_of(foreign.pid(1)) == ROOT
@@ -305,10 +271,10 @@ def test_who_moves_it_out_is_told_and_treated_by_the_rule(
     foreign: Foreign, node: Path, tmp_path: Path, policy: str
 ) -> None:
     before = memberships(foreign)
-    with running(node, foreign, tmp_path, policy=policy) as controller:
+    with controller(node, foreign, tmp_path, foreign_changes={"policy": policy}) as running:
         (ROOT / "cgroup.procs").write_text(str(foreign.pid(1)))
-        until(lambda: controller.notes()["totals"]["foreign_changes"] > 0, "not noticed")
-        reported = controller.notes()["foreign"]
+        until(lambda: running.notes()["totals"]["foreign_changes"] > 0, "not noticed")
+        reported = running.notes()["foreign"]
         assert {item["slice"] for item in reported} == {"slice1"}
         assert {item["policy"] for item in reported} == {policy}
         assert "moved out of the group that was made for it" in reported[0]["text"]
@@ -319,7 +285,7 @@ def test_who_moves_it_out_is_told_and_treated_by_the_rule(
             assert group_of(foreign.pid(1)) == ROOT
             slicepilot("control", "resume", "--name", foreign.prefix, "--run-root", str(tmp_path / "run"))
             until(lambda: in_place(foreign, 1), "not taken up again")
-            assert controller.notes()["foreign"] == []
+            assert running.notes()["foreign"] == []
     assert same_threads(before, memberships(foreign))
 
 
@@ -343,7 +309,7 @@ def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_pa
             (shared / "cgroup.procs").write_text(str(foreign.pid(number)))
         before = memberships(foreign)
         try:
-            with running(node, foreign, tmp_path):
+            with controller(node, foreign, tmp_path):
                 for number in (1, 2):
                     assert group_of(foreign.pid(number)) == make_group(foreign, number, shared)
                 assert group_of(other.pid) == shared
@@ -373,24 +339,6 @@ def test_a_group_of_its_name_that_somebody_else_has_made_is_left_alone(
     assert not journal_path(tmp_path / "state" / foreign.prefix).exists()
 
 
-def test_discover_proposes_it(foreign: Foreign) -> None:
-    result = [item for item in discover() if item.process.pid in {foreign.pid(1), foreign.pid(2)}]
-    text = draft("here", result)
-    assert text.count("    # own_cgroup: true   # ") == UPFS
-    on = text.replace("# own_cgroup: true   #", "own_cgroup: true   #")
-    assert all(item["own_cgroup"] is True for item in yaml.safe_load(on)["slices"])
-
-
-def test_bad_values_are_named(foreign: Foreign, tmp_path: Path) -> None:
-    for value, reported in (("maybe", "own_cgroup"), ([1], "own_cgroup")):
-        document = document_of(foreign)
-        document["slices"][0]["own_cgroup"] = value
-        path = tmp_path / "node.yaml"
-        path.write_text(yaml.safe_dump(document))
-        done = slicepilot("run", "--node", str(path), "--seconds", "1", code=2)
-        assert reported in done.stderr
-
-
 def test_slices_of_one_upf_share_a_group_and_a_canary_on_one_of_them_moves_nothing(tmp_path: Path) -> None:
     node = Foreign(tmp_path, count=1, sessions=2, prefix="fh", GROUP=str(ROOT))
     try:
@@ -404,7 +352,7 @@ def test_slices_of_one_upf_share_a_group_and_a_canary_on_one_of_them_moves_nothi
         where = ["--name", node.prefix, "--run-root", str(tmp_path / "run")]
         own = ROOT / f"{PREFIX}{node.prefix}-a"
         before = memberships(node)
-        with running(path, node, tmp_path, mode="shadow"):
+        with controller(path, node, tmp_path, mode="shadow"):
             slicepilot("control", "mode", "canary", "--slices", "b", *where)
             assert same_threads(before, memberships(node))
             slicepilot("control", "mode", "live", *where)

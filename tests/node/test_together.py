@@ -15,15 +15,13 @@ import yaml
 from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.node import NodeActuator
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE, Knobs
-from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.discover import discover
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.live.backend import NodeBackend
 
-from .foreign import Foreign
+from .foreign import Foreign, opened
 from .test_foreign import knobs, picture, slicepilot, until
 
-PERIOD_S = 0.02
 WORK_NS = 100_000
 
 
@@ -58,10 +56,6 @@ def _path(foreign: Foreign, tmp_path: Path) -> Path:
     path = tmp_path / "node.yaml"
     path.write_text(yaml.safe_dump(document_of(foreign)))
     return path
-
-
-def opened(path: Path) -> NodeBackend:
-    return NodeBackend(NodeSpec.from_yaml(str(path)), PERIOD_S)
 
 
 def means(backend: NodeBackend, ticks: int = 80) -> Any:
