@@ -54,7 +54,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "dataset fetch": {"": datasets.Fetched},
     "dataset import": {"": datasets.Imported},
     "dataset import-prometheus": {"": datasets.ImportedRange},
-    "dataset describe": {"a table or file": datasets.DescribedTable, "episodes": datasets.DescribedEpisodes},
     "dataset validate": {"": datasets.Validated},
     "dataset convert": {"": datasets.Converted},
     "dataset record": {"": episodes.Recorded},

@@ -108,10 +108,6 @@ COMMANDS = {
         "slicepilot.cli.dataset.import_files:import_files",
         "Convert files of a release to tidy Parquet tables, and Andrade's collections also to episodes.",
     ),
-    "dataset describe": Command(
-        "slicepilot.cli.dataset.describe:describe",
-        "Show rows, columns with units and ranges, groups and faults; for episodes, behaviours and rewards.",
-    ),
     "dataset validate": Command(
         "slicepilot.cli.dataset.validate:validate",
         "Read files completely and list their faults by line. Exit code 1: faults; 2: a file is unusable.",

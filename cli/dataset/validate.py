@@ -1,4 +1,4 @@
-"""``slicepilot dataset validate``: what is wrong in files."""
+"""``slicepilot dataset validate``: what is in files, and what is wrong in them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.datasets import Validated
-from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
 from slicepilot.configs import ConfigError
 
 from .convert import read_any_episodes
+from .missing import print_missing
 from .paths import (
     ConditionOption,
     KindOption,
@@ -27,8 +28,10 @@ from .paths import (
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.data.faults import Faults
     from slicepilot.data.studies.kinds import Options
+    from slicepilot.data.tables.tidy import Stream
 
 
 def validate(
@@ -41,7 +44,9 @@ def validate(
 ) -> None:
     """Read files completely and list their faults by line. Exit code 1: faults; 2: a file is unusable.
 
-    Accepts files of a release, imported tables, episodes, Minari datasets, and folders.
+    Accepts files of a release, imported tables, episodes, Minari datasets, records of a controller, and folders. For
+    the published studies it also recomputes the study's table; for episodes it lists behaviours, rewards and what was
+    not measured.
 
     Example: slicepilot dataset validate o1_forwarding_exp_light.csv
     """
@@ -83,40 +88,58 @@ def validate(
 
 
 def _check(path: Path, kind: str | None, options: Options, progress: Progress) -> dict[str, Any]:
-    """What is wrong in one file or dataset."""
+    """What is in one file or dataset, and what is wrong in it."""
     from slicepilot.data.faults import Faults
 
     what = what_is(path)
     faults = Faults()
-    if what in {"episodes", "minari"}:
-        rows = _check_episodes(path, faults)
-        return {"path": str(path), "kind": what, "rows": rows, "faults": faults.to_json()}
+    if what in {"episodes", "minari", "records"}:
+        document = {"path": str(path), "kind": what} | _check_episodes(read_any_episodes(path), faults)
+        return document | {"faults": faults.to_json()}
     task = progress.add_task(path.name, total=1.0)
     try:
         if what == "tidy":
             from slicepilot.data.tables.tidy import read_description, read_tidy
 
             description = read_description(path)
-            rows = sum(batch.num_rows for batch in read_tidy(path).batches)
-            if rows != description.rows:
-                raise ConfigError(f"path = {str(path)!r}: {rows} rows; expected {description.rows}, as it says")
-            return {"path": str(path), "kind": description.kind, "rows": rows, "faults": description.faults}
-        if what == "records":
-            raise ConfigError(f"path = {str(path)!r}: records; convert them with `dataset convert` first")
+            figures = _figures(read_tidy(path), description.kind, description.source["name"])
+            if figures["rows"] != description.rows:
+                raise ConfigError(
+                    f"path = {str(path)!r}: {figures['rows']} rows; expected {description.rows}, as it says"
+                )
+            return {"path": str(path), "kind": description.kind, "faults": description.faults} | figures
         own = kind_of(path, kind)
         stream = own.read(path, faults, options, lambda share: progress.update(task, completed=share))
-        rows = sum(batch.num_rows for batch in stream.batches)
-        return {"path": str(path), "kind": own.name, "rows": rows, "faults": faults.to_json()}
+        figures = _figures(stream, own.name, path.name)
+        return {"path": str(path), "kind": own.name, "faults": faults.to_json()} | figures
     finally:
         progress.remove_task(task)
 
 
-def _check_episodes(path: Path, faults: Faults) -> int:
-    from slicepilot.data.episodes.checks import check_episodes
+def _figures(stream: Stream, kind: str, name: str) -> dict[str, Any]:
+    """The number of rows and, for kinds whose study has published a table, that table recomputed from them."""
+    from slicepilot.data.studies.kinds import find
 
-    episodes = read_any_episodes(path)
+    make, rows = find(kind).study, 0
+    study = None if make is None else make(stream.schema, name)
+    for batch in stream.batches:
+        rows += batch.num_rows
+        if study is not None:
+            study.add(batch)
+    return {"rows": rows} if study is None else {"rows": rows, "study": study.published()}
+
+
+def _check_episodes(episodes: EpisodeSet, faults: Faults) -> dict[str, Any]:
+    from slicepilot.data.episodes.checks import check_episodes
+    from slicepilot.data.episodes.missing import missing_of, reward_of
+
     check_episodes(episodes, faults)
-    return episodes.num_steps
+    behaviours = [
+        {"behaviour": name, "episodes": len(own), "steps": own.num_steps, "reward_mean": reward_of(own)}
+        for name, own in ((name, episodes.of(name)) for name in episodes.behaviours)
+    ]
+    missing = [item.to_json() for item in missing_of(episodes)]
+    return {"rows": episodes.num_steps, "behaviours": behaviours, "missing": missing}
 
 
 def _print_check(item: dict[str, Any]) -> None:
@@ -124,6 +147,19 @@ def _print_check(item: dict[str, Any]) -> None:
     result = f"{faults['total']:,} faults, {faults['left_out']:,} rows left out" if faults["total"] else "no faults"
     _say(f"{item['path']}: {item['kind']}, {item['rows']:,} rows, {result}")
     print_faults(faults)
+    # A study's table, or a row for each behaviour.
+    if rows := item.get("study") or item.get("behaviours"):
+        table = figures_table("the study's table" if "study" in item else "behaviours", tuple(rows[0]))
+        for row in rows:
+            table.add_row(*map(_cell, row.values()))
+        console.print(table)
+    print_missing(item.get("missing", ()))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def print_faults(faults: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""``slicepilot dataset list``, ``fetch``, ``import``, ``convert``, ``validate`` and ``describe``."""
+"""``slicepilot dataset list``, ``fetch``, ``import``, ``convert`` and ``validate``."""
 
-from typing import Any, Literal, NotRequired
+from typing import Literal, NotRequired
 
 from slicepilot.configs.documents import Document
 
@@ -183,36 +183,6 @@ class Converted(Document):
     faults: NotRequired[Faults]
 
 
-class CheckedFile(Document):
-    """A usable file, read to its end."""
-
-    path: str
-    kind: str
-    rows: int
-    faults: Faults
-
-
-class Validated(Document):
-    """The faults of files."""
-
-    checked: list[CheckedFile]
-    unusable: list[str]
-    not_checked: list[str]
-    """Files of unknown kind."""
-
-
-class Column(Document):
-    """A column."""
-
-    type: str
-    """Arrow's name of its type."""
-    unit: str | None
-    nulls: int
-    min: float | str | bool | None
-    """The lowest value, times as text; null for texts."""
-    max: float | str | bool | None
-
-
 class StudyRow(Document):
     """A row of the table that the study has published, with that table's columns."""
 
@@ -237,23 +207,6 @@ class StudyRow(Document):
     p99_us: NotRequired[float]
 
 
-class DescribedTable(Document):
-    """A table, or a file of a release."""
-
-    path: str
-    kind: str
-    source: Source
-    citation: str | None
-    licence: str | None
-    rows: int
-    columns: dict[str, Column]
-    groups: dict[str, dict[str, int] | None]
-    """Rows by value, for columns that group the rows; null for too many values."""
-    faults: Faults
-    study: NotRequired[list[StudyRow]]
-    """The study's published table, recomputed."""
-
-
 class Behaviour(Document):
     """An agent or setting that acted."""
 
@@ -261,24 +214,26 @@ class Behaviour(Document):
     episodes: int
     steps: int
     reward_mean: float | None
-    densities: int
-    """Control periods with a known probability of the action."""
 
 
-class DescribedEpisodes(Document):
-    """Episodes: a file or folder, a Minari dataset, or the records of a controller."""
+class CheckedFile(Document):
+    """A usable file, read to its end."""
 
     path: str
-    kind: Literal["episodes", "minari", "records"]
-    episodes: int
-    steps: int
-    observation: list[int]
-    """Shape of an observation."""
-    action: list[int]
-    """Shape of an action."""
-    decisions: list[str]
-    """Further columns."""
-    behaviours: list[Behaviour]
-    missing: list[MissingOfSetting]
-    facts: dict[str, Any]
-    """What all episodes share, such as slices, reward and control period."""
+    kind: str
+    rows: int
+    """Rows of a table; control periods of episodes."""
+    faults: Faults
+    study: NotRequired[list[StudyRow]]
+    """The study's published table, recomputed."""
+    behaviours: NotRequired[list[Behaviour]]
+    missing: NotRequired[list[MissingOfSetting]]
+
+
+class Validated(Document):
+    """The faults of files."""
+
+    checked: list[CheckedFile]
+    unusable: list[str]
+    not_checked: list[str]
+    """Files of unknown kind."""

@@ -89,6 +89,11 @@ def _at_worst(episode: Episode, facts: Mapping[str, Any]) -> npt.NDArray[np.floa
     return np.asarray(episode.rewards - share * lost, np.float64)
 
 
+def reward_of(episodes: EpisodeSet) -> float | None:
+    """Mean reward over the steps that have one; None without any."""
+    return _mean(np.concatenate([episode.rewards for episode in episodes]))
+
+
 def _mean(column: npt.NDArray[Any]) -> float | None:
     known = column[np.isfinite(column)]
     return float(known.mean(dtype=np.float64)) if len(known) else None

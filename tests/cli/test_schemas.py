@@ -126,19 +126,15 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
     "releases": (("dataset", "list"), list[datasets.Release], 0),
     "import": (("dataset", "import", f"{SAMPLES}", "--out", "NEW"), datasets.Imported, 0),
     "validate": (("dataset", "validate", f"{SAMPLES}"), datasets.Validated, 1),
-    "describe a file": (
-        ("dataset", "describe", f"{SAMPLES}/mishra/o1_forwarding_exp_light.csv"),
-        *(datasets.DescribedTable, 0),
-    ),
-    "describe latencies": (
-        ("dataset", "describe", f"{SAMPLES}/mishra/o1_pfcp_exp_light.csv"),
-        *(datasets.DescribedTable, 0),
+    "validate a file": (
+        ("dataset", "validate", f"{SAMPLES}/mishra/o1_forwarding_exp_light.csv"),
+        *(datasets.Validated, 0),
     ),
     "convert a file": (
         ("dataset", "convert", f"{SAMPLES}/mishra/o1_forwarding_exp_light.csv", "NEW/table.csv"),
         *(datasets.Converted, 0),
     ),
-    "describe a table": (("dataset", "describe", "FOLDER/table.parquet"), datasets.DescribedTable, 0),
+    "validate a table": (("dataset", "validate", "FOLDER/table.parquet"), datasets.Validated, 0),
     "analyse": (
         *(("dataset", "analyse", f"{SAMPLES}/moreira", "--resamples", "100", "--out", "NEW"),),
         *(episodes.Analysed, 0),
@@ -147,7 +143,7 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
         ("dataset", "record", "--agents", "random", "--seconds", "1", "--out", "NEW/log.parquet"),
         *(episodes.Recorded, 0),
     ),
-    "describe episodes": (("dataset", "describe", "FOLDER/log.parquet"), datasets.DescribedEpisodes, 0),
+    "validate episodes": (("dataset", "validate", "FOLDER/log.parquet"), datasets.Validated, 0),
     "convert episodes": (("dataset", "convert", "FOLDER/log.parquet", "NEW/log-v0"), datasets.Converted, 0),
 }
 

@@ -69,6 +69,12 @@ def run(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
     return ran
 
 
+def checked_by(run: Callable[..., Ran], path: Path) -> Any:
+    """What `validate` says of a single file without faults."""
+    [checked] = run("validate", path, "--json").json["checked"]
+    return checked
+
+
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All samples, imported by the real command line."""
@@ -95,8 +101,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("import", SAMPLES, "--out", "/proc/nothing"), "out = '/proc/nothing': No such file or"),
         (("convert", SAMPLES / "andrade" / "cpu.bson.gz", "/proc/nothing/x.csv"), "out = '/proc/nothing': No such"),
         (("record", "--agents", "random", "--out", "/proc/nothing/x.parquet"), "out = '/proc/nothing': No such file"),
-        (("describe", SAMPLES), "a folder; expected one file"),
-        (("describe", "not/there"), "path = 'not/there': does not exist"),
+        (("validate", "not/there"), "path = 'not/there': does not exist"),
         (("convert", SAMPLES, "x.csv"), "a folder; expected one file (`dataset import`"),
         (("convert", SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", "x.txt"), "accepted for tables: NAME.parquet or"),
         (("validate", SAMPLES / "README.md"), "of no known kind"),
@@ -182,9 +187,9 @@ def test_what_a_shell_names_of_a_clone_may_be_a_readme(run: Callable[..., Ran], 
     assert "of no known kind" in result.err
 
 
-def test_describe_shows_what_is_missing_by_setting(run: Callable[..., Ran], study: Path) -> None:
+def test_validate_shows_what_is_missing_by_setting(run: Callable[..., Ran], study: Path) -> None:
     path = study / "andrade-episodes.parquet"
-    missing = {row["behaviour"]: row for row in run("describe", path, "--json").json["missing"]}
+    missing = {row["behaviour"]: row for row in checked_by(run, path)["missing"]}
     starved = missing["experiment-8"]
     assert starved["episodes"] == RUNS["latency"]
     # Of 40 steps and one more: slice2 lacks 600 s besides what all others lack from 630 s on, 20 steps or 21.
@@ -192,23 +197,22 @@ def test_describe_shows_what_is_missing_by_setting(run: Callable[..., Ran], stud
     assert starved["unmeasured_by_slice"]["slice1"] == 0
     assert starved["reward_at_worst"] < starved["reward"]
     assert missing["experiment-2"]["readings"] == 2 * missing["experiment-2"]["steps"]
-    shown = run("describe", path).out
+    shown = run("validate", path).out
     assert "not measured, of the slices that had traffic" in shown
     [row] = [line.split() for line in shown.splitlines() if "experiment-8" in line and "%" in line]
     assert row[1:5] == ["7", "41%", "0%", "51%"]
     assert all(len(line) <= 80 or str(path) in line for line in shown.splitlines())  # paths are not cut
 
 
-def test_describe_of_a_collection_has_the_studys_rows_and_its_cycles(run: Callable[..., Ran], study: Path) -> None:
-    latency = run("describe", study / "andrade-latency.parquet", "--json").json["study"]
-    receive = run("describe", study / "andrade-receive.parquet", "--json").json["study"]
+def test_validate_of_a_collection_has_the_studys_rows_and_its_cycles(run: Callable[..., Ran], study: Path) -> None:
+    latency = checked_by(run, study / "andrade-latency.parquet")["study"]
+    receive = checked_by(run, study / "andrade-receive.parquet")["study"]
     assert {row["cycles"] for row in latency} == {RUNS["latency"]}
     assert {row["cycles"] for row in receive} == {RUNS["receive"]}
     [starved] = [row for row in latency if row["experiment"] == 8 and row["group"] == "others"]
     assert (starved["n"], starved["missing"], starved["mean"]) == (0, 4 * 11 * RUNS["latency"], None)
     [whole] = [row for row in latency if row["experiment"] == 5 and row["group"] == "slice1"]
     assert (whole["n"], whole["missing"]) == (11 * RUNS["latency"] + 1, 0), "the row at 1230 s is of the last window"
-    assert run("describe", study / "andrade-latency.parquet").code == 0
 
 
 def test_estimate_on_runs_with_holes(run: Callable[..., Ran], study: Path) -> None:
@@ -323,12 +327,12 @@ def test_validate_of_a_table_repeats_what_was_found_at_import(run: Callable[...,
 
 
 @pytest.mark.parametrize("name", ["forwarding", "pfcp"])
-def test_describe_shows_the_rows_of_the_studys_table(name: str, run: Callable[..., Ran], tables: Path) -> None:
+def test_validate_shows_the_rows_of_the_studys_table(name: str, run: Callable[..., Ran], tables: Path) -> None:
     path = SAMPLES / "mishra" / f"o1_{name}_exp_light.csv"
-    expected = run("describe", path, "--json").json["study"]
+    expected = checked_by(run, path)["study"]
     assert {row["load"] for row in expected} == {"light"}
-    assert run("describe", tables / f"mishra-{name}-light.parquet", "--json").json["study"] == expected
-    result = run("describe", path)
+    assert checked_by(run, tables / f"mishra-{name}-light.parquet")["study"] == expected
+    result = run("validate", path)
     assert max(map(len, result.out.splitlines()[1:])) <= 80
     heads = [line.split() for line in result.out.splitlines()]
     assert list(expected[0]) in heads
@@ -339,10 +343,15 @@ def test_episodes_to_minari_and_back(run: Callable[..., Ran], tables: Path, tmp_
     folder, back = tmp_path / "andrade-v0", tmp_path / "back.parquet"
     assert run("convert", tables / "andrade-episodes.parquet", folder).code == 0
     assert what_is(folder) == "minari"
-    assert run("validate", folder).code == 0
-    assert run("describe", folder, "--json").json["steps"] == 40
+    assert checked_by(run, folder)["rows"] == 40
     assert run("convert", folder, back).code == 0
     [before], [after] = (read_episodes(path) for path in (tables / "andrade-episodes.parquet", back))
     assert np.array_equal(before.observations, after.observations)
     assert before.behaviour == after.behaviour
     assert dict(before.info) == dict(after.info)
+
+
+def test_validate_of_episodes_shows_behaviours(run: Callable[..., Ran], tables: Path) -> None:
+    [behaviour] = checked_by(run, tables / "andrade-episodes.parquet")["behaviours"]
+    assert (behaviour["behaviour"], behaviour["episodes"], behaviour["steps"]) == ("experiment-21", 1, 40)
+    assert "experiment-21" in run("validate", tables / "andrade-episodes.parquet").out

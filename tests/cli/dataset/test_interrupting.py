@@ -84,7 +84,6 @@ def begins_to_read(process: subprocess.Popen[str], path: Path) -> bool:
     ("command", "number"),
     [
         ("validate", signal.SIGINT),
-        ("describe", signal.SIGTERM),
         ("import", signal.SIGTERM),
         ("import", signal.SIGINT),
         ("convert", signal.SIGTERM),

@@ -20,7 +20,6 @@ SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 FORWARDING = SAMPLES / "mishra" / "o1_forwarding_exp_light.csv"
 COMMANDS = {
     "validate": ("validate", "{}"),
-    "describe": ("describe", "{}"),
     "import": ("import", "{}", "--out", "tables"),
     "import as": ("import", "{}", "--kind", "mishra-forwarding", "--out", "tables"),
     "convert": ("convert", "{}", "x.csv"),

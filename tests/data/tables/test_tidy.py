@@ -15,7 +15,6 @@ import pytest
 
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.tables import tidy
-from slicepilot.data.tables.summary import summarise
 from slicepilot.data.tables.tidy import Origin, Stream, read_description, read_tidy, write_csv, write_tidy
 
 SCHEMA = pa.schema(
@@ -137,17 +136,3 @@ def test_csv_has_all_rows(tmp_path: Path) -> None:
     rows = pacsv.read_csv(path)
     assert rows.column_names == SCHEMA.names
     assert rows.column("delay_us").to_pylist() == pytest.approx(batch(9).column("delay_us").to_pylist())
-
-
-def test_a_summary_counts_and_spans() -> None:
-    summary = summarise(stream(batch(5), batch(4, 5)))
-    assert summary.to_json() == {
-        "rows": 9,
-        "columns": {
-            "slice": {"type": "string", "unit": None, "nulls": 0, "min": None, "max": None},
-            "sent_ns": {"type": "int64", "unit": "ns", "nulls": 0, "min": 10**15, "max": 10**15 + 8 * 1_000_003},
-            "delay_us": {"type": "double", "unit": "µs", "nulls": 0, "min": 0.0, "max": pytest.approx(8**0.5)},
-            "note": {"type": "string", "unit": None, "nulls": 4, "min": None, "max": None},
-        },
-        "groups": {"slice": {"slice1": 3, "slice2": 3, "slice3": 3}},
-    }
