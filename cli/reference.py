@@ -62,7 +62,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "bench sim": {"": bench.SimulatorSpeed},
     "bench loop": {"": bench.LoopBench},
     "bench probe": {"": bench.ProbeBench},
-    "bench upf": {"": bench.UpfBench},
     "bench soak": {"": bench.SoakBench},
 }
 NOTES = {

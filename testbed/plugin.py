@@ -43,10 +43,6 @@ BACKEND = BackendPlugin(
                 "loses."
             ),
         ),
-        "bench upf": Command(
-            f"{_HERE}.cli.bench_upf:upf",
-            "Measure capacity, CPU use, loss, reordering and PFCP round-trip times of one reference UPF.",
-        ),
         "bench soak": Command(
             f"{_HERE}.cli.bench_soak:soak",
             "Run a live controller under injected faults, and measure its survival and memory growth.",

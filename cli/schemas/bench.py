@@ -69,35 +69,6 @@ class ProbeBench(Document):
     """Share of the offered packets that the saturated UPF carried."""
 
 
-class RatePlayed(Document):
-    """A constant rate; medians over the repetitions."""
-
-    offered_mbps: float
-    carried_mbps: float
-    upf_cpus: float
-    loss_pct: float
-    max_loss_pct: float
-    """Highest loss of a run."""
-    reordered: int
-    packets: int
-    skipped: int
-    """Packets that the generator left out because it was late."""
-
-
-class UpfBench(Document):
-    """Capacity of the reference UPF without artificial work per packet."""
-
-    capacity_mbps: float
-    pfcp_modification: dict[Literal["p50_us", "p99_us", "max_us"], float]
-    """Round-trip times of PFCP Session Modifications."""
-    buffer_kb: int
-    """Receive buffer of the N3 socket."""
-    gigabit: RatePlayed
-    """At 1000 Mbit/s."""
-    below_capacity: RatePlayed
-    """At 90% of the capacity."""
-
-
 class SoakFailure(Document):
     """A fault that the controller did not survive."""
 

@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.testbed.backend.traffic import LOAD_PRIORITY
 from slicepilot.testbed.lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, netns_path
 from slicepilot.testbed.lifecycle.processes import Program, ProgramError, binary
-from slicepilot.testbed.lifecycle.sessions import SmfClient, session_name
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
 
@@ -33,46 +31,16 @@ GENERATOR_CPU = 0
 # A generator that could not run leaves out what is later than this: to catch up at once would not be the rate claimed.
 MAX_LAG_MS = 2
 DRAIN_S = 0.2
-MODIFICATIONS, INTERVAL_US = 2000, 500
-
-
-@dataclass(frozen=True)
-class ConstantRun:
-    """One constant rate through the UPF.
-
-    Attributes:
-        offered_mbps, carried_mbps: of inner packets.
-        sent, lost, reordered: packets; lost are those that did not leave by N6.
-        skipped: packets that the generator left out, more than `MAX_LAG_MS` late.
-        upf_cpus: CPU time of the UPF's threads over the run's length.
-    """
-
-    offered_mbps: float
-    carried_mbps: float
-    sent: int
-    lost: int
-    reordered: int
-    skipped: int
-    upf_cpus: float
-
-    @property
-    def loss_pct(self) -> float:
-        """Share of the packets that did not come through."""
-        return 100.0 * self.lost / max(self.sent, 1)
 
 
 @contextlib.contextmanager
-def bench_upf(n3_buffer_bytes: int | None = None) -> Iterator[BenchUpf]:
+def bench_upf() -> Iterator[BenchUpf]:
     """The first slice of a testbed of its own, without per-packet work; the testbed goes down at the end.
-
-    Args:
-        n3_buffer_bytes: receive buffer of the UPF's N3 socket; a testbed's without.
 
     Raises:
         ConfigError, ProgramError, OSError: it cannot be brought up, for instance because another one is.
     """
-    spec = TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name="bupf")
-    testbed = Testbed.up(spec.override(n3_buffer_bytes=n3_buffer_bytes), owned=True)
+    testbed = Testbed.up(TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name="bupf"), owned=True)
     try:
         yield BenchUpf(testbed)
     finally:
@@ -124,46 +92,6 @@ class BenchUpf:
         time.sleep(DRAIN_S)
         sent: dict[str, Any] = report["flows"][0]
         return sent
-
-    def constant(self, mbps: float, seconds: float) -> ConstantRun:
-        """Offer a constant rate, and have a sink look at what arrives.
-
-        Raises:
-            ProgramError: the load generator or the sink failed.
-        """
-        sink = self._start("sink", self._testbed.layout.data_network, f"--listen={SINK_ADDRESS}:{SINK_PORT}", "--json")
-        try:
-            sink.wait_ready()
-            _pin(sink.process.pid, {GENERATOR_CPU})
-            before, before_s = self.received(), self.cpu_s()
-            sent = self.send(1e6 * mbps / (8 * PACKET_BYTES), seconds)
-            through, used_s = self.received() - before, self.cpu_s() - before_s
-        finally:
-            read = sink.stop()
-        flows = read.get("flows") or [{"reordered": 0}]
-        return ConstantRun(
-            offered_mbps=sent["offered_mbps"],
-            carried_mbps=8e-6 * PACKET_BYTES * through / seconds,
-            sent=sent["packets"],
-            lost=max(0, sent["packets"] - through),
-            reordered=flows[0]["reordered"],
-            skipped=sent["skipped_packets"],
-            upf_cpus=used_s / seconds,
-        )
-
-    def modifications(self) -> dict[str, float]:
-        """Round trips of PFCP Session Modifications that change a rate, as the SMF sees them: p50_us, p99_us, max_us.
-
-        On a session without load.
-        """
-        smf = SmfClient(self._testbed.layout.state)
-        try:
-            session = session_name(self._plan, 1)
-            commands = [{"op": "modify", "session": session, "mbr_ul_mbps": rate} for rate in (900, 1000)]
-            answer = smf.ask("repeat", n=MODIFICATIONS // 2, interval_us=2 * INTERVAL_US, command=commands)
-        finally:
-            smf.close()
-        return {name: answer["repeat"]["rtt"]["modify"][name] for name in ("p50_us", "p99_us", "max_us")}
 
     def received(self) -> int:
         """Packets that have come to the data network."""

@@ -303,7 +303,9 @@ def test_lost_messages_are_said_until_the_association_is_set_up_anew(node: Forei
             {"op": "establish", "upf": N4_UPF, "session": "x", "ue": "10.61.1.9", "n3": "10.210.1.2", **nowhere},
             {"op": "delete", "session": "x"},
         ]
-        smf.do("repeat", n=2000, command=in_turn)  # twice what the buffer holds, and nobody reads
+        for _ in range(2000):  # twice what the buffer holds, and nobody reads
+            for command in in_turn:
+                smf.do(**command)
         until(lambda: taken_up(backend), "not taken up")
         [lost] = [line for line in backend.check() if "found the buffer full" in line]
         assert lost.startswith("N4 of a, b: ")

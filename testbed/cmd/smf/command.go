@@ -34,9 +34,6 @@ type command struct {
 	MBRDownlinkMbps *float64        `json:"mbr_dl_mbps"`
 	GateUplink      string          `json:"gate_ul"`
 	GateDownlink    string          `json:"gate_dl"`
-	N               int             `json:"n"`
-	IntervalUs      float64         `json:"interval_us"`
-	Command         json.RawMessage `json:"command"`
 	Ms              float64         `json:"ms"`
 }
 

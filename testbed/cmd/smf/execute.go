@@ -22,12 +22,11 @@ type answer struct {
 	Attempts  int             `json:"attempts,omitempty"`
 	TEID      uint32          `json:"teid,omitempty"`
 	N3        string          `json:"n3,omitempty"`
-	Repeat    *repeated       `json:"repeat,omitempty"`
 	Peers     []peerStatus    `json:"peers,omitempty"`
 	Error     string          `json:"error,omitempty"`
 }
 
-const operations = "associate, establish, modify, delete, release, status, repeat, sleep, quit"
+const operations = "associate, establish, modify, delete, release, status, sleep, quit"
 
 type peerStatus struct {
 	UPF        string   `json:"upf"`
@@ -50,8 +49,6 @@ func (s *smf) execute(ctx context.Context, c command) answer {
 		outcome, err = s.atPeer(ctx, c, &a)
 	case "modify", "delete":
 		outcome, err = s.atSession(ctx, c, &a)
-	case "repeat":
-		a.Repeat, err = s.repeat(ctx, c)
 	case "status":
 		a.Peers = s.status()
 	case "sleep":

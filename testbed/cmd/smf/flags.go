@@ -30,7 +30,6 @@ With --script FILE, or - for standard input, it reads one command a line and ans
    (on one line)
   {"op":"modify","session":"a", ...} with any of: "mbr_ul_mbps", "mbr_dl_mbps", "gate_ul" and "gate_dl" (open, closed)
   {"op":"delete","session":"a"}    {"op":"release","upf":"10.101.0.2"}    {"op":"status"}
-  {"op":"repeat","n":1000,"interval_us":1000,"command":{...}}     ("command" may be a list, sent in turn)
   {"op":"sleep","ms":100}    {"op":"quit"}
 
   Answers: "op", "id" (where the command had one), "ok", "cause" and "cause_text" (TS 29.244 clause 8.2.1), "rtt_us"

@@ -34,7 +34,7 @@ type PDI struct {
 	NetworkInstance string
 	UE4, UE6        netip.Prefix // the terminal's address or IPv6 prefix; invalid: any
 	QFIs            uint64       // bit i set: QFI i is accepted; 0: any, also none
-	Filters         []Filter     // a packet has to match one of them, if there are any
+	SomeFlows       bool         // SDF filters select some flows, which are not told apart here: no packet is detected
 }
 
 // LocalTunnel is the F-TEID at our end: given by the peer, or to be chosen here (CHOOSE flag, clause 8.2.3).
@@ -45,13 +45,6 @@ type LocalTunnel struct {
 	Choose               bool
 	ChooseID             int // tunnels of one request with the same ID share one F-TEID; -1 for none
 	WantsIPv4, WantsIPv6 bool
-}
-
-// Filter is an SDF Filter: a flow description, a reference to another filter of the session by its ID, or both.
-type Filter struct {
-	Flow  *Flow
-	ID    uint32
-	HasID bool
 }
 
 // Action is an Apply Action (clause 8.2.26), first octet in the low byte, second one above.

@@ -2,12 +2,10 @@ package pfcp
 
 import (
 	"net/netip"
+	"strings"
 
 	"github.com/wmnsk/go-pfcp/ie"
 )
-
-// maxFilters bounds the SDF filters of one PDR, so that matching a packet stays bounded.
-const maxFilters = 32
 
 // CreatePDR reads a Create PDR element (TS 29.244 table 7.5.2.2-1).
 func CreatePDR(group *ie.IE) (PDR, *Reject) {
@@ -84,6 +82,7 @@ func parsePDI(group *ie.IE, before *LocalTunnel) (PDI, *Reject) {
 		return PDI{}, Missing(ie.SourceInterface, "Source Interface")
 	}
 	var pdi PDI
+	filtered, anyFlow := false, false
 	for _, e := range children(group) {
 		var reject *Reject
 		switch e.Type {
@@ -103,9 +102,9 @@ func parsePDI(group *ie.IE, before *LocalTunnel) (PDI, *Reject) {
 			qfi, reject = uintOf(e, 1)
 			pdi.QFIs |= 1 << (qfi & 0x3f)
 		case ie.SDFFilter:
-			var filter Filter
-			filter, reject = parseFilter(e)
-			pdi.Filters = append(pdi.Filters, filter)
+			var any bool
+			any, reject = isAnyFlow(e)
+			filtered, anyFlow = true, anyFlow || any
 		case ie.ApplicationID, ie.TrafficEndpointID, ie.EthernetPacketFilter, ie.EthernetPDUSessionInformation,
 			ie.FramedRoute, ie.FramedIPv6Route:
 			reject = &Reject{Cause: ie.CauseRuleCreationModificationFailure, Offending: e.Type, Reason: "not supported in a PDI"}
@@ -114,9 +113,7 @@ func parsePDI(group *ie.IE, before *LocalTunnel) (PDI, *Reject) {
 			return PDI{}, reject
 		}
 	}
-	if len(pdi.Filters) > maxFilters {
-		return PDI{}, &Reject{Cause: ie.CauseRuleCreationModificationFailure, Offending: ie.SDFFilter, Reason: "too many SDF filters"}
-	}
+	pdi.SomeFlows = filtered && !anyFlow
 	return pdi, nil
 }
 
@@ -211,29 +208,13 @@ func parseUEAddress(e *ie.IE) (v4, v6 netip.Prefix, reject *Reject) {
 	return v4, netip.PrefixFrom(address, bits).Masked(), nil
 }
 
-// parseFilter reads an SDF Filter (clause 8.2.5).
-func parseFilter(e *ie.IE) (Filter, *Reject) {
+// isAnyFlow says whether an SDF Filter (clause 8.2.5) lets all packets pass, in whatever direction.
+func isAnyFlow(e *ie.IE) (bool, *Reject) {
 	f, err := e.SDFFilter()
 	if err != nil {
-		return Filter{}, &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: err.Error()}
+		return false, &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: err.Error()}
 	}
-	unsupported := func(reason string) *Reject {
-		return &Reject{Cause: ie.CauseRuleCreationModificationFailure, Offending: e.Type, Reason: reason}
-	}
-	if f.HasTTC() || f.HasSPI() || f.HasFL() {
-		return Filter{}, unsupported("SDF filter by traffic class, SPI or flow label")
-	}
-	filter := Filter{ID: f.SDFFilterID, HasID: f.HasBID()}
-	if !f.HasFD() {
-		if !filter.HasID {
-			return Filter{}, unsupported("SDF filter without a flow description")
-		}
-		return filter, nil
-	}
-	flow, err := ParseFlow(f.FlowDescription)
-	if err != nil {
-		return Filter{}, unsupported(err.Error())
-	}
-	filter.Flow = &flow
-	return filter, nil
+	described := strings.Join(strings.Fields(f.FlowDescription), " ")
+	any := described == "permit out ip from any to assigned" || described == "permit out ip from any to any"
+	return any && !f.HasTTC() && !f.HasSPI() && !f.HasFL(), nil
 }

@@ -55,18 +55,36 @@ func exampleMessages() []message.Message {
 	}
 }
 
+func TestSDFFilters(t *testing.T) {
+	all := ie.NewSDFFilter("permit out  ip from any to assigned", "", "", "", 0)
+	video := ie.NewSDFFilter("permit out 17 from 10.103.0.0/16 6000 to assigned", "", "", "", 77)
+	for name, test := range map[string]struct {
+		filters []*ie.IE
+		some    bool
+	}{
+		"none": {nil, false}, "all packets": {[]*ie.IE{all}, false}, "one flow": {[]*ie.IE{video}, true},
+		"a flow, or all packets": {[]*ie.IE{video, all}, false},
+		"a traffic class":        {[]*ie.IE{ie.NewSDFFilter("permit out ip from any to any", "ab", "", "", 0)}, true},
+		"another rule's filter":  {[]*ie.IE{ie.NewSDFFilter("", "", "", "", 77)}, true},
+	} {
+		elements := append([]*ie.IE{ie.NewSourceInterface(ie.SrcInterfaceAccess)}, test.filters...)
+		pdr, reject := CreatePDR(decoded(t, ie.NewCreatePDR(ie.NewPDRID(1), ie.NewPrecedence(1), ie.NewPDI(elements...))))
+		if reject != nil || pdr.PDI.SomeFlows != test.some {
+			t.Errorf("%s: %+v, %v", name, pdr.PDI, reject)
+		}
+	}
+}
+
 func TestCreatePDR(t *testing.T) {
 	got, reject := CreatePDR(decoded(t, examplePDR()))
 	if reject != nil {
 		t.Fatal(reject)
 	}
-	flow, _ := ParseFlow("permit out ip from any to assigned")
 	want := PDR{
 		ID: 1, Precedence: 255, FAR: 1, QERs: []uint32{1, 2},
 		PDI: PDI{
 			Source: Access, NetworkInstance: "internet", UE4: netip.MustParsePrefix("10.60.0.1/32"), QFIs: 1<<9 | 1<<5,
-			Tunnel:  &LocalTunnel{TEID: 0x1234, IPv4: netip.MustParseAddr("10.100.0.2"), ChooseID: -1, WantsIPv4: true},
-			Filters: []Filter{{Flow: &flow}},
+			Tunnel: &LocalTunnel{TEID: 0x1234, IPv4: netip.MustParseAddr("10.100.0.2"), ChooseID: -1, WantsIPv4: true},
 		},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -133,13 +151,8 @@ func TestCreatePDRRefuses(t *testing.T) {
 			ie.NewCreatePDR(ie.NewPDRID(1), ie.New(ie.Precedence, []byte{1}), ie.NewPDI(access)),
 			rejection{ie.CauseInvalidLength, ie.Precedence, nil},
 		},
-		"flow description": {
-			withPDI(access, ie.NewSDFFilter("deny out ip from any to assigned", "", "", "", 0)),
-			rejection{ie.CauseRuleCreationModificationFailure, ie.SDFFilter, pdr},
-		},
-		"traffic class": {
-			withPDI(access, ie.NewSDFFilter("permit out ip from any to assigned", "ab", "", "", 0)),
-			rejection{ie.CauseRuleCreationModificationFailure, ie.SDFFilter, pdr},
+		"SDF filter cut short": {
+			withPDI(access, ie.New(ie.SDFFilter, []byte{1, 0, 0})), rejection{ie.CauseInvalidLength, ie.SDFFilter, nil},
 		},
 		"application": {withPDI(access, ie.NewApplicationID("x")), rejection{ie.CauseRuleCreationModificationFailure, ie.ApplicationID, pdr}},
 		"F-TEID of no family": {

@@ -45,11 +45,3 @@ def test_every_packet_of_a_real_upf_is_matched() -> None:
         assert low <= high < 100
         assert result[name] < 100
     assert "bupf" not in running()
-
-
-def test_one_upf_at_its_capacity_and_below() -> None:
-    result = bench("upf", "--seconds", "0.5", "--repetitions", "1")
-    assert result["capacity_mbps"] > 300
-    assert result["gigabit"]["reordered"] == result["below_capacity"]["reordered"] == 0
-    assert 0 < result["gigabit"]["upf_cpus"] < 2.5
-    assert 0 < result["pfcp_modification"]["p50_us"] <= result["pfcp_modification"]["p99_us"]

@@ -61,14 +61,8 @@ func rulesOfOneTerminal(t testing.TB, n3 netip.Addr) *session.Rules {
 	t.Helper()
 	spec := session.NewSpec()
 	ue := netip.PrefixFrom(terminal, 32)
-	flow, err := pfcp.ParseFlow("permit out 17 from 10.103.0.0/16 6000 to assigned")
-	if err != nil {
-		t.Fatal(err)
-	}
-	common := pfcp.PDI{UE4: ue, Filters: []pfcp.Filter{{Flow: &flow}}}
-	uplink, downlink := common, common
-	uplink.Source, uplink.Tunnel = pfcp.Access, &pfcp.LocalTunnel{TEID: 1, IPv4: n3}
-	downlink.Source = pfcp.Core
+	uplink := pfcp.PDI{UE4: ue, Source: pfcp.Access, Tunnel: &pfcp.LocalTunnel{TEID: 1, IPv4: n3}}
+	downlink := pfcp.PDI{UE4: ue, Source: pfcp.Core}
 	spec.PDRs[1] = pfcp.PDR{ID: 1, PDI: uplink, FAR: 1, QERs: []uint32{1}}
 	spec.PDRs[2] = pfcp.PDR{ID: 2, PDI: downlink, FAR: 2, QERs: []uint32{1}}
 	spec.FARs[1] = pfcp.FAR{ID: 1, Action: pfcp.ActionForward, HasParameters: true, Destination: pfcp.Core}
@@ -93,7 +87,7 @@ func userPacket(src, dst netip.Addr, size int) []byte {
 	return p
 }
 
-// The path of a packet through both threads, with a filter, leaves no garbage.
+// The path of a packet through both threads leaves no garbage.
 func TestNoAllocationPerPacket(t *testing.T) {
 	p, network := idlePlane(t, Config{})
 	up := userPacket(terminal, server, 200)

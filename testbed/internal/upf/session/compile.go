@@ -84,7 +84,8 @@ func (s *Spec) pdr(pdr pfcp.PDR, local netip.Addr) (PDR, *pfcp.Reject) {
 	fail := func(offending uint16, reason string) (PDR, *pfcp.Reject) {
 		return PDR{}, pfcp.RuleFailure(pfcp.RuleID{Kind: ie.RuleIDTypePDR, ID: uint32(pdr.ID)}, offending, reason)
 	}
-	compiled := PDR{ID: pdr.ID, Uplink: pdr.PDI.Source == pfcp.Access, qfis: pdr.PDI.QFIs, QFI: gtpu.NoQFI}
+	compiled := PDR{ID: pdr.ID, Uplink: pdr.PDI.Source == pfcp.Access, qfis: pdr.PDI.QFIs, QFI: gtpu.NoQFI,
+		someFlows: pdr.PDI.SomeFlows}
 	if pdr.PDI.Tunnel != nil {
 		compiled.TEID = pdr.PDI.Tunnel.TEID
 	}
@@ -100,11 +101,6 @@ func (s *Spec) pdr(pdr pfcp.PDR, local netip.Addr) (PDR, *pfcp.Reject) {
 	if compiled.FAR, reject = compileFAR(far, local); reject != nil { // without a FAR packets are dropped
 		return PDR{}, reject
 	}
-	flows, ok := s.flows(pdr.PDI.Filters)
-	if !ok {
-		return fail(ie.SDFFilter, "unknown SDF filter ID")
-	}
-	compiled.flows = flows
 	for _, id := range pdr.QERs {
 		qer, known := s.QERs[id]
 		if !known {
@@ -133,36 +129,6 @@ func (p *PDR) enforce(qer pfcp.QER) {
 	if qer.QFI >= 0 {
 		p.QFI = qer.QFI
 	}
-}
-
-// flows resolves SDF filters; a filter that accepts everything makes the others pointless.
-func (s *Spec) flows(filters []pfcp.Filter) ([]pfcp.Flow, bool) {
-	var flows []pfcp.Flow
-	for _, filter := range filters {
-		flow := filter.Flow
-		if flow == nil {
-			if flow = s.flowByID(filter.ID); flow == nil {
-				return nil, false
-			}
-		}
-		if flow.Any() {
-			return nil, true
-		}
-		flows = append(flows, *flow)
-	}
-	return flows, true
-}
-
-// flowByID finds the bidirectional filter that another PDR of the session describes (clause 8.2.5, BID).
-func (s *Spec) flowByID(id uint32) *pfcp.Flow {
-	for _, pdr := range s.PDRs {
-		for _, filter := range pdr.PDI.Filters {
-			if filter.HasID && filter.ID == id && filter.Flow != nil {
-				return filter.Flow
-			}
-		}
-	}
-	return nil
 }
 
 // Keys identify a session.

@@ -22,7 +22,8 @@ type PDR struct {
 	ue6     Address
 	hasUE   bool
 	ue6Bits int
-	flows   []pfcp.Flow // any of them; none: every packet
+	// For some flows only, which are not told apart here: packets go by a rule of lower precedence.
+	someFlows bool
 
 	FAR    FAR
 	QFI    int  // to mark packets with when they enter a tunnel; -1 for none
@@ -67,14 +68,11 @@ func (p *PDR) acceptsQFI(qfi int) bool {
 }
 
 func (p *PDR) acceptsPacket(packet *Packet) bool {
-	terminal, network := packet.Src, packet.Dst
+	terminal := packet.Src
 	if !p.Uplink {
-		terminal, network = packet.Dst, packet.Src
+		terminal = packet.Dst
 	}
-	if p.hasUE && !p.isUE(terminal) {
-		return false
-	}
-	return len(p.flows) == 0 || p.acceptsFlow(packet, terminal, network)
+	return !p.someFlows && (!p.hasUE || p.isUE(terminal))
 }
 
 func (p *PDR) isUE(a Address) bool {
@@ -82,18 +80,4 @@ func (p *PDR) isUE(a Address) bool {
 		return a == p.ue4
 	}
 	return p.ue6Bits == 128 && a == p.ue6 || p.ue6Bits == 64 && a.Prefix64() == p.ue6
-}
-
-func (p *PDR) acceptsFlow(packet *Packet, terminal, network Address) bool {
-	t := packet.transport()
-	terminalPort, networkPort := t.srcPort, t.dstPort
-	if !p.Uplink {
-		terminalPort, networkPort = t.dstPort, t.srcPort
-	}
-	for i := range p.flows {
-		if p.flows[i].Match(t.protocol, network.netip(), terminal.netip(), networkPort, terminalPort, t.hasPorts) {
-			return true
-		}
-	}
-	return false
 }
