@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -41,6 +42,15 @@ def as_nobody(act: Callable[[], object], uid: int = NOBODY) -> None:
 def controller() -> Iterator[Controller]:
     """One whose publisher is a process of its own, in a folder that its user may enter."""
     with contextlib.ExitStack() as undo:
-        one = Controller(Path(undo.enter_context(tempfile.TemporaryDirectory())))
-        undo.callback(one.close)
-        yield one
+        item = Controller(Path(undo.enter_context(tempfile.TemporaryDirectory())))
+        undo.callback(item.close)
+        yield item
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that everybody can reach, unlike pytest's own."""
+    path = Path(tempfile.mkdtemp(prefix="slicepilot-attack-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)

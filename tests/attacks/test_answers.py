@@ -26,7 +26,7 @@ Ran = tuple[int, str, str]
 
 @contextlib.contextmanager
 def answering(root: Path, line: bytes) -> Iterator[None]:
-    """Listens where a publisher does, and has this for whoever asks."""
+    """Listens where a publisher does, and answers every client with this line."""
     path = root / "sp" / "control.sock"
     path.parent.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -54,8 +54,8 @@ def ask(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         with answering(tmp_path, line), pytest.raises(SystemExit) as stop:
             main()
         assert isinstance(stop.value.code, int)
-        told = capsys.readouterr()
-        return stop.value.code, told.out, told.err
+        reported = capsys.readouterr()
+        return stop.value.code, reported.out, reported.err
 
     return run
 
@@ -71,13 +71,13 @@ def lines_of(text: str) -> list[str]:
 
 def test_a_status_is_shown_as_plain_text(ask: Callable[..., Ran]) -> None:
     honest: Any = example(Status)
-    [one], [trip] = honest["slices"], honest["notes"]["trips"]
-    reason = one["reasons"][0] | {"reason": CODES}
+    [item], [trip] = honest["slices"], honest["notes"]["trips"]
+    reason = item["reasons"][0] | {"reason": CODES}
     document = status(
         run=honest["run"] | {"name": CODES},
         agent=CODES,
         level="latched",
-        slices=[one | {"name": CODES, "reasons": [reason]}],
+        slices=[item | {"name": CODES, "reasons": [reason]}],
         notes=honest["notes"] | {"trips": [trip | {"slice": CODES, "text": CODES, "remedy": CODES}]},
     )
     code, out, err = ask(json.dumps(document).encode(), "status")

@@ -1,18 +1,15 @@
-"""Whoever writes bundles, or flips what leads to one, while root reads: what was checked is what runs."""
+"""An attacker writes bundles, or flips the link to a bundle, while root reads: what was checked is what runs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import BundleFiles
@@ -50,34 +47,20 @@ while True:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that everybody can reach, unlike pytest's own."""
-    path = Path(tempfile.mkdtemp(prefix="slicepilot-attack-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def theirs(place: Path) -> Path:
+def theirs(reachable: Path) -> Path:
     """A folder of an unprivileged user."""
-    path = place / "theirs"
+    path = reachable / "theirs"
     path.mkdir()
     os.chown(path, NOBODY, NOBODY)
     return path
 
 
 @pytest.fixture
-def signed(place: Path) -> tuple[Path, Path]:
+def signed(reachable: Path, keys: tuple[Path, Path]) -> tuple[Path, Path]:
     """A signed bundle, and the public key."""
-    key = Ed25519PrivateKey.generate()
-    private, public = place / "private.pem", place / "public.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    private.chmod(0o600)
-    folder = Path(constant(place / "signed", -0.5))
-    sign(BundleFiles.read(folder), private)
-    return folder, public
+    folder = Path(constant(reachable / "signed", -0.5))
+    sign(BundleFiles.read(folder), keys[0])
+    return folder, keys[1]
 
 
 @pytest.fixture
@@ -101,10 +84,10 @@ def attacker() -> Iterator[Callable[..., None]]:
 
 
 def test_a_link_of_somebody_else_is_not_followed(
-    theirs: Path, signed: tuple[Path, Path], attacker: Callable[..., None], place: Path
+    theirs: Path, signed: tuple[Path, Path], attacker: Callable[..., None], reachable: Path
 ) -> None:
     folder, _ = signed
-    other = Path(constant(place / "other", 0.5))
+    other = Path(constant(reachable / "other", 0.5))
     attacker(SWAP, theirs, folder, other)
     while not (theirs / "bundle").is_symlink():
         time.sleep(0.01)
@@ -116,10 +99,10 @@ def test_a_link_of_somebody_else_is_not_followed(
 
 
 def test_files_that_change_while_they_are_read_are_one_bundle_or_none(
-    theirs: Path, signed: tuple[Path, Path], attacker: Callable[..., None], place: Path
+    theirs: Path, signed: tuple[Path, Path], attacker: Callable[..., None], reachable: Path
 ) -> None:
     folder, public = signed
-    other = Path(constant(place / "other", 0.5))
+    other = Path(constant(reachable / "other", 0.5))
     models = {source: (source / "policy.onnx").read_bytes() for source in (folder, other)}
     shutil.copytree(folder, theirs / "bundle")
     os.chown(theirs / "bundle", NOBODY, NOBODY)
@@ -142,8 +125,8 @@ def test_files_that_change_while_they_are_read_are_one_bundle_or_none(
 
 @pytest.mark.parametrize("name", ["policy.onnx", "bundle.yaml", "SHA256SUMS", "SHA256SUMS.sig", "promotion.yaml"])
 @pytest.mark.parametrize("kind", ["link", "root's link", "pipe", "folder", "device", "8 GB"])
-def test_a_part_that_is_no_file_of_a_policy_is_refused_at_once(place: Path, name: str, kind: str) -> None:
-    folder = Path(constant(place / "bundle", 0.5))
+def test_a_part_that_is_no_file_of_a_policy_is_refused_at_once(reachable: Path, name: str, kind: str) -> None:
+    folder = Path(constant(reachable / "bundle", 0.5))
     part = folder / name
     part.unlink(missing_ok=True)
     if kind in {"link", "root's link"}:
@@ -165,13 +148,13 @@ def test_a_part_that_is_no_file_of_a_policy_is_refused_at_once(place: Path, name
     assert "root:" not in str(caught.value)
 
 
-def test_a_later_promotion_is_of_what_runs_or_of_nothing(place: Path, signed: tuple[Path, Path]) -> None:
+def test_a_later_promotion_is_of_what_runs_or_of_nothing(reachable: Path, signed: tuple[Path, Path]) -> None:
     folder, public = signed
     policy = load_bundle(folder, str(public))
     with pytest.raises(ConfigError, match="never promoted"):
         policy.require_promoted(False)
     shutil.rmtree(folder)
-    shutil.copytree(constant(place / "other", 0.5), folder)
+    shutil.copytree(constant(reachable / "other", 0.5), folder)
     (folder / "promotion.yaml").write_text("bundle: of this one\n")
     with pytest.raises(ConfigError, match="was changed since it was loaded; accepted: reload it first"):
         policy.require_promoted(False)
@@ -182,8 +165,8 @@ def test_a_later_promotion_is_of_what_runs_or_of_nothing(place: Path, signed: tu
 # -- declared folders ----------------------------------------------------------------------------------------------
 
 
-def test_no_path_leads_out_of_the_declared_folders(place: Path, theirs: Path, tmp_path: Path) -> None:
-    inside, outside = place / "inside", Path(constant(tmp_path / "outside", 0.5))
+def test_no_path_leads_out_of_the_declared_folders(reachable: Path, theirs: Path, tmp_path: Path) -> None:
+    inside, outside = reachable / "inside", Path(constant(tmp_path / "outside", 0.5))
     inside.mkdir()
     roots = Roots((inside,))
     shutil.copytree(outside, inside / "bundle")
@@ -214,9 +197,9 @@ def test_no_path_leads_out_of_the_declared_folders(place: Path, theirs: Path, tm
     assert BundleFiles.read("generalist", roots).digest, "what is shipped is nobody else's"
 
 
-def test_the_declared_folders_are_those_of_the_start_unless_said_otherwise(place: Path) -> None:
-    folders = RunConfig(bundle=f"{place}/mine/bundle", guard=f"{place}/guards/own.yaml").roots.folders
-    assert folders[:2] == (place / "mine", place / "guards")
+def test_the_declared_folders_are_those_of_the_start_unless_said_otherwise(reachable: Path) -> None:
+    folders = RunConfig(bundle=f"{reachable}/mine/bundle", guard=f"{reachable}/guards/own.yaml").roots.folders
+    assert folders[:2] == (reachable / "mine", reachable / "guards")
     assert [*map(str, folders[2:])] == ["/etc/slicepilot", "/var/lib/slicepilot/bundles"]
     assert Path("/") not in RunConfig(bundle="/bundle").roots.folders
     assert RunConfig(reload_roots=("/srv/policies",), bundle="/a/b").roots.folders == (Path("/srv/policies"),)
@@ -228,8 +211,8 @@ def test_the_declared_folders_are_those_of_the_start_unless_said_otherwise(place
 # -- writing into a folder of somebody else ------------------------------------------------------------------------
 
 
-def test_root_writes_through_no_link_that_somebody_has_put_in_the_way(theirs: Path, place: Path) -> None:
-    victim = place / "victim"
+def test_root_writes_through_no_link_that_somebody_has_put_in_the_way(theirs: Path, reachable: Path) -> None:
+    victim = reachable / "victim"
     victim.write_text("precious")
     for pid in (os.getpid(), os.getpid() + 1):
         (theirs / f".promotion.yaml.{pid}").symlink_to(victim)

@@ -1,6 +1,6 @@
 """Foreign code in a process of a controller, after its start: what it tries is refused, and the others go on.
 
-The code is really there: a program that stands for Python starts the process as it is and has the code run where its
+The code is really there: a program in the role of Python starts the process as it is and has the code run where its
 work begins. On what a filter says of each single call see ``tests/controller/system/test_confinement.py``.
 """
 
@@ -76,10 +76,10 @@ def stand_in(folder: Path, where: tuple[str, str], code: str) -> str:
 
 def until(what: Callable[[], Any], message: str, seconds: float = 60.0) -> Any:
     deadline = time.monotonic() + seconds
-    while not (found := what()):
+    while not (result := what()):
         assert time.monotonic() < deadline, message
         time.sleep(0.02)
-    return found
+    return result
 
 
 # -- publisher ---------------------------------------------------------------------------------------------------------
@@ -96,11 +96,11 @@ answers["foreign file"] = tried(lambda: open(FOREIGN))
 answers["foreign folder"] = tried(lambda: open(FOREIGN + ".new", "w"))
 records = sys.argv[sys.argv.index("--records") + 1]
 answers["own code"] = tried(lambda: importlib.import_module("slicepilot.controller.record.moments"))
-answers["records"] = tried(lambda: open(records + "/told.part", "w").close())
+answers["records"] = tried(lambda: open(records + "/answers.part", "w").close())
 answers["threads"] = len(os.listdir("/proc/self/task"))
-with open(records + "/told.part", "w") as file:
+with open(records + "/answers.part", "w") as file:
     json.dump(answers, file)
-os.rename(records + "/told.part", records + "/told.json")
+os.rename(records + "/answers.part", records + "/answers.json")
 if not os.path.exists(records + "/again"):
     open(records + "/again", "w").close()
     os.execv("/bin/true", ["true"])
@@ -130,12 +130,12 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
 
     options = PublisherOptions(run=publishing.run, state=publishing.state, log="off", records_mb=10.0, estimate_s=0.0)
     publishing.publisher = publisher = Publisher.start(options, publishing.theirs)
-    told = publishing.state / "records" / "told.json"
+    reported = publishing.state / "records" / "answers.json"
     until(lambda: not publisher.alive(), "it was not ended for execve(2)")
     process = publisher._process
     assert process is not None
     assert process.returncode == -signal.SIGSYS
-    answers = json.loads(told.read_text())
+    answers = json.loads(reported.read_text())
     files = NO_ACCESS if landlock_version() else 0
     assert answers == {
         **dict.fromkeys(("inet", "packet", "netlink", "fork", "dumpable", "own priority"), DENIED),
@@ -146,14 +146,14 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
         "threads": 1,
     }
     # Another one serves on the same sockets; it is attacked as well, but for the end.
-    told.unlink()
+    reported.unlink()
     until(publisher.restart, "not started again")
     status = publishing.ask({"command": "status"})["status"]
     assert status["publisher"]["confined"].startswith("seccomp, ")
-    assert told.exists()
+    assert reported.exists()
 
 
-def test_what_is_switched_off_is_told(publishing: Publishing) -> None:
+def test_what_is_switched_off_is_reported(publishing: Publishing) -> None:
     publishing.publish(harden=False)
     assert publishing.ask({"command": "status"})["status"]["publisher"]["confined"] == "off (harden: false)"
 
@@ -173,9 +173,9 @@ answers["bpf"] = call("bpf", 0, 0, 0)
 answers["init_module"] = call("init_module", 0, 0, b"")
 answers["keyctl"] = call("keyctl", 0, 0, 0, 0, 0)
 answers["namespace of files"] = call("setns", os.open("/proc/self/ns/mnt", os.O_RDONLY), 0x00020000)
-with open({told!r} + ".part", "w") as file:
+with open({answers_file!r} + ".part", "w") as file:
     json.dump(answers, file)
-os.rename({told!r} + ".part", {told!r})
+os.rename({answers_file!r} + ".part", {answers_file!r})
 """
 
 
@@ -188,19 +188,19 @@ def _node() -> Iterator[BenchNode]:
 def test_foreign_code_in_the_supervisor_gets_nowhere_and_it_restores(
     node: BenchNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, state = tmp_path / "told.json", tmp_path / "state"
-    program = stand_in(tmp_path, ("Supervisor", "wait"), IN_SUPERVISOR.replace("{told!r}", repr(str(told))))
+    reported, state = tmp_path / "answers.json", tmp_path / "state"
+    program = stand_in(tmp_path, ("Supervisor", "wait"), IN_SUPERVISOR.replace("{answers_file!r}", repr(str(reported))))
     monkeypatch.setattr(supervised, "CONTROLLER", f"import sys\nsys.executable = {program!r}\n{supervised.CONTROLLER}")
     with contextlib.closing(supervised.Kernel(node.targets)) as kernel, contextlib.ExitStack() as undo:
-        found = kernel.read()
+        result = kernel.read()
         controller = undo.enter_context(supervised.controller(node, state))
         assert controller.facts["confined"] == "seccomp"
-        answers = until(lambda: told.exists() and json.loads(told.read_text()), "nothing was tried")
+        answers = until(lambda: reported.exists() and json.loads(reported.read_text()), "nothing was tried")
         assert answers == dict.fromkeys(answers, DENIED)
         assert len(answers) == 11
-        assert kernel.read() != found
+        assert kernel.read() != result
         controller.kill()
-        until(lambda: kernel.read() == found, "not restored", 10.0)
+        until(lambda: kernel.read() == result, "not restored", 10.0)
 
 
 # -- controller --------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ answers["io_uring"] = call("io_uring_setup", 1, 0)
 answers["userfaultfd"] = call("userfaultfd", 0)
 answers["namespace of files"] = call("setns", os.open("/proc/self/ns/mnt", os.O_RDONLY), 0x00020000)
 answers["child"] = os.waitstatus_to_exitcode(os.system("mount -t tmpfs none /mnt 2>/dev/null")) and 1
-with open({told!r}, "w") as file:
+with open({answers_file!r}, "w") as file:
     json.dump(answers, file)
 """
 RUN = """
@@ -235,8 +235,10 @@ def test_foreign_code_in_the_controller_gets_nowhere_and_it_controls(tmp_path: P
     foreign = Foreign(tmp_path, count=2, prefix="cf")
     with contextlib.ExitStack() as undo:
         undo.callback(foreign.down)
-        told, path = tmp_path / "told.json", foreign.draft(tmp_path / "node.yaml")
-        program = stand_in(tmp_path, ("Controller", "run"), IN_CONTROLLER.replace("{told!r}", repr(str(told))))
+        reported, path = tmp_path / "answers.json", foreign.draft(tmp_path / "node.yaml")
+        program = stand_in(
+            tmp_path, ("Controller", "run"), IN_CONTROLLER.replace("{answers_file!r}", repr(str(reported)))
+        )
         text = Path(program).read_text().replace("\nmodule = importlib", f"\n{RUN}\nmodule = importlib")
         Path(program).write_text(text)
         run = ["run", "--node", str(path), "--mode", "live", "--agent", "static-weights-9", "--seconds", "2", "--json"]
@@ -244,7 +246,7 @@ def test_foreign_code_in_the_controller_gets_nowhere_and_it_controls(tmp_path: P
             [program, "-m", "standing_in", *run], capture_output=True, text=True, check=False, timeout=200
         )
         assert done.returncode == 0, done.stderr
-        answers = json.loads(told.read_text())
+        answers = json.loads(reported.read_text())
         assert answers == dict.fromkeys(answers, DENIED)
         loop = json.loads(done.stdout)["loop"]
         assert loop["ticks"] > 100

@@ -1,6 +1,6 @@
 """One slice against all: traffic that its own UPF drops, or serves as somebody likes, to take the policy from the node.
 
-A slice below its service floor has the safe setting, because a policy may be what starves it. Whoever sends into a
+A slice below its service floor has the safe setting, because a policy may be what starves it. Who sends into a
 slice, or owns its UPF, can have it starve without any policy. The others must not pay for it.
 """
 
@@ -52,7 +52,7 @@ class Attacked(Node):
     def play(self, ticks: int) -> dict[str, float]:
         """Shares of the time.
 
-        *order*: the others do not stand to each other as the policy has it. *back*: one of them has a lower CPU limit
+        *order*: the others do not keep the relative priorities of the policy. *back*: one of them has a lower CPU limit
         than it wants. *weight*: the priority slice has less against the hostile one than the safe setting gives it.
         """
         node, own, others, back, first = 0, 0, 0, 0, 0
@@ -115,8 +115,8 @@ def test_a_hostile_slice_is_safe_alone(
 ) -> None:
     """``first`` and ``later``: most share of the time that it has its safe setting, in the first minute and after.
 
-    ``held_back``: that another has no more than its own safe setting, because the hostile one waits for a CPU. Whoever
-    owns a UPF can have it wait; the others keep what the safe setting gives them.
+    ``held_back``: that another has no more than its own safe setting, because the hostile one waits for a CPU. A
+    UPF can wait on purpose; the others keep what the safe setting gives them.
     """
     node = Attacked(attack)
     begun, after = node.play(MINUTE), node.play(repetitions(4, 9) * MINUTE)
@@ -139,11 +139,13 @@ def test_who_pretends_ends_latched_alone_and_the_latch_says_what_it_saw() -> Non
     assert (trip.slice_index, trip.floor, trip.latched, trip.on_trial, trip.trips) == (HOSTILE, "rate", True, False, 3)
     assert trip.offered_mbps == pytest.approx(10.0)
     assert trip.carried_mbps < trip.floor_mbps == pytest.approx(5.0)
-    [told] = trips_of(node.guard, node.slices.names)
-    TypeAdapter(Trip).validate_python(told)
-    assert told["slice"] == "s2"
-    assert re.fullmatch(r"latched since \d\d:\d\d:\d\dZ \(3 in a row\): carried 0 of 10 Mbit/s, floor 5", told["text"])
-    assert "`slicepilot control resume` ends it; look first, `slicepilot explain --at 2" in told["remedy"]
+    [reported] = trips_of(node.guard, node.slices.names)
+    TypeAdapter(Trip).validate_python(reported)
+    assert reported["slice"] == "s2"
+    assert re.fullmatch(
+        r"latched since \d\d:\d\d:\d\dZ \(3 in a row\): carried 0 of 10 Mbit/s, floor 5", reported["text"]
+    )
+    assert "`slicepilot control resume` ends it; look first, `slicepilot explain --at 2" in reported["remedy"]
     node.guard.resume()
     assert not node.tick(POLICY).reasons.any()
     assert node.guard.tripped == []

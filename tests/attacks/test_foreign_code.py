@@ -15,7 +15,7 @@ from slicepilot.controller.system.own_programs import check_compiled, environmen
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 
 COMMAND = Path(sys.executable).with_name("slicepilot")
-# Some that are imported early, late, and by which of the three processes one likes.
+# Some that are imported early, late, and by any of the three processes.
 MODULES = (
     *("argparse", "json", "signal", "socket", "pathlib", "dataclasses", "numpy", "yaml", "typer", "numba", "pyarrow"),
     *("onnxruntime", "slicepilot", "sitecustomize", "usercustomize", "prometheus_client", "http", "queue", "uuid"),
@@ -25,7 +25,7 @@ PROGRAMS = ("ip", "tc", "git", "nsenter", "python3")
 
 @pytest.fixture(name="trap")
 def _trap(tmp_path: Path) -> Path:
-    """A folder that belongs to nobody, full of modules and programs that tell when they are run."""
+    """A folder that belongs to nobody, full of modules and programs that report when they are run."""
     trap = tmp_path / "trap"
     trap.mkdir()
     for name in MODULES:

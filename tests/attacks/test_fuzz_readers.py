@@ -119,13 +119,13 @@ def test_answers_of_a_prometheus_server() -> None:
     tags = [("0:v", "0.5"), ("0:t", f"{now_s - 3}"), ("1:v", "NaN"), ("1:t", f"{now_s + 90}")]
     vector = [{"metric": {TAG: tag, "id": "/a"}, "value": [now_s, text]} for tag, text in tags]
     matrix = [{"metric": {TAG: tag}, "values": [[now_s - 30, text], [now_s, text]]} for tag, text in tags]
-    seeds = [json.dumps(one).encode() for one in (vector, matrix, vector * 2)]
+    seeds = [json.dumps(item).encode() for item in (vector, matrix, vector * 2)]
 
     def read(data: bytes) -> None:
         for times_s in (np.array([now_s]), np.array([now_s - 30, now_s])):
             with contextlib.suppress(NoAnswerError, ValueError, RecursionError):
-                found = json.loads(data)
-                reading = read_answer(row, found, times_s, 45.0, now_s)
+                result = json.loads(data)
+                reading = read_answer(row, result, times_s, 45.0, now_s)
                 believed = np.isfinite(reading.newest_s)
                 assert (np.isfinite(reading.values) == believed).all()
                 assert (reading.values[believed] >= 0).all()
@@ -165,9 +165,9 @@ def test_slice_sets_and_pods() -> None:
             other["metadata"]["labels"] = labels
             pods.append(Pod.of(other | {"spec": pod_spec}))
         plans = Planner().plan([document, kept], pods, {"zone": "edge"}, 0.0)
-        found = {plan.identity.name: plan for plan in Admission(Allowance()).admit(plans)}
-        assert found["kept"].loop is not None
-        for plan in found.values():
+        result = {plan.identity.name: plan for plan in Admission(Allowance()).admit(plans)}
+        assert result["kept"].loop is not None
+        for plan in result.values():
             assert json.dumps(report(plan, None).body)
             assert all("\n" not in line for line in (plan.invalid or "", plan.missing.message if plan.missing else ""))
 
@@ -198,9 +198,9 @@ def test_files_of_container_runtimes(tmp_path: Path) -> None:
     def read(data: bytes) -> None:
         for path in paths:
             path.write_bytes(data)
-        for one in containers(docker, containerd, crio):
-            assert all(isinstance(text, str) for text in (one.name, *(one.pod or ())))
-            assert one.init is None or 0 < one.init <= 1 << 22
+        for item in containers(docker, containerd, crio):
+            assert all(isinstance(text, str) for text in (item.name, *(item.pod or ())))
+            assert item.init is None or 0 < item.init <= 1 << 22
 
     fuzz(mutants(*seeds), read, 400)
 
@@ -247,7 +247,7 @@ def test_configurations(folder: str, load: Callable[[str], object], tmp_path: Pa
 
 
 def test_bundles(make_bundle: Callable[[], Path]) -> None:
-    """Each of the files in turn, by whoever can write a bundle: also the sums."""
+    """Each of the files in turn, by an attacker who can write a bundle: also the sums."""
     folder = make_bundle()
     seeds = {name: (folder / name).read_bytes() for name in ("bundle.yaml", "SHA256SUMS")}
 
@@ -305,8 +305,8 @@ def test_records(tmp_path: Path) -> None:
 def test_journals(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     throttle = OriginalThrottle("/sys/fs/bpf/tc/globals/cilium_throttle", 3, 12, 1_250_000, 2 * 10**9, "lxc1", 5)
-    found = SliceOriginals("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024, throttle=throttle)
-    sound = Journal.of((found,), os.getpid()).dump()
+    result = SliceOriginals("slice1", "/sys/fs/cgroup/a", 7, -1, 100_000, 1024, throttle=throttle)
+    sound = Journal.of((result,), os.getpid()).dump()
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
@@ -319,8 +319,8 @@ def test_states_of_ciliums_endpoints() -> None:
     document = {"ID": 7, "IfName": "lxc7", "IfIndex": 12, "K8sNamespace": "core", "K8sPodName": "upf-7"}
 
     def read(data: bytes) -> None:
-        found = parse_endpoint(data, 7)
-        assert found is None or (found.id == 7 and found.link.isprintable() and found.ifindex > 0)
+        result = parse_endpoint(data, 7)
+        assert result is None or (result.id == 7 and result.link.isprintable() and result.ifindex > 0)
 
     fuzz(mutants(json.dumps(document).encode()), read, 500)
 
@@ -332,7 +332,7 @@ def test_types_of_maps() -> None:
     members = struct.pack("=III", 1, 4 << 24 | 1, 8) + struct.pack("=III", 10, 1, 0)
     header = struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, 28 + 12, 40, len(strings))
     sound = header + number + members + strings
-    assert [(one.name, one.bytes) for one in Btf(sound).members(2)] == [("bps", 8)]
+    assert [(item.name, item.bytes) for item in Btf(sound).members(2)] == [("bps", 8)]
 
     def read(data: bytes) -> None:
         types = Btf(data)

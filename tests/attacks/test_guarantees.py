@@ -27,8 +27,8 @@ SECONDS = 2.0
 SEVERAL_TASKS_S = 4.0  # what is done beside the loop is done about once a second
 OFFERED_MBPS = (COUNT - 1) * MBPS
 LEAST_CARRIED, MOST_LONGER_MS, MOST_LATE_PCT = 0.9, 15.0, 5.0
-# So many turns have to be as stated, of so many at most: an attack that works does so each time, and whoever else uses
-# this machine does not.
+# So many turns have to be as stated, of so many at most: an attack that works does so each time, and other load of this
+# machine does not.
 GOOD_TURNS, MOST_TURNS = 2, 5
 QUICK = {"small packets", "wrong TEID", "UPF spins", "UPF stops", "own packets"}
 
@@ -52,11 +52,11 @@ def test_no_thread_of_the_controller_waits_for_a_cpu_with_the_interpreter_in_han
 
 def _switches(tasks: Path) -> dict[int, int]:
     """How often each thread has left a CPU."""
-    found = {}
+    result = {}
     for task in tasks.iterdir():
         status = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
-        found[int(task.name)] = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
-    return found
+        result[int(task.name)] = int(status["voluntary_ctxt_switches"]) + int(status["nonvoluntary_ctxt_switches"])
+    return result
 
 
 def measure(rig: Rig, attack: Attack, attack_first: bool) -> tuple[Window, Window]:
@@ -69,7 +69,7 @@ def measure(rig: Rig, attack: Attack, attack_first: bool) -> tuple[Window, Windo
     return windows[True], windows[False]
 
 
-def took_place(name: str, attacked: Window) -> bool:
+def happened(name: str, attacked: Window) -> bool:
     """Whether the hostile slice itself shows what it has done."""
     if name == "own packets":
         return attacked.hostile_safe_pct > 50.0
@@ -91,15 +91,17 @@ def faults(attacked: Window, without: Window) -> list[str]:
     return [name for name, so in stated.items() if not so]
 
 
-@pytest.mark.parametrize("attack", [pytest.param(one, id=one.name) for one in ATTACKS if THOROUGH or one.name in QUICK])
+@pytest.mark.parametrize(
+    "attack", [pytest.param(item, id=item.name) for item in ATTACKS if THOROUGH or item.name in QUICK]
+)
 def test_the_others_notice_nothing(rig: Rig, attack: Attack) -> None:
-    good, told = 0, []
+    good, reported = 0, []
     for turn in range(MOST_TURNS):
         attacked, without = measure(rig, attack, bool(turn % 2))
-        assert took_place(attack.name, attacked), attacked
+        assert happened(attack.name, attacked), attacked
         wrong = faults(attacked, without)
-        told.append((wrong, attacked, without))
+        reported.append((wrong, attacked, without))
         good += not wrong
         if good == GOOD_TURNS:
             return
-    pytest.fail("\n".join(map(str, told)))
+    pytest.fail("\n".join(map(str, reported)))

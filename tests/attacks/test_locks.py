@@ -64,7 +64,7 @@ def test_nobody_but_root_can_open_what_is_locked(held: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770], ids=["readable", "group"])
-def test_a_place_for_locks_that_others_can_open_is_refused(
+def test_a_folder_for_locks_that_others_can_open_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
 ) -> None:
     monkeypatch.setattr(lock, "FOR_ROOT", tmp_path / "private")
@@ -74,7 +74,7 @@ def test_a_place_for_locks_that_others_can_open_is_refused(
         private_folder()
 
 
-def test_a_place_for_locks_that_somebody_else_has_made_is_refused(
+def test_a_folder_for_locks_that_somebody_else_has_made_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "FOR_ROOT", tmp_path / "private")

@@ -1,4 +1,4 @@
-"""More than anybody needs: groups, processes, arguments. Whoever has a subtree of cgroups makes what he likes in it."""
+"""More than anybody needs: groups, processes, arguments. A user with a subtree of cgroups makes anything in it."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ stat = open("/proc/self/stat", "rb").read().rpartition(b")")[2].split()
 code, data, envs = ([int(stat[field - 3]) for field in fields] for fields in ((26, 27), (45, 46), (50, 51)))
 top, stack = int(stat[47 - 3]), int(stat[28 - 3])
 values = (*code, *data, top, libc.sbrk(0), stack, start, start + size, *envs, 0, 0, -1)
-told = ctypes.create_string_buffer(struct.pack("=12QIi", *values))
+layout = ctypes.create_string_buffer(struct.pack("=12QIi", *values))
 libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
-print(libc.prctl(35, 14, ctypes.addressof(told), len(told) - 1, 0), flush=True)  # PR_SET_MM, PR_SET_MM_MAP
+print(libc.prctl(35, 14, ctypes.addressof(layout), len(layout) - 1, 0), flush=True)  # PR_SET_MM, PR_SET_MM_MAP
 time.sleep(60)
 """
 
@@ -116,9 +116,9 @@ def test_a_command_line_is_as_long_as_a_process_says() -> None:
             if process.stdout.readline() != b"0\n":
                 pytest.skip("this kernel lets nobody say so (CONFIG_CHECKPOINT_RESTORE)")
             before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            one = look_at(process.pid)
-            assert one is not None
-            assert len("".join(one.arguments)) <= MOST_ARGUMENT_BYTES
+            item = look_at(process.pid)
+            assert item is not None
+            assert len("".join(item.arguments)) <= MOST_ARGUMENT_BYTES
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < size >> 20
         finally:
             process.kill()
@@ -127,9 +127,9 @@ def test_a_command_line_is_as_long_as_a_process_says() -> None:
 def test_a_command_line_may_be_long() -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "x" * MOST_ARGUMENT_BYTES]) as process:
         try:
-            while (one := look_at(process.pid)) is None or "-c" not in one.arguments:
+            while (item := look_at(process.pid)) is None or "-c" not in item.arguments:
                 time.sleep(0.01)  # until it is another program than the test
-            assert len("".join(one.arguments)) < MOST_ARGUMENT_BYTES
+            assert len("".join(item.arguments)) < MOST_ARGUMENT_BYTES
         finally:
             process.kill()
 
@@ -149,15 +149,15 @@ def test_a_users_group_is_no_container(subtree: Path) -> None:
             time.sleep(0.1)  # until its group is empty
 
 
-def one(pid: int, parent: int) -> Process:
+def relative(pid: int, parent: int) -> Process:
     return Process(pid, parent, 1, "x", 0, "x", ("x",), (("cpu", "/"),), None)
 
 
 def test_families_are_looked_through_in_time_that_grows_with_them() -> None:
-    everybody = {pid: one(pid, pid - 1) for pid in range(2, 20_002)}
+    everybody = {pid: relative(pid, pid - 1) for pid in range(2, 20_002)}
     started_s = time.monotonic()
-    assert [found.pid for found in eldest(everybody.values(), everybody)] == [2]
-    assert [found.pid for found in eldest([everybody[20_001], everybody[10_000]], everybody)] == [10_000]
+    assert [result.pid for result in eldest(everybody.values(), everybody)] == [2]
+    assert [result.pid for result in eldest([everybody[20_001], everybody[10_000]], everybody)] == [10_000]
     assert len(list(ancestors(everybody[20_001], everybody))) == 19_999
     assert len(descendants(2, everybody)) == 19_999
     assert time.monotonic() - started_s < MOST_S
@@ -166,8 +166,8 @@ def test_families_are_looked_through_in_time_that_grows_with_them() -> None:
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=6), st.sets(st.integers(1, 6)))
 def test_eldest_are_those_that_descend_from_no_other(pairs: list[tuple[int, int]], chosen: set[int]) -> None:
     """Also where parents are somebody's children: a picture is taken of what changes meanwhile."""
-    everybody = {pid: one(pid, parent) for pid, parent in pairs}
+    everybody = {pid: relative(pid, parent) for pid, parent in pairs}
     some = [everybody[pid] for pid in sorted(chosen & everybody.keys())]
-    numbers = {found.pid for found in some}
-    told = [found.pid for found in eldest(some, everybody)]
-    assert told == [found.pid for found in some if not numbers & set(ancestors(found, everybody))]
+    numbers = {result.pid for result in some}
+    reported = [result.pid for result in eldest(some, everybody)]
+    assert reported == [result.pid for result in some if not numbers & set(ancestors(result, everybody))]

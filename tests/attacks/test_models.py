@@ -1,4 +1,4 @@
-"""Whoever writes a policy's model: what it may consist of, and what a trial of it can do to this machine."""
+"""An attacker writes a policy's model: what it may consist of, and what a trial of it can do to this machine."""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ def grouped(pid: int, *path: bytes) -> Iterator[Path]:
 def test_a_process_is_itself_whatever_it_is_called(end: bytes) -> None:
     with listener(PYTHON, *PORTS, name=end + b"Tgid:\t1") as pid:
         assert process_of(pid) == pid
-        one = look_at(pid)
-        assert one is not None
-        assert (one.pid, one.parent, one.start_ticks) == (pid, os.getpid(), start_ticks(pid))
+        item = look_at(pid)
+        assert item is not None
+        assert (item.pid, item.parent, item.start_ticks) == (pid, os.getpid(), start_ticks(pid))
 
 
 @pytest.mark.parametrize("end", [b"\xff", b"\x0c", b"\xe2\x80\xa8"])
@@ -72,10 +72,10 @@ def test_a_group_is_where_it_is_whatever_it_is_called(end: bytes) -> None:
     with listener(PYTHON, *PORTS) as pid, grouped(pid, b"a" + end + b"1:cpu,cpuacct:", b"kubepods") as group:
         assert of_process(pid) == group
         assert of_process(pid) != forged
-        one = look_at(pid)
-        assert one is not None
-        assert not one.cpu_group.startswith("/kubepods")
-        assert one.group_names <= {f"delegated-{os.getpid()}"} | own_groups()
+        item = look_at(pid)
+        assert item is not None
+        assert not item.cpu_group.startswith("/kubepods")
+        assert item.group_names <= {f"delegated-{os.getpid()}"} | own_groups()
 
 
 def own_groups() -> set[str]:
@@ -96,13 +96,15 @@ def test_finding_goes_on_and_what_is_shown_is_text(tmp_path: Path) -> None:
     with listener(program, *PORTS, name=COMM) as pid, grouped(pid, b"\xff\x0c\x1b[2J"):
         assert pid in snapshot()
         Finder()
-        [found] = [one for one in discover() if one.process.pid == pid]
-        text = draft("edge", [found])
+        [result] = [item for item in discover() if item.process.pid == pid]
+        text = draft("edge", [result])
         assert set(yaml.safe_load(text)) == {"name", "slices"}
         assert text.encode().isascii()
         answer = json.loads(slicepilot("node", "discover", "--json").stdout)
-        [told] = [one for one in answer if one["pid"] == pid]
-        assert all(value is None or value.isprintable() for value in told.values() if not isinstance(value, int | list))
+        [reported] = [item for item in answer if item["pid"] == pid]
+        assert all(
+            value is None or value.isprintable() for value in reported.values() if not isinstance(value, int | list)
+        )
         shown = slicepilot("node", "discover").stdout
         assert str(pid) in shown
         assert "\x1b" not in shown

@@ -1,4 +1,4 @@
-"""A member of the control group, and whoever writes what an order names, against a running controller on real UPFs."""
+"""A member of the control group, who also writes what an order names, against a running controller on real UPFs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.files import BundleFiles
+from slicepilot.agents.learned.signature import sign
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
@@ -71,30 +72,21 @@ def testbed() -> Iterator[Testbed]:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder that everybody can reach, unlike pytest's own."""
-    path = Path(tempfile.mkdtemp(prefix="slicepilot-attack-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
-def rig(testbed: Testbed, place: Path) -> Iterator[Rig]:
-    with rig_under(None, testbed, place) as rig:
+def rig(testbed: Testbed, reachable: Path) -> Iterator[Rig]:
+    with rig_under(None, testbed, reachable) as rig:
         yield rig
 
 
 @pytest.fixture
-def controller(rig: Rig, place: Path) -> Controller:
-    """One in shadow with a harmless policy, that the group may order about; bundles are below `place`/bundles."""
-    bundle = constant(place / "bundles" / "first", -0.5)
+def controller(rig: Rig, reachable: Path) -> Controller:
+    """One in shadow with a harmless policy, that the group may order about; bundles are below `reachable`/bundles."""
+    bundle = constant(reachable / "bundles" / "first", -0.5)
     controller = rig.start("shadow", bundle=bundle, publish={"group": GROUP, "log": "off"})
-    assert asked(rig, {"command": "status"})["ok"], "its publisher is there"
+    assert send(rig, {"command": "status"})["ok"], "its publisher is there"
     return controller
 
 
-def asked(rig: Rig, request: dict[str, Any]) -> dict[str, Any]:
+def send(rig: Rig, request: dict[str, Any]) -> dict[str, Any]:
     """What an unprivileged member of the group is answered, with the time that it took."""
     process = unprivileged.start(ASK, rig.run_folder / "control.sock", json.dumps(request))
     out, _ = process.communicate(timeout=90)
@@ -121,21 +113,21 @@ def test_only_the_loop_holds_a_runtime_of_models(controller: Controller) -> None
 
 
 def test_safe_and_signals_are_served_while_a_policy_is_tried_that_does_not_end(
-    rig: Rig, controller: Controller, place: Path
+    rig: Rig, controller: Controller, reachable: Path
 ) -> None:
-    bundle = hostile(place / "bundles" / "slow", slow())
+    bundle = hostile(reachable / "bundles" / "slow", slow())
     answers: list[dict[str, Any]] = []
-    reload = threading.Thread(target=lambda: answers.append(asked(rig, {"command": "reload", "bundle": bundle})))
+    reload = threading.Thread(target=lambda: answers.append(send(rig, {"command": "reload", "bundle": bundle})))
     before = missed(controller)
     reload.start()
     controller.wait_for(lambda: bool(trials(controller)), "it is tried out")
-    answer = asked(rig, {"command": "safe"})
+    answer = send(rig, {"command": "safe"})
     assert answer["ordered_safe"]
     assert answer["took_s"] < QUICK_S
     assert trials(controller), "meanwhile"
     controller.process.send_signal(signal.SIGUSR1)
     assert order(rig, "mode", "shadow").returncode == 0
-    assert asked(rig, {"command": "resume"})["ordered_safe"] is False
+    assert send(rig, {"command": "resume"})["ordered_safe"] is False
     reload.join()
     [answer] = answers
     assert not answer["ok"]
@@ -143,34 +135,36 @@ def test_safe_and_signals_are_served_while_a_policy_is_tried_that_does_not_end(
     assert trials(controller) == []
     wait_ticks(controller, 20)
     print(f"{missed(controller) - before} ticks missed meanwhile")
-    assert description(controller)["bundle"]["path"] == str(place / "bundles" / "first")
+    assert description(controller)["bundle"]["path"] == str(reachable / "bundles" / "first")
 
 
 def trials(controller: Controller) -> list[int]:
     """Processes of a controller that try something out."""
-    found = []
+    result = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
             if parent == str(controller.pid) and b"trial_process" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
+                result.append(int(process.name))
         except OSError:
             continue
-    return found
+    return result
 
 
-def test_a_model_that_never_ends_is_not_run(rig: Rig, controller: Controller, place: Path) -> None:
-    answer = asked(rig, {"command": "reload", "bundle": endless_bundle(place / "bundles" / "endless"), "force": True})
+def test_a_model_that_never_ends_is_not_run(rig: Rig, controller: Controller, reachable: Path) -> None:
+    answer = send(
+        rig, {"command": "reload", "bundle": endless_bundle(reachable / "bundles" / "endless"), "force": True}
+    )
     assert "policy.onnx: a graph inside of a node; accepted: a straight line of operators" in answer["error"]
     wait_ticks(controller, 20)
 
 
-def test_at_the_start_a_policy_is_tried_and_signals_are_served(rig: Rig, place: Path) -> None:
-    refused = rig.start("live", "--force", wait=False, bundle=endless_bundle(place / "endless"))
+def test_at_the_start_a_policy_is_tried_and_signals_are_served(rig: Rig, reachable: Path) -> None:
+    refused = rig.start("live", "--force", wait=False, bundle=endless_bundle(reachable / "endless"))
     assert refused.process.wait(90.0) == 2
     assert "a graph inside of a node" in refused.tail()
     for number, status in ((signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGINT, 130)):
-        starting = rig.start("shadow", wait=False, bundle=hostile(place / "slow", slow()))
+        starting = rig.start("shadow", wait=False, bundle=hostile(reachable / "slow", slow()))
         starting.wait_for(lambda starting=starting: bool(trials(starting)), "it is tried out")
         [trial] = trials(starting)
         starting.process.send_signal(signal.SIGUSR1)
@@ -182,9 +176,9 @@ def test_at_the_start_a_policy_is_tried_and_signals_are_served(rig: Rig, place: 
         assert not Path(f"/proc/{trial}").exists()
 
 
-def test_no_error_quotes_a_file_of_somebody_else(rig: Rig, controller: Controller, place: Path) -> None:
-    inside, secret = place / "bundles", "hunter2 is the word"
-    private = place / "private.yaml"
+def test_no_error_quotes_a_file_of_somebody_else(rig: Rig, controller: Controller, reachable: Path) -> None:
+    inside, secret = reachable / "bundles", "hunter2 is the word"
+    private = reachable / "private.yaml"
     private.write_text(f"{secret}\n")
     private.chmod(0o600)
     (inside / "link.yaml").symlink_to(private)
@@ -199,21 +193,21 @@ def test_no_error_quotes_a_file_of_somebody_else(rig: Rig, controller: Controlle
     first = Path("/etc/shadow").read_text().splitlines()[0]
     paths = ["/etc/shadow", "/etc/passwd", "/proc/1/environ", str(private), str(inside / ".." / "private.yaml"), "/"]
     for path in [*paths, *map(str, sorted(inside.glob("*.yaml")))]:
-        answer = asked(rig, {"command": "reload", "guard": path if path.endswith(".yaml") else f"{path}/"})
+        answer = send(rig, {"command": "reload", "guard": path if path.endswith(".yaml") else f"{path}/"})
         assert not answer["ok"], path
-        for said in (answer["error"], json.dumps(asked(rig, {"command": "status"})["status"])):
+        for said in (answer["error"], json.dumps(send(rig, {"command": "status"})["status"])):
             assert first not in said
             assert not any(word in said for word in ("hunter2", "the word")), said
     for path in paths:
-        answer = asked(rig, {"command": "reload", "bundle": path})
+        answer = send(rig, {"command": "reload", "bundle": path})
         assert "expected an absolute path below" in answer["error"] or "out of the declared" in answer["error"], answer
     # What there is and what there is not, outside, looks the same.
-    there, not_there = (asked(rig, {"command": "reload", "guard": p})["error"] for p in ("/etc/shadow/", "/etc/none/"))
+    there, not_there = (send(rig, {"command": "reload", "guard": p})["error"] for p in ("/etc/shadow/", "/etc/none/"))
     assert there.replace("/etc/shadow", "") == not_there.replace("/etc/none", "")
 
 
-def test_hostile_files_cost_the_loop_next_to_nothing(rig: Rig, controller: Controller, place: Path) -> None:
-    inside = place / "bundles"
+def test_hostile_files_cost_the_loop_next_to_nothing(rig: Rig, controller: Controller, reachable: Path) -> None:
+    inside = reachable / "bundles"
     sparse = inside / "sparse"
     shutil.copytree(inside / "first", sparse)
     with (sparse / "policy.onnx").open("r+b") as file:
@@ -221,10 +215,10 @@ def test_hostile_files_cost_the_loop_next_to_nothing(rig: Rig, controller: Contr
     before = missed(controller)
     for name in ("lists", "laughs", "a number", "directives", "deep lines"):
         (inside / "guard.yaml").write_text(HOSTILE[name][0])
-        answer = asked(rig, {"command": "reload", "guard": str(inside / "guard.yaml")})
+        answer = send(rig, {"command": "reload", "guard": str(inside / "guard.yaml")})
         assert HOSTILE[name][1] in answer["error"]
         assert answer["took_s"] < QUICK_S
-    answer = asked(rig, {"command": "reload", "bundle": str(sparse)})
+    answer = send(rig, {"command": "reload", "bundle": str(sparse)})
     assert "policy.onnx: more than" in answer["error"]
     assert answer["took_s"] < QUICK_S
     lost = missed(controller) - before
@@ -232,19 +226,12 @@ def test_hostile_files_cost_the_loop_next_to_nothing(rig: Rig, controller: Contr
     assert lost <= 6 * 5
 
 
-def test_a_link_that_somebody_flips_never_brings_another_bundle_live(rig: Rig, place: Path) -> None:
-    """The group's member points a link below the declared folder to the signed bundle, and to one of his own."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-
-    from slicepilot.agents.learned.files import BundleFiles
-    from slicepilot.agents.learned.signature import sign
-
-    key = Ed25519PrivateKey.generate()
-    private, public = place / "private.pem", place / "public.pem"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    inside = place / "bundles"
+def test_a_link_that_somebody_flips_never_brings_another_bundle_live(
+    rig: Rig, reachable: Path, keys: tuple[Path, Path]
+) -> None:
+    """The group's member points a link below the declared folder to the signed bundle, and to his own bundle."""
+    private, public = keys
+    inside = reachable / "bundles"
     signed, own = Path(constant(inside / "signed", -0.5)), Path(constant(inside / "own", 0.5))
     sign(BundleFiles.read(signed), private)
     controller = rig.start(
@@ -258,24 +245,24 @@ def test_a_link_that_somebody_flips_never_brings_another_bundle_live(rig: Rig, p
         controller.wait_for((theirs / "bundle").is_symlink, "it flips")
         for path in (theirs / "bundle", own):
             for _ in range(5):
-                answer = asked(rig, {"command": "reload", "bundle": str(path), "force": True})
+                answer = send(rig, {"command": "reload", "bundle": str(path), "force": True})
                 assert not answer["ok"]
                 time.sleep(0.2)
     finally:
         assert process.poll() is None
         process.kill()
         process.communicate()
-    told_digest = description(controller)["bundle"]["digest"]
-    assert told_digest == BundleFiles.read(signed).digest
+    digest = description(controller)["bundle"]["digest"]
+    assert digest == BundleFiles.read(signed).digest
     assert (records(controller, 50)["wanted"][:, 1] < 0).all(), "the signed one decides"
 
 
-def test_shadow_overtakes_what_waits_to_act(rig: Rig, controller: Controller, place: Path) -> None:
-    bundle = hostile(place / "bundles" / "slow", slow())
+def test_shadow_overtakes_what_waits_to_act(rig: Rig, controller: Controller, reachable: Path) -> None:
+    bundle = hostile(reachable / "bundles" / "slow", slow())
     answers: dict[str, dict[str, Any]] = {}
 
     def ask(name: str, **request: Any) -> threading.Thread:
-        thread = threading.Thread(target=lambda: answers.update({name: asked(rig, request)}))
+        thread = threading.Thread(target=lambda: answers.update({name: send(rig, request)}))
         thread.start()
         return thread
 
@@ -283,10 +270,10 @@ def test_shadow_overtakes_what_waits_to_act(rig: Rig, controller: Controller, pl
     controller.wait_for(lambda: bool(trials(controller)), "it is tried out")
     threads.append(ask("live", command="mode", mode="live", force=True))
     time.sleep(2.0)
-    assert asked(rig, {"command": "mode", "mode": "shadow"})["ok"]
+    assert send(rig, {"command": "mode", "mode": "shadow"})["ok"]
     for thread in threads:
         thread.join()
     assert "shadow was ordered meanwhile" in answers["live"]["error"]
     assert description(controller)["bundle"]["path"].endswith("/first")
     assert controller.notes()["mode"] == "shadow"
-    assert "no such folder" in reported(order(rig, "reload", "--bundle", str(place / "bundles" / "none")), 1)
+    assert "no such folder" in reported(order(rig, "reload", "--bundle", str(reachable / "bundles" / "none")), 1)

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ def measured(testbed: Testbed) -> np.ndarray[Any, Any]:
 
 def flood(
     testbed: Testbed, plan: SlicePlan, senders: int, per_s: int, teid: int | None = None
-) -> contextlib.AbstractContextManager[None]:
+) -> contextlib.AbstractContextManager[Callable[[], int]]:
     """Packets from so many senders in turn, into one N3."""
     packets = [spoofed(number, plan.teid(0) if teid is None else teid, SINK_ADDRESS) for number in range(senders)]
     return flooding(testbed.layout.ran, plan.n3_ran, plan.n3_upf, packets, per_s)
@@ -114,8 +114,8 @@ def test_an_address_of_another_slices_ue_moves_nothing_of_that_slice(testbed: Te
     all_is_well(seen, 2)
 
 
-def test_senders_without_number_take_nobodys_place(testbed: Testbed, tmp_path: Path) -> None:
-    """More than the table has places for, again and again."""
+def test_senders_without_number_take_nobodys_room(testbed: Testbed, tmp_path: Path) -> None:
+    """More than the table has room for, again and again."""
     attacker, victim = testbed.layout.slices[:2]
     flows = [flow(victim, victim.ue(number), MBPS / 2, f"victim{number}", tunnel=number) for number in range(2)]
     flows.append(flow(attacker, attacker.ue(0), MBPS, "own"))

@@ -55,25 +55,25 @@ LINES = {
 @pytest.mark.parametrize("name", LINES)
 def test_a_line_is_one_line_of_the_loops(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     log_loop("core.video", LINES[name])
-    told = capsys.readouterr().err
-    assert told.endswith("\n")
-    assert told[:-1].isascii()
-    assert told[:-1].isprintable()
-    assert json.loads(told)["loop"] == "core.video"
-    assert json.loads(told)["time"] != "never"
+    reported = capsys.readouterr().err
+    assert reported.endswith("\n")
+    assert reported[:-1].isascii()
+    assert reported[:-1].isprintable()
+    assert json.loads(reported)["loop"] == "core.video"
+    assert json.loads(reported)["time"] != "never"
 
 
-def test_a_line_of_any_depth_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_any_depth_is_logged(capsys: pytest.CaptureFixture[str]) -> None:
     for depth in DEPTHS:
         log_loop("core.video", '{"event": "x", "a": ' + "[" * depth + "]" * depth + "}")
     assert len(capsys.readouterr().err.splitlines()) == len(DEPTHS)
 
 
 @contextlib.contextmanager
-def shared(folder: Path, told: Callable[[str], None]) -> Iterator[tuple[LoopProcess, int]]:
+def shared(folder: Path, reported: Callable[[str], None]) -> Iterator[tuple[LoopProcess, int]]:
     """A loop, which will have something to complain of, and its standard error as its publisher has it."""
     plan = LoopPlan("core.video", {"name": "edge"}, {"period_ms": -1}, "shadow", ())
-    loop = LoopProcess(plan, folder, (folder / "run", folder / "state"), {}, told)
+    loop = LoopProcess(plan, folder, (folder / "run", folder / "state"), {}, reported)
     try:
         stderr = os.open(f"/proc/{loop.pid}/fd/2", os.O_WRONLY)
         try:
@@ -87,11 +87,11 @@ def shared(folder: Path, told: Callable[[str], None]) -> Iterator[tuple[LoopProc
 def test_a_line_ends_no_reading_and_is_read_by_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
 
-    def told(text: str) -> None:
+    def reported(text: str) -> None:
         lines.append(text)
         log_loop("core.video", text)
 
-    with shared(tmp_path, told) as (loop, stderr):
+    with shared(tmp_path, reported) as (loop, stderr):
         # The second has no end, and is heard all the same.
         for heard, evil in ((4, b"[" * 200_000 + b"\n"), (11, b"x" * 500_000)):
             with os.fdopen(os.dup(stderr), "wb") as file:
@@ -198,20 +198,20 @@ def test_a_page_has_the_metrics_of_those_whose_are_some(tmp_path: Path) -> None:
                 await stack.enter_async_context(await asyncio.start_unix_server(serve, tmp_path / name))
             return (await asyncio.to_thread(rendered, AgentFacts("edge", "1", 1.0, 2.0, loops=loops))).decode()
 
-    samples = [one for metric in text_string_to_metric_families(asyncio.run(page())) for one in metric.samples]
-    up = {one.labels["loop"]: one.value for one in samples if one.name == "slicepilot_agent_loop_up"}
+    samples = [item for metric in text_string_to_metric_families(asyncio.run(page())) for item in metric.samples]
+    up = {item.labels["loop"]: item.value for item in samples if item.name == "slicepilot_agent_loop_up"}
     assert up == {"core.evil": 0, "core.honest": 1, "core.twice": 1}
-    [paused] = [one for one in samples if one.name == "slicepilot_paused"]
+    [paused] = [item for item in samples if item.name == "slicepilot_paused"]
     assert paused.labels == whose("honest")
     # Prometheus drops all but one of these, and takes the rest of the page.
-    assert {one.labels["loop"] for one in samples if one.name == "x"} == {"core.twice"}
+    assert {item.labels["loop"] for item in samples if item.name == "x"} == {"core.twice"}
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(name="place")
-def _place() -> Iterator[Path]:
+@pytest.fixture(name="home")
+def _home() -> Iterator[Path]:
     """For folders that only rm(1) knows how to remove."""
     folder = Path(tempfile.mkdtemp())
     yield folder
@@ -219,18 +219,18 @@ def _place() -> Iterator[Path]:
 
 
 @pytest.fixture(name="left")
-def _left(place: Path) -> Leftovers:
+def _left(home: Path) -> Leftovers:
     """Of `KEPT` loops and two more, ``evil`` and ``honest``, whose turn it is to go."""
     for name in ("run", "agent"):
-        (place / name).mkdir()
-    left = Leftovers(place / "agent", (place / "run", place / "state"))
+        (home / name).mkdir()
+    left = Leftovers(home / "agent", (home / "run", home / "state"))
     for number, name in enumerate(["evil", "honest", *(f"later{number}" for number in range(KEPT))]):
         left.mark(name)
-        os.utime(place / "state" / MARKS / name, ns=(number, number))
-        records = place / "state" / name / "records"
+        os.utime(home / "state" / MARKS / name, ns=(number, number))
+        records = home / "state" / name / "records"
         records.mkdir(parents=True)
         os.chown(records, NOBODY, -1)
-    in_records(place, lambda: Path("segment").touch(), "honest")
+    in_records(home, lambda: Path("segment").touch(), "honest")
     return left
 
 
@@ -238,9 +238,9 @@ def names(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
 
 
-def in_records(place: Path, act: Callable[[], object], name: str = "evil") -> None:
+def in_records(home: Path, act: Callable[[], object], name: str = "evil") -> None:
     """What a publisher does in its folder."""
-    folder = os.open(place / "state" / name / "records", os.O_RDONLY)
+    folder = os.open(home / "state" / name / "records", os.O_RDONLY)
 
     def there() -> None:
         os.fchdir(folder)
@@ -274,42 +274,42 @@ def tidied(left: Leftovers) -> None:
 
 @root
 @pytest.mark.parametrize("mode", [0o755, 0])
-def test_however_deep_folders_are_they_are_removed(place: Path, left: Leftovers, mode: int) -> None:
-    in_records(place, lambda: nested(1200, mode))
+def test_however_deep_folders_are_they_are_removed(home: Path, left: Leftovers, mode: int) -> None:
+    in_records(home, lambda: nested(1200, mode))
     tidied(left)
-    assert not {"evil", "honest"} & set(names(place / "state"))
-    assert len(names(place / "state" / MARKS)) == KEPT
+    assert not {"evil", "honest"} & set(names(home / "state"))
+    assert len(names(home / "state" / MARKS)) == KEPT
 
 
 @root
-def test_what_cannot_be_removed_costs_itself_alone(place: Path, left: Leftovers) -> None:
-    evil = place / "state" / "evil"
-    evil.rename(place / "aside")
-    evil.symlink_to(place / "aside")
-    [told] = left.tidy((), 0.0)
-    assert told.startswith("evil: ")
-    assert names(place / "aside") == ["records"]
-    assert not (place / "state" / "honest").exists()
+def test_what_cannot_be_removed_costs_itself_alone(home: Path, left: Leftovers) -> None:
+    evil = home / "state" / "evil"
+    evil.rename(home / "elsewhere")
+    evil.symlink_to(home / "elsewhere")
+    [reported] = left.tidy((), 0.0)
+    assert reported.startswith("evil: ")
+    assert names(home / "elsewhere") == ["records"]
+    assert not (home / "state" / "honest").exists()
 
 
 @root
-def test_many_files_are_removed_by_and_by(place: Path, left: Leftovers) -> None:
+def test_many_files_are_removed_by_and_by(home: Path, left: Leftovers) -> None:
     def fill() -> None:
         for number in range(MOST_AT_ONCE):
             Path(str(number)).touch()
 
-    in_records(place, fill)
+    in_records(home, fill)
     assert left.tidy((), 0.0) == [f"evil: more than {MOST_AT_ONCE} files; the rest goes later"]
-    for folder in (place / "state" / "evil", place / "state" / "evil" / "records"):
+    for folder in (home / "state" / "evil", home / "state" / "evil" / "records"):
         assert stat.S_IMODE(folder.stat().st_mode) == 0o755, "a loop of that name may come again"
-    assert not (place / "state" / "honest").exists()
+    assert not (home / "state" / "honest").exists()
     assert left.tidy((), EVERY_S) == []
-    assert not (place / "state" / "evil").exists()
+    assert not (home / "state" / "evil").exists()
 
 
 @root
-def test_no_link_is_followed_that_comes_meanwhile(place: Path, left: Leftovers) -> None:
-    precious = place / "precious"
+def test_no_link_is_followed_that_comes_meanwhile(home: Path, left: Leftovers) -> None:
+    precious = home / "precious"
     precious.mkdir()
     (precious / "file").touch()
 
@@ -324,11 +324,11 @@ def test_no_link_is_followed_that_comes_meanwhile(place: Path, left: Leftovers) 
                 Path("d").rename("link")
                 Path("e").rmdir()
 
-    place.chmod(0o755)
+    home.chmod(0o755)
     attacker = os.fork()
     if not attacker:
         try:
-            in_records(place, flip)
+            in_records(home, flip)
         finally:
             os._exit(0)
     try:
@@ -338,7 +338,7 @@ def test_no_link_is_followed_that_comes_meanwhile(place: Path, left: Leftovers) 
     finally:
         os.waitpid(attacker, 0)
     assert names(precious) == ["file"]
-    assert not (place / "state" / "evil").exists()
+    assert not (home / "state" / "evil").exists()
 
 
 def test_the_type_of_a_metric_is_what_most_publishers_say() -> None:

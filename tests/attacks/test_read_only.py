@@ -40,7 +40,7 @@ def disk(path: Path) -> Iterator[None]:
 
 
 def make_read_only(path: Path) -> None:
-    """As ext4 does after an error, whoever has files open for writing; the error is made up."""
+    """As ext4 does after an error, even if files are open for writing; the error is made up."""
     device = subprocess.run(["findmnt", "-no", "SOURCE", str(path)], check=True, capture_output=True, text=True)
     Path("/sys/fs/ext4", Path(device.stdout.strip()).name, "trigger_fs_error").write_text("for a test")
     with pytest.raises(OSError, match="Read-only"):

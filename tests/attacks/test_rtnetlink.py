@@ -1,8 +1,8 @@
 """Somebody's interfaces are removed by the thousand, and the kernel's lock of rtnetlink is held meanwhile.
 
 Removing a network namespace takes that lock for as long as its interfaces go (net/core/net_namespace.c, cleanup_net);
-whoever may make a user namespace may make, and remove, a network namespace full of them. The kernel does so in a work
-queue, which a kernel with CONFIG_PREEMPT_NONE interrupts for nobody: the loop has a CPU without such work here.
+a user who may make a user namespace may do that with thousands of interfaces. The kernel does so in a work queue, which
+a kernel with CONFIG_PREEMPT_NONE interrupts for nobody: the loop has a CPU without such work here.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def longest_gap_ms(foreign: Foreign, folder: Path, pairs: int, **config: Any) ->
         foreign.load(seconds=30, mbps=MBPS)
         with many_interfaces(netns, pairs):
             time.sleep(AFTER_S)
-            found = []
+            result = []
             for remove in (False, True):
                 since_ns = time.monotonic_ns()
                 if remove:
@@ -120,9 +120,9 @@ def longest_gap_ms(foreign: Foreign, folder: Path, pairs: int, **config: Any) ->
                 time.sleep(AFTER_S)
                 with closing(running.reader()) as reader:
                     ticks = reader.last(4000)["monotonic_ns"]
-                found.append(float(np.diff(ticks[ticks > since_ns]).max()) * 1e-6)
+                result.append(float(np.diff(ticks[ticks > since_ns]).max()) * 1e-6)
     foreign.carried_mbps()
-    return found[0], found[1]
+    return result[0], result[1]
 
 
 def rates(mbps: float) -> Knobs:
@@ -133,7 +133,7 @@ def rates(mbps: float) -> Knobs:
 @dataclass(frozen=True)
 class Attacked:
     """What an actuator did in some seconds in which a namespace went: the longest question to rtnetlink and the longest
-    call of the actuator in s, calls, and receipts that do not say the rate that was asked for."""
+    call of the actuator in s, calls, and receipts that do not say the rate that was wanted."""
 
     lock_s: float
     longest_s: float
@@ -163,7 +163,7 @@ def attacked(node: NodeActuator, device: tuple[Path, str]) -> Attacked:
 def test_an_actuator_does_not_wait_and_says_what_is_confirmed(device: tuple[Path, str]) -> None:
     with NodeActuator([SliceTargets("a", None, device[1], device[0])], wait_s=LOOP_WAIT_S) as node:
         turns = []
-        while len(turns) < TRIES and not any(one.lock_s > HELD_S for one in turns):
+        while len(turns) < TRIES and not any(element.lock_s > HELD_S for element in turns):
             turns.append(attacked(node, device))
             print(turns[-1])
         last = turns[-1]

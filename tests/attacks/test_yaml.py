@@ -1,4 +1,4 @@
-"""Whoever writes a YAML file that this program reads: it is bounded before anything is built of it."""
+"""An attacker writes a YAML file that this program reads: it is bounded before anything is built of it."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ def groups(hierarchy: CpuHierarchy) -> Iterator[list[Path]]:
         path.mkdir()
     yield paths
     for path in [*paths, parent]:
-        _remove(path)
+        remove_group(path)
 
 
-def _remove(path: Path) -> None:
+def remove_group(path: Path) -> None:
     for _ in range(100):
         try:
             path.rmdir()

@@ -14,7 +14,7 @@ from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.node.authority.pacing import cilium_of, seen
 from slicepilot.node.config.spec import EgressBy, NodeSpec
-from tests.controller.actuators.test_egress import namespace
+from tests.controller.namespaces import Namespace
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 OWN = Path("/proc/self/ns/net")
@@ -23,8 +23,8 @@ OWN = Path("/proc/self/ns/net")
 @pytest.fixture(name="spaces")
 def _spaces() -> Iterator[tuple[Path, Path]]:
     """A pod's namespace, and one beyond the host's devices."""
-    with contextlib.ExitStack() as undo:
-        yield undo.enter_context(namespace()), undo.enter_context(namespace())
+    with contextlib.closing(Namespace()) as pod, contextlib.closing(Namespace()) as beyond:
+        yield pod.path, beyond.path
 
 
 def points(n6: NetPoint | None) -> SlicePoints:

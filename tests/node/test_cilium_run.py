@@ -91,10 +91,10 @@ class InPlace(Agent):
     """Everything where Cilium has it."""
 
     def __init__(self) -> None:
-        self.places = CiliumPaths()
+        self.paths = CiliumPaths()
         libc = ctypes.CDLL(None, use_errno=True)
         assert libc.mount(b"run", b"/run", b"tmpfs", 0, b"mode=0755") == 0
-        self.places.state.mkdir(parents=True)
+        self.paths.state.mkdir(parents=True)
         mount_bpffs(Path("/sys/fs/bpf"))
 
 

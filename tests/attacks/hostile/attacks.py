@@ -31,7 +31,7 @@ BURST_S, REST_S = 0.6, 0.4
 STOP_S = 0.5
 OWN_MBPS = 1.75 * UPLINK_MBPS
 ROOT = Path(__file__).parents[3]
-Play = Callable[[Rig, bool], AbstractContextManager[None]]
+Play = Callable[[Rig, bool], AbstractContextManager[object]]
 """What is done, given whether it is the attack or the run that it is compared with."""
 
 
@@ -73,7 +73,7 @@ def _small_flow(rig: Rig, real: bool, **more: object) -> dict[str, object]:
     return rig.flow(HOSTILE, 100, mbps, real, packet_bytes=SMALL_BYTES, **more)
 
 
-def _many_senders(rig: Rig, real: bool) -> AbstractContextManager[None]:
+def _many_senders(rig: Rig, real: bool) -> AbstractContextManager[object]:
     packets = [spoofed(number, HOSTILE, SINK.partition(":")[0]) for number in range(SENDERS)]
     source, target = (f"10.210.{HOSTILE}.1", f"10.210.{HOSTILE}.2") if real else (NOWHERE, NOWHERE_UPF)
     return flooding(rig.ran, source, target, packets, FLOOD_PER_S)

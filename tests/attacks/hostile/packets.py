@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.testbed.lifecycle.layout import GTPU_PORT, netns_path
@@ -24,9 +24,9 @@ def spoofed(number: int, teid: int, destination: str) -> bytes:
 
 
 @contextlib.contextmanager
-def flooding(ran: str, source: str, target: str, packets: Sequence[bytes], per_s: int) -> Iterator[None]:
-    """Packets in turn, so many a second, from an address of a RAN's network namespace to a UPF's N3."""
-    ended = threading.Event()
+def flooding(ran: str, source: str, target: str, packets: Sequence[bytes], per_s: int) -> Iterator[Callable[[], int]]:
+    """Packets in turn, so many a second, from a RAN's namespace to a UPF's N3; yields how many were sent."""
+    ended, sent = threading.Event(), [0]
 
     def opened() -> socket.socket:
         gnb = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -36,17 +36,17 @@ def flooding(ran: str, source: str, target: str, packets: Sequence[bytes], per_s
     gnb = inside(netns_path(ran), opened)
 
     def send() -> None:
-        number, began = 0, time.monotonic()
+        began = time.monotonic()
         while not ended.is_set():
-            while number < (time.monotonic() - began) * per_s:
-                gnb.sendto(packets[number % len(packets)], (target, GTPU_PORT))
-                number += 1
+            while sent[0] < (time.monotonic() - began) * per_s:
+                gnb.sendto(packets[sent[0] % len(packets)], (target, GTPU_PORT))
+                sent[0] += 1
             time.sleep(REST_S)
 
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        yield
+        yield lambda: sent[0]
     finally:
         ended.set()
         thread.join()

@@ -150,7 +150,7 @@ class Rig:
         ):
             yield
 
-    def window(self, seconds: float, during: contextlib.AbstractContextManager[None]) -> Window:
+    def window(self, seconds: float, during: contextlib.AbstractContextManager[object]) -> Window:
         """What the others carry while something goes on, from its beginning on."""
         options = ["--json", f"--report-interval={seconds:g}s"]
         with ExitStack() as undo:
@@ -219,7 +219,7 @@ class Rig:
         """Where an attack is sent that is not to arrive: what it costs to make it is the RAN's matter, not the node's.
 
         A device whose other end is down has no carrier, and its qdisc then drops what it is handed (noop_qdisc in
-        net/sched/sch_generic.c); whoever sends is told nothing.
+        net/sched/sch_generic.c); the sender gets no error.
         """
         for words in (
             "link add nowhere type veth peer name nowhere-far",
@@ -231,8 +231,8 @@ class Rig:
 
     def _document(self) -> dict[str, Any]:
         document: dict[str, Any] = document_of(self.foreign) | {"uplink_mbps": UPLINK_MBPS, "quota_period_ms": 10.0}
-        for one in document["slices"]:
-            one |= {"weight": 1, "cpu_request_mcpu": 380, "sla": {"committed_mbps": MBPS, "delay_bound_ms": 20}}
+        for item in document["slices"]:
+            item |= {"weight": 1, "cpu_request_mcpu": 380, "sla": {"committed_mbps": MBPS, "delay_bound_ms": 20}}
         return document
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -22,10 +20,10 @@ import yaml
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cores import online_cpus
-from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.testbed.bench.rig import Controller
 from slicepilot.testbed.lifecycle.carrying import g_pdu, udp_packet
-from slicepilot.testbed.lifecycle.layout import GTPU_PORT, netns_path
+from tests.attacks.hostile.packets import flooding
+from tests.controller.conftest import remove_group
 from tests.node.foreign import Foreign
 from tests.node.test_foreign import until
 
@@ -52,16 +50,16 @@ def written(folder: Path, document: dict[str, Any]) -> Path:
 def ticking(running: Controller) -> None:
     """The loop goes on."""
     before = running.ticks()
-    until(lambda: running.ticks() > before + 20, "the loop stands still", 5.0)
+    until(lambda: running.ticks() > before + 20, "the loop does not go on", 5.0)
 
 
-def told(running: Controller, text: str) -> float:
+def reported(running: Controller, text: str) -> float:
     """Wait until it is said; returns after how many seconds that was."""
-    return until(lambda: any(text in line for line in running.notes()["unmeasured"]), f"not told: {text}", 5.0)
+    return until(lambda: any(text in line for line in running.notes()["unmeasured"]), f"not reported: {text}", 5.0)
 
 
-def told_nothing(running: Controller) -> None:
-    until(lambda: not running.notes()["unmeasured"], "still told", 5.0)
+def nothing_reported(running: Controller) -> None:
+    until(lambda: not running.notes()["unmeasured"], "still reported", 5.0)
 
 
 @contextlib.contextmanager
@@ -108,14 +106,7 @@ def cpuset(name: str, cpus: str, *pids: int) -> Iterator[Path]:
         for line in (path / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
                 (CPUSETS / "cgroup.procs").write_text(line)
-        until(lambda: removed(path), f"{path} is not empty")
-
-
-def removed(path: Path) -> bool:
-    with contextlib.suppress(OSError):
-        path.rmdir()
-        return True
-    return False
+        remove_group(path)
 
 
 def pids(foreign: Foreign) -> list[int]:
@@ -157,34 +148,11 @@ def clocks_of(pid: int) -> str:
     return str(Path(f"/proc/{pid}/ns/time").readlink())
 
 
-@contextlib.contextmanager
-def flood(foreign: Foreign, number: int, packets: Sequence[bytes], per_s: int) -> Iterator[Callable[[], int]]:
+def flood(
+    foreign: Foreign, number: int, packets: Sequence[bytes], per_s: int
+) -> contextlib.AbstractContextManager[Callable[[], int]]:
     """Packets in turn into one N3, as its gNB; yields how many were sent so far."""
-    ended, sent = threading.Event(), [0]
-
-    def opened() -> socket.socket:
-        gnb = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        gnb.bind((f"10.210.{number}.1", 0))
-        return gnb
-
-    gnb = inside(netns_path(f"{foreign.prefix}-ran"), opened)
-
-    def send() -> None:
-        began = time.monotonic()
-        while not ended.is_set():
-            while sent[0] < (time.monotonic() - began) * per_s:
-                gnb.sendto(packets[sent[0] % len(packets)], (f"10.210.{number}.2", GTPU_PORT))
-                sent[0] += 1
-            time.sleep(0.001)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield lambda: sent[0]
-    finally:
-        ended.set()
-        thread.join()
-        gnb.close()
+    return flooding(f"{foreign.prefix}-ran", f"10.210.{number}.1", f"10.210.{number}.2", packets, per_s)
 
 
 def tunnels(number: int, count: int) -> list[bytes]:

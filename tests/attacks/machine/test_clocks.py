@@ -44,11 +44,11 @@ def test_a_process_with_other_clocks_is_refused(foreign: Foreign, node: Path, tm
         assert measured_points(foreign, running)
         assert knobs(foreign) == held
         # Orders and their answers go by no clock but the controller's.
-        asked = run(
+        requested = run(
             *other_clocks(offset_s), *SLICEPILOT, "control", "status", "--json", "--name", foreign.prefix, *where
         )
-        assert asked.returncode == 0, asked.stderr
-        assert 0 <= json.loads(asked.stdout)["beat_age_s"] < 5.0
+        assert requested.returncode == 0, requested.stderr
+        assert 0 <= json.loads(requested.stdout)["beat_age_s"] < 5.0
 
 
 def measured_points(foreign: Foreign, running: Controller) -> bool:
@@ -71,7 +71,7 @@ def test_a_time_namespace_with_the_machines_clocks_is_none(foreign: Foreign, nod
 @able
 @pytest.mark.parametrize("offset_s", [100_000, BACK_S], ids=["ahead", "behind"])
 def test_upfs_with_other_clocks_are_as_any(foreign: Foreign, node: Path, tmp_path: Path, offset_s: int) -> None:
-    """Found, measured, moved, followed when they restart, and put back."""
+    """Discovered, measured, moved, followed when they restart, and put back."""
     before = knobs(foreign)
     with with_clocks(foreign, 2, offset_s), controller(node, foreign, tmp_path) as running:
         foreign.load(seconds=10, mbps=4)

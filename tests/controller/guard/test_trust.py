@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,39 +111,26 @@ def test_who_does_not_act_starves_nobody() -> None:
 # -- measurements --------------------------------------------------------------------------------------------------
 
 
+def put(array: str, at: Any, value: float) -> Callable[[Node], None]:
+    """Change some of what is measured."""
+
+    def change(node: Node) -> None:
+        getattr(node.telemetry, array)[at] = value
+
+    return change
+
+
 def spoil(row: str, value: float) -> Callable[[Node], None]:
-    def change(node: Node) -> None:
-        node.telemetry.slices[SLICE_FIELDS.index(row), 1] = value
-
-    return change
-
-
-def spoil_node(row: int, value: float) -> Callable[[Node], None]:
-    def change(node: Node) -> None:
-        node.telemetry.node[row] = value
-
-    return change
-
-
-def aged(age_s: float) -> Callable[[Node], None]:
-    def change(node: Node) -> None:
-        node.telemetry.age_s[:] = age_s
-
-    return change
-
-
-def absent(node: Node) -> None:
-    node.telemetry.valid[:] = False
+    return put("slices", (SLICE_FIELDS.index(row), 1), value)
 
 
 DOUBTFUL = [
-    (absent, "telemetry_missing"),
-    (aged(0.11), "telemetry_stale"),
-    (aged(math.nan), "telemetry_stale"),
-    (aged(-0.1), "telemetry_implausible"),
+    (put("valid", ..., False), "telemetry_missing"),
+    *((put("age_s", ..., age_s), "telemetry_stale") for age_s in (0.11, math.nan)),
+    (put("age_s", ..., -0.1), "telemetry_implausible"),
     *((spoil(row, value), "telemetry_implausible") for row in SLICE_FIELDS for value in (math.nan, math.inf, -1.0)),
-    *((spoil_node(row, value), "telemetry_implausible") for row in (0, 1) for value in (math.nan, math.inf, -0.1)),
-    (spoil_node(0, 1.2), "telemetry_implausible"),
+    *((put("node", row, value), "telemetry_implausible") for row in (0, 1) for value in (math.nan, math.inf, -0.1)),
+    (put("node", 0, 1.2), "telemetry_implausible"),
 ]
 
 
@@ -204,7 +192,7 @@ def test_more_than_the_node_can_do_is_believed_for_a_moment_only(row: str, most:
     assert node.why_node() == ["telemetry_implausible"]
 
 
-def test_cpus_that_come_and_go_are_reckoned_with() -> None:
+def test_cpus_that_come_and_go_are_taken_into_account() -> None:
     """By what CPU use can be: a CPU that has come may be used, and one that comes back is used before it is seen."""
     node = Node(config(), cpus=1.0)
     given = context(slice_set(), cpus=1.0)
@@ -287,7 +275,7 @@ def test_who_carries_what_nobody_sent_is_doubted_alone() -> None:
 
 @pytest.mark.parametrize("carried", [[10.0, 300.0, 10.0], [120.0, 60.0, 10.0]])
 def test_more_than_the_uplink_that_was_really_sent_is_the_nodes(carried: list[float]) -> None:
-    """Then the uplink is not what was declared; whom to doubt is not known. A queue that leaves frames nobody."""
+    """Then the uplink is not what was declared; which slice to doubt is unknown. A queue that leaves blames nobody."""
     node = Node()
     node.telemetry.offered_mbps[:, 0] = carried
     node.telemetry.offered_mbps[0] *= 0.9
@@ -325,8 +313,7 @@ def test_too_many_late_decisions_are_safe() -> None:
 
 
 @pytest.mark.parametrize(
-    "failure",
-    [None, knobs(count=2), knobs(count=4), knobs(scope="process"), Knobs(np.zeros((3, 3), np.float32))],
+    "failure", [None, knobs(count=2), knobs(count=4), knobs(scope="process"), Knobs(np.zeros((3, 3), np.float32))]
 )
 def test_a_policy_that_fails_holds_then_is_safe(failure: Knobs | None) -> None:
     node = Node(config(safe={"default": {"nice": 2}}))
@@ -364,7 +351,7 @@ def test_a_pause_does_not_keep_from_being_safe() -> None:
     assert column(node.last, "nice") == [2] * 3
 
 
-def test_a_new_configuration_takes_over_what_stands() -> None:
+def test_a_new_configuration_takes_over_holds_and_latches() -> None:
     slices = slice_set()
     old = Node(config(safe={"hold_s": 0.1, "latch_after": 1}))
     old.starved_until(Level.LATCHED, knobs())

@@ -12,15 +12,7 @@ import numpy as np
 from slicepilot.agents.base import Agent
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
-from slicepilot.controller.guard.config import (
-    Distrust,
-    Dwell,
-    GuardConfig,
-    Hysteresis,
-    Oscillation,
-    Patience,
-    Slew,
-)
+from slicepilot.controller.guard.config import Distrust, Dwell, GuardConfig, Hysteresis, Oscillation, Patience, Slew
 from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
 from slicepilot.controller.record.ring import TickRing
@@ -128,7 +120,7 @@ def run_loop(backend: LiveBackend, agent: Agent, *arguments: Any, **options: Any
     return loop_of(backend, agent, *arguments, **options).run()
 
 
-def found(group: Path) -> tuple[float, int, int]:
+def kernel_values(group: Path) -> tuple[float, int, int]:
     """Limit, CFS period and the number in the weight's file."""
     at = CpuGroup.at(group)
     quota = CpuQuota(at)

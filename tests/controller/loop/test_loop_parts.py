@@ -9,14 +9,13 @@ import signal
 import threading
 import time
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slicepilot.controller.loop.mailbox import LoopEndedError, Mailbox
 from slicepilot.controller.loop.ticks import AbsoluteTicks, PeriodicTasks
-from slicepilot.controller.loop.timing import MAX_BITS, ROWS, SUB_BITS, DurationHistogram, DurationNotes
+from slicepilot.controller.loop.timing import MAX_BITS, SUB_BITS, DurationHistogram
 from slicepilot.controller.system.realtime import no_collections, on_time
 from slicepilot.controller.system.signals import StopRequest
 
@@ -47,24 +46,6 @@ def test_what_lies_beyond_the_histogram_still_counts() -> None:
     assert histogram.percentile_ns(99.9) >= 1 << MAX_BITS
     histogram.clear()
     assert math.isnan(histogram.percentile_ns(50))
-
-
-@pytest.mark.parametrize("rows", [0, 1, ROWS, 2 * ROWS + 7])
-def test_rows_that_were_noted_are_counted_by_column(rows: int) -> None:
-    together, alone = ({name: DurationHistogram() for name in ("observe", "infer")} for _ in range(2))
-    notes = DurationNotes(together)
-    for row in range(rows):
-        notes.note(row * row, 5_000 + row)
-        alone["observe"].record(row * row)
-        alone["infer"].record(5_000 + row)
-    notes.count()
-    notes.count()
-    for name, histogram in together.items():
-        assert (histogram.count, histogram.max_ns) == (rows, alone[name].max_ns)
-        levels = [1.0, 50.0, 99.0]
-        np.testing.assert_array_equal(
-            [histogram.percentile_ns(level) for level in levels], [alone[name].percentile_ns(level) for level in levels]
-        )
 
 
 # -- periodic tasks ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A controller as far as its publisher can tell: a ring with ticks, notes, and somebody who takes orders."""
+"""A controller as its publisher sees it: a ring with ticks, notes, and somebody who takes orders."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Controller:
         return TickReader(self.run / "ticks")
 
     def publish(self, **options: Any) -> Publisher:
-        """Start a publisher, without records and logs unless asked for, and take orders from it."""
+        """Start a publisher, without records and logs unless given in options, and take orders from it."""
         given = {"listen": "127.0.0.1:0", "records_mb": 0.0, "estimate_s": 0.0, "log": "off"} | options
         self.publisher = Publisher.start(PublisherOptions(run=self.run, state=self.state, **given), self.theirs)
         threading.Thread(target=self._take_orders, daemon=True).start()
@@ -160,13 +160,13 @@ class Controller:
 def _factory() -> Iterator[Callable[..., Controller]]:
     with contextlib.ExitStack() as undo:
 
-        def one(count: int = 5) -> Controller:
+        def item(count: int = 5) -> Controller:
             # Not in pytest's own folder, which the publisher's user may not enter.
             controller = Controller(Path(undo.enter_context(tempfile.TemporaryDirectory())), count)
             undo.callback(controller.close)
             return controller
 
-        yield one
+        yield item
 
 
 @pytest.fixture

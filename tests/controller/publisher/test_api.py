@@ -12,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from slicepilot.cli.app import app
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.orders import ID_BYTES, MAX_ORDER_BYTES
-from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.control_socket import BURST, ControllerLink
 from slicepilot.controller.publisher.listeners import Access, control_listener
 from slicepilot.controller.service.control_client import find_socket
@@ -138,7 +135,7 @@ with socket.socket(socket.AF_UNIX) as connection:
     try:
         connection.sendall(b'{"command": "pause"}\\n')
     except BrokenPipeError:
-        pass  # it has been told why already
+        pass  # it has its answer already
     print(connection.recv(1000).decode())
 """
 
@@ -197,7 +194,7 @@ def test_only_a_socket_without_a_listener_is_replaced(tmp_path: Path) -> None:
 # -- clients -----------------------------------------------------------------------------------------------------
 
 
-def test_a_controller_is_found_by_name_or_because_it_is_the_only_one(tmp_path: Path) -> None:
+def test_a_controller_is_chosen_by_name_or_because_it_runs_alone(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="name: none given; no controller runs"):
         find_socket(None, tmp_path)
     for name in ("a", "b"):
@@ -210,51 +207,3 @@ def test_a_controller_is_found_by_name_or_because_it_is_the_only_one(tmp_path: P
         find_socket(None, tmp_path)
     with pytest.raises(ConfigError, match="name: 'c'; expected one of a, b"):
         find_socket("c", tmp_path)
-
-
-def invoke(controller: Any, *arguments: str) -> Any:
-    return CliRunner().invoke(app, ["control", *arguments, "--run-root", str(controller.run.parent), "--name", "run"])
-
-
-def test_the_command_line_gives_orders(controller: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    controller.tick(20)
-    controller.publish()
-    monkeypatch.chdir(tmp_path)
-    orders = {"paused": True, "ordered_safe": False}
-    controller.answer = lambda order: {"ok": True, "mode": "canary", "slices": ["slice2"], **orders}
-    result = invoke(controller, "mode", "canary", "--slices", "slice2,slice3", "--force")
-    assert (result.exit_code, result.output) == (0, "mode canary, acting on slice2; paused\n")
-    for command in ("pause", "resume", "safe"):
-        assert invoke(controller, command).exit_code == 0
-    assert json.loads(invoke(controller, "reload", "--bundle", "b", "--guard", "testbed", "--json").output)["ok"]
-    assert controller.orders == [
-        {"command": "mode", "mode": "canary", "slices": ["slice2", "slice3"], "force": True},
-        {"command": "pause"},
-        {"command": "resume"},
-        {"command": "safe"},
-        {"command": "reload", "bundle": str(tmp_path / "b"), "guard": "testbed"},
-    ]
-
-
-def test_the_command_line_shows_status_and_refusals(controller: Any) -> None:
-    given = (Reason.TELEMETRY_IMPLAUSIBLE, Reason.SLA_FLOOR, Reason.OSCILLATION, Reason.SAFE_SETTING)
-    controller.reasons[1] = sum(reason.bit for reason in given)
-    controller.tick(20)
-    controller.publish()
-    result = invoke(controller, "status")
-    assert result.exit_code == 0
-    assert result.output.startswith("node: live, guard normal, captain\n")
-    rows = [line.split() for line in result.output.splitlines()]
-    figures = ["40", "40", "0.8", "none", "0", "none"]
-    for k in (1, 3, 4, 5):
-        assert [f"slice{k}", *figures] in rows
-    [at] = [number for number, row in enumerate(rows) if row[:7] == ["slice2", *figures]]
-    shown = [word for row in (rows[at][7:], *rows[at + 1 : rows.index(["slice3", *figures])]) for word in row]
-    assert sorted(shown) == sorted(reason.label for reason in given), "one under the other, each of them whole"
-    assert max(map(len, result.output.splitlines())) <= 80
-    assert json.loads(invoke(controller, "status", "--json").output)["ticks"]["written"] == 20
-    controller.answer = lambda order: {"ok": False, "error": "slices are another's"}
-    result = invoke(controller, "safe")
-    assert result.exit_code == 1
-    assert "slicepilot: error: slices are another's" in result.output
-    assert isinstance(invoke(controller, "mode", "of").exception, ConfigError)

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -63,22 +63,6 @@ def log(controller: Any) -> Log:
 
 def short(lines: list[dict[str, Any]], *keys: str) -> list[tuple[Any, ...]]:
     return [(line["level"], line["event"], *(line[key] for key in keys)) for line in lines]
-
-
-def test_the_first_line_says_who_runs_and_where(make: Callable[..., Any]) -> None:
-    controller = make()
-    log = Log(controller, listen=HttpAddress("0.0.0.0", 9464))
-    assert log.look() == []  # there is no tick yet: the start may still be refused
-    controller.tick()
-    first, second = log.look()
-    assert {key: first[key] for key in ("level", "event", "run_id", "agent", "pid", "listen")} == {
-        "level": "info", "event": "start", "run_id": "run-1", "agent": "captain",
-        "pid": controller.description["pid"], "listen": "0.0.0.0:9464",
-    }  # fmt: skip
-    assert (second["level"], second["event"], second["address"]) == ("warning", "listen", "0.0.0.0:9464")
-    stamp = datetime.fromisoformat(first["time"])
-    assert first["time"].endswith("Z")
-    assert abs((stamp - datetime.now(UTC)).total_seconds()) < 60
 
 
 def test_modes_and_levels_are_logged_where_they_change(controller: Any, log: Log) -> None:

@@ -17,13 +17,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pla
 from prometheus_client.registry import Collector
 
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.publisher.counts import DelayCounter, Totals, quantiles_us
+from slicepilot.controller.publisher.counts import DelayCounter, Totals
 from slicepilot.controller.publisher.metrics import DELAY_EDGES_NS, Metrics
 from slicepilot.controller.publisher.pages import metrics_page
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.record.ring import APPLY_ERROR, LATE, UNUSABLE
 from slicepilot.controller.telemetry.histogram import edges_ns
-from slicepilot.controller.telemetry.histogram import quantiles_us as quantiles_of_one
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.backend import Context
 from slicepilot.env.promises import PromiseMeter
@@ -153,8 +152,10 @@ def test_rates_add_up_to_bytes_and_cpu_time(controller: Any, seen: Seen) -> None
 def test_broken_promises_are_those_of_the_judge(controller: Any, seen: Seen) -> None:
     """Tick by tick, `PromiseMeter` comes to the same time."""
     slices = SliceSet.from_yaml("testbed-five")
-    ones = np.ones(1, np.float32)
-    context = Context(0.01 * ones, 2 * ones, 1000 * ones, Promises.of(slices), slices.column("upf_threads"), 1000)
+    elements = np.ones(1, np.float32)
+    context = Context(
+        0.01 * elements, 2 * elements, 1000 * elements, Promises.of(slices), slices.column("upf_threads"), 1000
+    )
     meter, random, broken_s = PromiseMeter(context), np.random.default_rng(2), np.zeros(5)
     bounds = context.promises.delay_bound_us[:, 0]
     for number in range(1, 701):
@@ -172,14 +173,6 @@ def test_broken_promises_are_those_of_the_judge(controller: Any, seen: Seen) -> 
     assert (ours > 0).all()
     assert (np.maximum(*ours) <= broken_s + 1e-6).all()
     assert (ours.sum(axis=0) >= broken_s - 1e-6).all()
-
-
-@given(st.lists(st.integers(0, 50), min_size=BUCKETS, max_size=BUCKETS), st.floats(0, 1))
-def test_quantiles_of_many_are_those_of_each(counts: list[int], level: float) -> None:
-    both = quantiles_us(np.array([counts, [0] * BUCKETS]), [level])
-    assert np.isnan(both[1, 0])
-    (one,) = quantiles_of_one(counts, [level])
-    assert (np.isnan(both[0, 0]) and one is None) or both[0, 0] == pytest.approx(one, rel=0.07, abs=0.07)
 
 
 BAD_UNITS = (

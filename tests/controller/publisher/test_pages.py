@@ -54,7 +54,7 @@ def test_pages_are_served_with_their_policies(controller: Any) -> None:
     check(body, Status)
     document = json.loads(body, parse_constant=pytest.fail)
     assert (status, headers["content-type"], headers["x-content-type-options"]) == (200, "application/json", "nosniff")
-    assert [one["name"] for one in document["slices"]] == [f"slice{k}" for k in range(1, 6)]
+    assert [item["name"] for item in document["slices"]] == [f"slice{k}" for k in range(1, 6)]
     assert document["ticks"]["written"] == 50
     status, headers, body = controller.get("/metrics", method="HEAD")
     assert (status, body) == (200, b"")
@@ -108,32 +108,6 @@ def test_other_requests_are_refused(published: Any, request_: bytes, status: int
     assert raw(published.publisher.http_port, request_).split(b" ")[1] == str(status).encode()
 
 
-def test_it_runs_with_no_privileges_behind_the_loop(controller: Any) -> None:
-    publisher = controller.publish()
-    folder = Path(f"/proc/{publisher.pid}")
-    fields = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
-    assert set(fields["Uid"].split()) == {"65534"}
-    assert {fields[name].strip() for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")} == {"0" * 16}
-    assert fields["NoNewPrivs"].strip() == "1"
-    assert fields["Groups"].strip() == ""
-    assert os.sched_getscheduler(publisher.pid) == os.SCHED_BATCH
-    assert os.getpriority(os.PRIO_PROCESS, publisher.pid) == 10
-
-
-def test_it_ends_with_its_controller_and_writes_the_last_ticks(controller: Any) -> None:
-    from slicepilot.controller.record.reader import SegmentReader
-
-    publisher = controller.publish(records_mb=5.0)
-    controller.tick(123)
-    controller.go()
-    deadline = time.monotonic() + 10
-    while publisher.alive() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not publisher.alive()
-    assert sum(len(part.records) for part in SegmentReader(controller.state / "records").stretches()) == 123
-    assert {file.stat().st_uid for file in (controller.state / "records").iterdir()} == {65534}
-
-
 def test_it_waits_for_a_controller_that_still_loads_its_policy(controller: Any) -> None:
     controller.ring = TickRing(controller.run / "ticks", controller.count)
     publisher = Publisher.start(PublisherOptions(run=controller.run, state=controller.state), controller.theirs)
@@ -147,35 +121,6 @@ def test_it_waits_for_a_controller_that_still_loads_its_policy(controller: Any) 
         connection.settimeout(30)
         with connection.makefile("rb") as file:
             assert json.loads(file.readline())["status"]["run"]["name"] == "node"
-
-
-def test_it_goes_with_a_controller_that_never_starts(controller: Any) -> None:
-    controller.ring = TickRing(controller.run / "ticks", controller.count)
-    publisher = Publisher.start(PublisherOptions(run=controller.run, state=controller.state), controller.theirs)
-    controller.publisher = publisher
-    controller.go()
-    deadline = time.monotonic() + 10
-    while publisher.alive() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not publisher.alive()
-
-
-def test_a_killed_publisher_is_started_again_on_the_same_sockets(controller: Any) -> None:
-    publisher = controller.publish()
-    port, before = publisher.http_port, publisher.pid
-    os.kill(before, 9)
-    deadline = time.monotonic() + 5
-    while publisher.alive() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not publisher.alive()
-    while not publisher.restart():
-        assert time.monotonic() < deadline, "the first restart comes after a second"
-        time.sleep(0.05)
-    assert not publisher.restart(), "the second does not come at once"
-    assert controller.ask({"command": "pause"})["ok"]
-    assert (publisher.http_port, publisher.alive()) == (port, True)
-    assert publisher.pid != before
-    assert controller.get("/metrics")[0] == 200
 
 
 def listening() -> set[str]:

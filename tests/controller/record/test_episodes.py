@@ -52,18 +52,18 @@ def played(who: str | Agent) -> tuple[Episode, Records]:
     agent = make(who, SCENARIO.slice_set(), SCENARIO.hardware_spec()) if isinstance(who, str) else who
     kept = run(backend, agent, 3)
     [episode] = kept.episodes(WEIGHTS, {})
-    course = kept.trace
+    trace = kept.trace
     records = np.zeros(COUNT + 1, record_dtype(5))
     records["sequence"] = np.arange(1, COUNT + 2)
     records["time_ns"] = records["monotonic_ns"] = 10**18 + np.arange(COUNT + 1) * 10_000_000
     records["mode"], records["description"] = Mode.LIVE, 2
-    records["slices"], records["node"] = course.slices[..., 0], course.node[..., 0]
-    records["valid"][:, :5] = course.valid[..., 0]
+    records["slices"], records["node"] = trace.slices[..., 0], trace.node[..., 0]
+    records["valid"][:, :5] = trace.valid[..., 0]
     for stage in ("wanted", "allowed", "applied"):
-        records[stage][:-1] = course.knobs[1:, ..., 0]
-        records[stage][-1] = course.knobs[-1, ..., 0]
-    asked, _ = DECODER.decode(episode.wanted)
-    records["wanted"][:-1] = asked.values.transpose(2, 0, 1)
+        records[stage][:-1] = trace.knobs[1:, ..., 0]
+        records[stage][-1] = trace.knobs[-1, ..., 0]
+    requested, _ = DECODER.decode(episode.wanted)
+    records["wanted"][:-1] = requested.values.transpose(2, 0, 1)
     records["log_density"][:-1] = episode.log_density
     records["log_density"][-1] = np.nan
     records["drawn"] = np.nan
@@ -78,23 +78,23 @@ def stretch(records: Records, description: dict[str, Any]) -> Stretch:
 
 
 def wished(whole: Episode) -> np.ndarray:
-    """What was asked for as it shows in the knobs."""
+    """What was wanted, as the knobs show it."""
     return DECODER.encode(DECODER.decode(whole.wanted)[0]).transpose(2, 1, 0)
 
 
-def assert_part(found: Episode, whole: Episode, first: int) -> None:
-    """Every array of ``found`` is that of ``whole`` from a step on."""
-    end = first + len(found)
+def assert_part(result: Episode, whole: Episode, first: int) -> None:
+    """Every array of ``result`` is that of ``whole`` from a step on."""
+    end = first + len(result)
     for name in ("observations", "telemetry", "node", "valid"):
-        np.testing.assert_allclose(getattr(found, name), getattr(whole, name)[first : end + 1], atol=1e-6)
+        np.testing.assert_allclose(getattr(result, name), getattr(whole, name)[first : end + 1], atol=1e-6)
     for name in ("actions", "rewards"):
-        np.testing.assert_allclose(getattr(found, name), getattr(whole, name)[first:end], atol=1e-6)
-    np.testing.assert_allclose(found.log_density, whole.log_density[first:end], atol=1e-5)  # in 32 bits
+        np.testing.assert_allclose(getattr(result, name), getattr(whole, name)[first:end], atol=1e-6)
+    np.testing.assert_allclose(result.log_density, whole.log_density[first:end], atol=1e-5)  # in 32 bits
     draws = np.isfinite(whole.log_density).any()
-    np.testing.assert_allclose(found.wanted, (whole.wanted if draws else wished(whole))[first:end], atol=1e-5)
-    for name, values in found.terms.items():
+    np.testing.assert_allclose(result.wanted, (whole.wanted if draws else wished(whole))[first:end], atol=1e-5)
+    for name, values in result.terms.items():
         np.testing.assert_allclose(values, whole.terms[name][first:end], atol=1e-6)
-    np.testing.assert_array_equal(found.decisions["held"], whole.decisions["held"][first:end])
+    np.testing.assert_array_equal(result.decisions["held"], whole.decisions["held"][first:end])
 
 
 @pytest.mark.parametrize("name", ["random", "reactive-sla", "exploring-experiment-7-scaled"])
@@ -106,11 +106,11 @@ def test_a_recorded_run_is_the_episode_that_it_was(tmp_path: Path, description: 
     writer.close()
     assert writer.segments > 1
     episodes = episodes_of(SegmentReader(tmp_path).stretches(), WEIGHTS)
-    [found] = episodes
-    assert len(found) == COUNT - 1  # of the first decision it is not known what held before
-    assert_part(found, whole, 1)
-    assert found.behaviour == name
-    assert found.info["run_id"] == "run-1"
+    [result] = episodes
+    assert len(result) == COUNT - 1  # of the first decision it is not known what held before
+    assert_part(result, whole, 1)
+    assert result.behaviour == name
+    assert result.info["run_id"] == "run-1"
     assert episodes.facts["period_s"] == PERIOD_S
     assert json.loads(json.dumps(episodes.facts)) == episodes.facts
 
@@ -118,12 +118,12 @@ def test_a_recorded_run_is_the_episode_that_it_was(tmp_path: Path, description: 
 def test_densities_without_their_draws_are_left_out(description: Description) -> None:
     whole, records = played("exploring-experiment-7-scaled")
     records["drawn"][30:] = np.nan
-    [found] = episodes_of([stretch(records, description())], WEIGHTS)
+    [result] = episodes_of([stretch(records, description())], WEIGHTS)
     assert np.abs(whole.wanted[1:30]).max() > 1.0  # what was drawn, however far beyond the bounds
-    np.testing.assert_array_equal(found.wanted[:29], whole.wanted[1:30])
-    np.testing.assert_allclose(found.log_density[:29], whole.log_density[1:30], rtol=1e-6)
-    np.testing.assert_allclose(found.wanted[29:], wished(whole)[30:], atol=1e-5)
-    assert np.isnan(found.log_density[29:]).all()
+    np.testing.assert_array_equal(result.wanted[:29], whole.wanted[1:30])
+    np.testing.assert_allclose(result.log_density[:29], whole.log_density[1:30], rtol=1e-6)
+    np.testing.assert_allclose(result.wanted[29:], wished(whole)[30:], atol=1e-5)
+    assert np.isnan(result.log_density[29:]).all()
 
 
 @functools.cache
@@ -131,12 +131,12 @@ def whole_run() -> tuple[Episode, Records]:
     return played(around_the_middle(0.1))
 
 
-def same_telemetry(found: Episode, first: int) -> bool:
+def same_telemetry(result: Episode, first: int) -> bool:
     """Whether an episode's figures are those from a step of the whole run on."""
-    assert found.telemetry is not None
+    assert result.telemetry is not None
     whole, _ = whole_run()
     assert whole.telemetry is not None
-    return np.array_equal(found.telemetry, whole.telemetry[first : first + len(found) + 1])
+    return np.array_equal(result.telemetry, whole.telemetry[first : first + len(result) + 1])
 
 
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -160,10 +160,10 @@ def test_no_episode_goes_over_a_gap(description: Description, lost: set[int], sh
         return
     episodes = episodes_of(stretches, WEIGHTS)
     steps = []
-    for found in episodes:
-        [first] = [at for at in known if same_telemetry(found, at)]
-        assert_part(found, whole, first)
-        steps += range(first, first + len(found))
+    for result in episodes:
+        [first] = [at for at in known if same_telemetry(result, at)]
+        assert_part(result, whole, first)
+        steps += range(first, first + len(result))
     assert steps == known
 
 
@@ -175,12 +175,12 @@ def test_ticks_that_went_by_and_changes_of_mode_and_policy_end_an_episode(descri
     parts = [stretch(records[:50], description()), stretch(records[50:], description(agent="other"))]
     episodes = episodes_of(parts, WEIGHTS)
     spans = [(1, 19), (20, 39), (41, 49), (51, 60)]  # ticks at either side of a change are of neither
-    assert [len(found) for found in episodes] == [end - first for first, end in spans]
-    for found, (first, _) in zip(episodes, spans, strict=True):
-        assert same_telemetry(found, first)
-    assert [found.behaviour for found in episodes] == ["captain", "captain", OTHERS, OTHERS]
-    assert [found.info["agent"] for found in episodes] == ["captain"] * 3 + ["other"]
-    assert [found.info["mode"] for found in episodes] == ["live", "live", "shadow", "shadow"]
+    assert [len(result) for result in episodes] == [end - first for first, end in spans]
+    for result, (first, _) in zip(episodes, spans, strict=True):
+        assert same_telemetry(result, first)
+    assert [result.behaviour for result in episodes] == ["captain", "captain", OTHERS, OTHERS]
+    assert [result.info["agent"] for result in episodes] == ["captain"] * 3 + ["other"]
+    assert [result.info["mode"] for result in episodes] == ["live", "live", "shadow", "shadow"]
     # In shadow it is others who act: what the policy would have drawn says nothing about that.
     assert np.isfinite(episodes.episodes[0].log_density).any()
     assert not np.isfinite(episodes.episodes[2].log_density).any()
@@ -195,26 +195,16 @@ def test_what_was_decided_how_is_kept(description: Description) -> None:
     records["wanted"][11] = records["drawn"][11] = np.nan
     records["applied"][14] = records["applied"][13]  # the guard did not let the wish through
     episodes = episodes_of([stretch(records, description())], WEIGHTS)
-    [found] = episodes
-    decisions = {name: column[9:14] for name, column in found.decisions.items()}  # of ticks 10 to 14
+    [result] = episodes
+    decisions = {name: column[9:14] for name, column in result.decisions.items()}  # of ticks 10 to 14
     assert decisions["late"].tolist() == [True, False, False, False, False]
     assert decisions["unusable"].tolist() == [False, True, False, False, False]
     assert decisions["level"].tolist() == [0, 0, episodes.facts["codes"]["level"]["safe"], 0, 0]
     assert decisions["node_reasons"][2] == episodes.facts["codes"]["reasons"]["paused"]
     assert decisions["reasons"][3].tolist() == [0, 0, episodes.facts["codes"]["reasons"]["slew"], 0, 0]
-    np.testing.assert_array_equal(found.wanted[10], found.actions[10])  # nothing was asked for: what held, held
-    np.testing.assert_array_equal(found.actions[13], found.actions[12])
-    assert np.isfinite(found.wanted).all()
-
-
-def test_nice_inside_pods_is_no_action(description: Description) -> None:
-    records = whole_run()[1].copy()
-    for stage in ("wanted", "applied"):
-        records[stage][:, 1] = -5.0
-    [group] = episodes_of([stretch(records, description())], WEIGHTS)
-    [process] = episodes_of([stretch(records, description(nice_scope="process"))], WEIGHTS)
-    assert (group.actions[..., 1] == -0.25).all()
-    assert (process.actions[..., 1] == 0).all()
+    np.testing.assert_array_equal(result.wanted[10], result.actions[10])  # nothing was wanted: what held, held
+    np.testing.assert_array_equal(result.actions[13], result.actions[12])
+    assert np.isfinite(result.wanted).all()
 
 
 def test_runs_of_other_slices_are_refused_in_one_line(description: Description, ticks: Ticks) -> None:
@@ -227,3 +217,13 @@ def test_runs_of_other_slices_are_refused_in_one_line(description: Description, 
         episodes_of([stretch(ticks(2), description())], WEIGHTS)
     with pytest.raises(ConfigError, match="three ticks in a row"):
         episodes_of([], WEIGHTS)
+
+
+def test_nice_inside_pods_is_no_action(description: Description) -> None:
+    records = whole_run()[1].copy()
+    for stage in ("wanted", "applied"):
+        records[stage][:, 1] = -5.0
+    [group] = episodes_of([stretch(records, description())], WEIGHTS)
+    [process] = episodes_of([stretch(records, description(nice_scope="process"))], WEIGHTS)
+    assert (group.actions[..., 1] == -0.25).all()
+    assert (process.actions[..., 1] == 0).all()

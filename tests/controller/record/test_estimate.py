@@ -123,15 +123,6 @@ def test_the_errors_are_the_models_and_what_it_gets_wrong_here(ticks: Ticks, des
         assert not row["carried_mbps"]["distinguishable"]
 
 
-def test_promises_that_would_have_been_kept_count_in_seconds(ticks: Ticks, description: Description) -> None:
-    records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())
-    for estimate in estimates_of(records, description(hardware=NODE)):
-        broken = estimate["slices"][0]["broken_s"]
-        assert broken["held"] > 0.8 * estimate["window_s"]
-        assert broken["policy"] == 0
-        assert broken["distinguishable"]
-
-
 def test_late_decisions_would_not_have_been_applied(ticks: Ticks, description: Description) -> None:
     """The policy puts slice 1 first at every tick but some, and it is late at all those that do."""
     records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())

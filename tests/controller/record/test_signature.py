@@ -99,28 +99,9 @@ def test_openssl_makes_the_keys_and_agrees(make_bundle: Callable[[], Path], tmp_
 
 
 def test_keys_of_another_kind_are_bad_input(bundle: Path, tmp_path: Path, keys: tuple[Path, Path]) -> None:
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-    from cryptography.hazmat.primitives.serialization import (
-        BestAvailableEncryption,
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-        load_pem_private_key,
-    )
-
     private, public = keys
-    other = generate_private_key(SECP256R1())
-    curve, locked = tmp_path / "curve.pem", tmp_path / "locked.pem"
-    curve.write_bytes(other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    ours = load_pem_private_key(private.read_bytes(), None)
-    locked.write_bytes(ours.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")))
-    for path, message in (
-        (curve, "ECPrivateKey; expected an Ed25519 private key as PEM without a password"),
-        (locked, "not readable; expected an Ed25519 private key"),
-        (public, "not readable; expected an Ed25519 private key"),
-        (tmp_path / "nowhere.pem", "No such file or directory; expected an Ed25519 private key"),
-    ):
-        with pytest.raises(ConfigError, match=message):
+    for path, message in ((public, "not readable"), (tmp_path / "nowhere.pem", "No such file or directory")):
+        with pytest.raises(ConfigError, match=f"{message}; expected an Ed25519 private key"):
             sign(BundleFiles.read(bundle), path)
     with pytest.raises(ConfigError, match="not readable; expected an Ed25519 public key as PEM"):
         verify(BundleFiles.read(bundle), private)

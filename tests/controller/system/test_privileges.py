@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes.util
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,14 +19,11 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.privileges import CAPABILITIES, LOOP, drop_all
+from tests.controller.namespaces import Namespace
 
 REACHABLE = Path(__file__).parents[2] / "reachable.py"
-UNIT = Path(__file__).parents[3] / "deploy" / "systemd" / "slicepilot@.service"
 
-pytestmark = [
-    pytest.mark.live,
-    pytest.mark.skipif(os.geteuid() != 0, reason="needs root: there is nothing to give up"),
-]
+pytestmark = [pytest.mark.live, pytest.mark.skipif(os.geteuid() != 0, reason="needs root: there is nothing to give up")]
 
 
 def run(code: str, *arguments: str) -> Any:
@@ -194,14 +189,6 @@ for line in sys.stdin:
 """
 
 
-HOLDER = """
-import ctypes, sys
-assert ctypes.CDLL(None).unshare(0x40000000) == 0
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
 @dataclass
 class Node:
     """Two UPFs' namespaces, one known by name and one by its process, and their cgroups with a process each."""
@@ -239,15 +226,11 @@ def node() -> Iterator[Node]:
                 (parent / "cgroup.subtree_control").write_text("+cpu")
         subprocess.run(["ip", "netns", "add", name], check=True)
         stack.callback(subprocess.run, ["ip", "netns", "del", name], check=True)
-        holder = stack.enter_context(
-            subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "ready\n"
+        unnamed = stack.enter_context(contextlib.closing(Namespace()))
         for group in groups:
             upf = stack.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE, user="nobody"))
             (group / "cgroup.procs").write_text(str(upf.pid))
-        made = Node([f"/run/netns/{name}", f"/proc/{holder.pid}/ns/net"], [str(group) for group in groups])
+        made = Node([f"/run/netns/{name}", str(unnamed.path)], [str(group) for group in groups])
         made.start_upfs()
         yield made
 
@@ -313,50 +296,6 @@ def test_each_of_them_is_needed(node: Node, name: str, acts: bool) -> None:
 def test_what_the_loop_starts_with_suffices_to_attach(node: Node, hook: str) -> None:
     first = f"keep_only({sorted({*LOOP, 'CAP_SETPCAP'})})"
     assert failures(node, set(LOOP), acts=True, hook=hook, first=first) == {}
-
-
-# What systemd does with SystemCallFilter= and SystemCallErrorNumber=EPERM (seccomp(2)).
-FILTER = """
-seccomp = ctypes.CDLL("libseccomp.so.2", use_errno=True)
-seccomp.seccomp_init.restype = ctypes.c_void_p
-rules = ctypes.c_void_p(seccomp.seccomp_init(0x00050000 | 1))
-for name in NAMES:
-    number = seccomp.seccomp_syscall_resolve_name(name.encode())
-    if number >= 0:
-        assert seccomp.seccomp_rule_add_array(rules, 0x7FFF0000, number, 0, None) == 0
-assert seccomp.seccomp_load(rules) == 0
-"""
-
-
-def system_calls(words: str) -> set[str]:
-    """Those that a SystemCallFilter= line names, without groups."""
-    result = set[str]()
-    for word in words.split():
-        if word.startswith("@"):
-            shown = subprocess.run(
-                ["systemd-analyze", "syscall-filter", "--no-pager", word], capture_output=True, text=True, check=True
-            ).stdout.splitlines()[1:]
-            result |= system_calls(" ".join(line.strip() for line in shown if "#" not in line))
-        else:
-            result.add(word)
-    return result
-
-
-@pytest.mark.parametrize("hook", ["tcx", "clsact"])
-def test_the_units_system_calls_suffice(node: Node, hook: str) -> None:
-    if shutil.which("systemd-analyze") is None or ctypes.util.find_library("seccomp") is None:
-        pytest.skip("needs systemd-analyze and libseccomp")
-    allowed = set[str]()
-    for line in UNIT.read_text().splitlines():
-        name, _, words = line.partition("=")
-        if name == "SystemCallFilter":
-            allowed = allowed - system_calls(words[1:]) if words.startswith("~") else allowed | system_calls(words)
-    assert {"bpf", "setns", "read"} <= allowed
-    assert not {"ptrace", "mount", "init_module", "keyctl", "reboot"} & allowed
-    first = FILTER.replace("NAMES", repr(sorted(allowed)))
-    assert failures(node, set(LOOP), acts=True, hook=hook, first=first) == {}
-    first = FILTER.replace("NAMES", repr(sorted(allowed - {"sched_setscheduler"})))
-    assert failures(node, set(LOOP), acts=True, hook=hook, first=first).keys() == {"real_time", "supervisor"}
 
 
 def test_a_thread_that_would_keep_more_is_an_error() -> None:

@@ -7,9 +7,8 @@ import fcntl
 import os
 import socket
 import struct
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.controller.telemetry import layout
 from slicepilot.controller.telemetry.packets import PacketPrograms
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
+from tests.controller.namespaces import Namespace
 
 ETHERNET_V4, ETHERNET_V6 = bytes(12) + b"\x08\x00", bytes(12) + b"\x86\xdd"
 NOWHERE = SlicePoints("a", NetPoint("none", "n3"), None, NetPoint("none", "n6"))
@@ -193,46 +193,7 @@ def bench() -> Iterator[Bench]:
 
 # -- networks ------------------------------------------------------------------------------------------------------
 
-# A namespace lives as long as the process that holds it; nothing is left behind, whatever happens to the test.
-HOLDER = """
-import ctypes, os, sys
-if ctypes.CDLL(None, use_errno=True).unshare(0x40000000):
-    sys.exit(os.strerror(ctypes.get_errno()))
-print("ready", flush=True)
-sys.stdin.read()
-"""
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
-
-
-class Namespace:
-    """A network namespace of its own."""
-
-    def __init__(self) -> None:
-        self.holder = subprocess.Popen(
-            [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self.holder.stdout is not None
-        assert self.holder.stdout.readline() == "ready\n"
-        self.path = Path(f"/proc/{self.holder.pid}/ns/net")
-        self.sh("ip link set lo up; sysctl -qw net.ipv6.conf.all.accept_dad=0 net.ipv6.conf.default.accept_dad=0")
-
-    def sh(self, commands: str) -> str:
-        """Run shell commands inside."""
-        done = subprocess.run(
-            ["nsenter", f"--net={self.path}", "sh", "-ec", commands], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def socket(self, family: int = socket.AF_INET, kind: int = socket.SOCK_DGRAM) -> socket.socket:
-        return inside(self.path, lambda: socket.socket(family, kind))
-
-    def close(self) -> None:
-        assert self.holder.stdin is not None
-        assert self.holder.stdout is not None
-        self.holder.stdin.close()
-        self.holder.stdout.close()
-        self.holder.wait()
 
 
 class Forwarder:
@@ -295,7 +256,7 @@ class Network:
 
     @staticmethod
     def _veth(left: Namespace, name: str, right: Namespace, peer: str, v4: str, v6: str) -> None:
-        left.sh(f"ip link add {name} mtu 1600 type veth peer name {peer} mtu 1600 netns {right.holder.pid}")
+        left.sh(f"ip link add {name} mtu 1600 type veth peer name {peer} mtu 1600 netns {right.pid}")
         for number, item, device in ((1, left, name), (2, right, peer)):
             item.sh(
                 f"ip addr add {v4}.{number}/24 dev {device}; ip -6 addr add {v6}:{number}/64 dev {device} nodad;"
@@ -360,3 +321,43 @@ def make_forwarder(network: Network) -> Iterator[Callable[[], Forwarder]]:
 @pytest.fixture
 def forwarder(make_forwarder: Callable[[], Forwarder]) -> Forwarder:
     return make_forwarder()
+
+
+# -- N4 ------------------------------------------------------------------------------------------------------------
+
+N4_ADDRESSES = {socket.AF_INET: "10.101.0.{}", socket.AF_INET6: "fd00:101::{}"}
+
+
+@dataclass
+class Peers:
+    """SMF and UPF, each bound to the PFCP port."""
+
+    smf: socket.socket
+    upf: socket.socket
+
+    def to_upf(self, octets: bytes) -> None:
+        self.smf.sendto(octets, self.upf.getsockname())
+        assert self.upf.recv(65536) == octets
+
+    def from_upf(self, octets: bytes) -> None:
+        self.upf.sendto(octets, self.smf.getsockname())
+        assert self.smf.recv(65536) == octets
+
+    def ask(self, request: bytes, answer: bytes | None, by_upf: bool = False, after_s: float = 0.0) -> None:
+        forth, back = (self.from_upf, self.to_upf) if by_upf else (self.to_upf, self.from_upf)
+        forth(request)
+        time.sleep(after_s)
+        if answer is not None:
+            back(answer)
+
+
+@pytest.fixture(params=list(N4_ADDRESSES), ids=["ipv4", "ipv6"])
+def peers(request: pytest.FixtureRequest, network: Network) -> Iterator[Peers]:
+    with contextlib.ExitStack() as stack:
+        ends = []
+        for home, number in ((network.ran, 1), (network.upf, 2)):
+            end = stack.enter_context(contextlib.closing(home.socket(request.param)))
+            end.bind((N4_ADDRESSES[request.param].format(number), 8805))
+            end.settimeout(2.0)
+            ends.append(end)
+        yield Peers(*ends)

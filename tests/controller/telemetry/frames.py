@@ -1,4 +1,4 @@
-"""Frames of any kind, as Hypothesis draws them: well-formed ones, whose headers lie now and then, some octets other."""
+"""Frames of any kind for Hypothesis: mostly well-formed, with wrong headers and changed octets now and then."""
 
 from __future__ import annotations
 

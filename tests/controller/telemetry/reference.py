@@ -52,7 +52,7 @@ class Extension(Packet):  # type: ignore[misc]
     name = "extension"
     fields_desc: ClassVar[list[Any]] = [
         ByteField("words", 1),
-        StrLenField("content", b"", length_from=lambda one: 4 * one.words - 2),
+        StrLenField("content", b"", length_from=lambda element: 4 * element.words - 2),
         ByteField("next", 0),
     ]
 
@@ -67,7 +67,7 @@ def fields(layer: type[Packet], octets: bytes) -> Any:
 @dataclass(frozen=True)
 class IpPacket:
     """``payload``: what of it is there; ``next``: what its own header says comes next; ``upper``: the protocol behind
-    the extension headers, None where they do not tell."""
+    the extension headers, None where they do not say."""
 
     version: int
     source: bytes
@@ -218,7 +218,7 @@ def read_n3(frame: bytes) -> N3:
 
 
 def _qfi(container: bytes) -> int:
-    if container[1] >> 4 > 1:  # no PDU type that is defined; all that are have the QFI in the same place
+    if container[1] >> 4 > 1:  # no PDU type that is defined; all that are have the QFI in the same octet
         return container[2] & 0x3F
     return int(fields(GTPPDUSessionContainer, container + bytes(64)).QFI)
 
@@ -232,12 +232,12 @@ class Share:
     qfis: tuple[int, ...] = ()
 
 
-def owner(shares: Sequence[Share], found: N3) -> int | None:
+def owner(shares: Sequence[Share], actual: N3) -> int | None:
     """The slice of a counted packet."""
-    assert found.inner is not None
-    candidates = [number for number, item in enumerate(shares) if found.teid in item.teids]
+    assert actual.inner is not None
+    candidates = [number for number, item in enumerate(shares) if actual.teid in item.teids]
     if not candidates:
-        source = ipaddress.ip_address(found.inner.source)
+        source = ipaddress.ip_address(actual.inner.source)
         pools = [
             (pool.prefixlen, number)
             for number, item in enumerate(shares)
@@ -246,7 +246,7 @@ def owner(shares: Sequence[Share], found: N3) -> int | None:
         ]
         longest = max((length for length, _ in pools), default=0)
         candidates = [number for length, number in pools if length == longest]
-    fitting = [number for number in candidates if not shares[number].qfis or found.qfi in shares[number].qfis]
+    fitting = [number for number in candidates if not shares[number].qfis or actual.qfi in shares[number].qfis]
     return fitting[0] if fitting else None
 
 
@@ -260,7 +260,7 @@ def read_exit(frame: bytes) -> IpPacket | None:
 
 
 def conversation(packet: IpPacket) -> tuple[object, ...]:
-    """Who talks with whom: addresses, protocol, ports. inner.h: IPv6 extension headers are payload."""
+    """The conversation: addresses, protocol, ports. inner.h: IPv6 extension headers are payload."""
     ports = packet.body[:4] if packet.next in (6, 17) and len(packet.body) >= 4 else bytes(4)
     fragment = packet.version == 4 and bool(packet.offset or packet.more)
     return packet.source, packet.destination, packet.next, None if fragment else ports

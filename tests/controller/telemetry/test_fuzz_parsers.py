@@ -29,11 +29,12 @@ from slicepilot.controller.telemetry.n4.capture import Capture
 from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.pfcp import PfcpProbe
 from slicepilot.controller.telemetry.points import NetPoint, Ports, SlicePoints, Traffic
+from tests.controller.namespaces import Namespace
 from tests.effort import examples
 from tests.fuzzing import fuzz
 
 from . import frames, reference
-from .conftest import TUNSETIFF, Namespace, Packets
+from .conftest import TUNSETIFF, Packets
 
 TUN, TAP, NAPI, NAPI_FRAGS, NO_PI = 0x1, 0x2, 0x10, 0x20, 0x1000  # linux/if_tun.h
 PORT = 8080
@@ -62,7 +63,7 @@ class Rig:
         "pages": TAP | NO_PI | NAPI | NAPI_FRAGS,
         "tun": TUN,
         "n6": TAP | NO_PI,
-        "asked": TAP | NO_PI,
+        "requests": TAP | NO_PI,
         "answers": TAP | NO_PI,
         "n4": TAP | NO_PI,
         "idle": TAP | NO_PI,
@@ -108,7 +109,7 @@ class Rig:
             )
             for number, item in enumerate(self.shares)
         ]
-        request, answers = (self._at(name if full else "idle") for name in ("asked", "answers"))
+        request, answers = (self._at(name if full else "idle") for name in ("requests", "answers"))
         return [*result, SlicePoints("service", request, n6=answers, ports=Ports((PORT,)))]
 
     def write(self, device: str, frame: bytes, linear: int | None = None) -> None:
@@ -132,7 +133,7 @@ class Rig:
             probe.slices["timing"]["proven"] = 0
 
     def moved(self, name: str = "n3") -> dict[tuple[str, int], int]:
-        """Every counter that has changed since it was last asked for, by name and slice, and by how much."""
+        """Every counter that has changed since the last call, by name and slice, and by how much."""
         now = self._table(name)
         difference, self._seen[name] = now - self._seen[name], now
         return {
@@ -338,7 +339,7 @@ def test_packets_that_leave(any_rig: Rig, point: str) -> None:
 @pytest.mark.fuzz
 @pytest.mark.parametrize("answer", [False, True], ids=["requests", "answers"])
 def test_packets_of_services(rig: Rig, answer: bool) -> None:
-    device, point = ("answers", "n6") if answer else ("asked", "n3")
+    device, point = ("answers", "n6") if answer else ("requests", "n3")
 
     def check(frame: bytes) -> None:
         if len(frame) < 14:
@@ -382,7 +383,7 @@ def test_messages_on_n4(rig: Rig) -> None:
                 for what, names in (("request", ("requests",)), ("answer", ("answers", "orphans")))
             }
 
-        def told() -> np.ndarray[Any, Any]:
+        def captured() -> np.ndarray[Any, Any]:
             return np.array([capture.counters[0][field] for field in ("messages", "unread", "lost")], np.int64)
 
         def check(frame: bytes) -> None:
@@ -390,7 +391,7 @@ def test_messages_on_n4(rig: Rig) -> None:
                 return
             transaction = reference.read_transaction(frame)
             message = reference.read_n4(frame, [item.packed for item in addresses])
-            before, totals = counted(), told()
+            before, totals = counted(), captured()
             rig.write("n4", frame)
             after = counted()
             assert {key: after[key] - before[key] for key in after if after[key] != before[key]} == (
@@ -399,7 +400,7 @@ def test_messages_on_n4(rig: Rig) -> None:
             heard = capture.next()
             assert capture.next() is None
             unread = message is not None and not message.whole
-            assert (told() - totals).tolist() == [message is not None, unread, 0]
+            assert (captured() - totals).tolist() == [message is not None, unread, 0]
             if message is None or unread:
                 assert heard is None
                 return

@@ -106,10 +106,10 @@ def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path
     container = groups[0] / f"cri-containerd-{identity}.scope"
     container.mkdir()
     try:
-        (container / "cgroup.procs").write_text(str(network.upf.holder.pid))
+        (container / "cgroup.procs").write_text(str(network.upf.pid))
         done = command("--container", identity[:12], "--duration", 0.5, "--json")
     finally:
-        (groups[0].parent.parent / "cgroup.procs").write_text(str(network.upf.holder.pid))
+        (groups[0].parent.parent / "cgroup.procs").write_text(str(network.upf.pid))
         container.rmdir()
     assert done.returncode == 0, done.stderr
     [item] = json.loads(done.stdout)["slices"]

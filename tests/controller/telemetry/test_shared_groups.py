@@ -1,4 +1,4 @@
-"""CPU time of a UPF that several slices have is charged by packets, whoever had them before."""
+"""CPU time of a UPF that several slices have is charged by packets, of whatever slice before."""
 
 from pathlib import Path
 

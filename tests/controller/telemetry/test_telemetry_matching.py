@@ -1,4 +1,4 @@
-"""A packet is found again at N6 whatever a forwarder changes, and only that packet."""
+"""A packet is matched at N6 whatever a forwarder changes, and only that packet."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_checksums_are_left_out(bench: Any, packets: Any) -> None:
 
 @fast
 @given(at=st.integers(0, 31), flip=st.integers(1, 255), length=st.integers(40, 1300))
-def test_the_first_32_bytes_of_the_payload_tell_packets_apart(
+def test_the_first_32_bytes_of_the_payload_distinguish_packets(
     bench: Any, packets: Any, at: int, flip: int, length: int
 ) -> None:
     payload = random.Random(length).randbytes(length)
@@ -99,7 +99,7 @@ def test_the_end_of_a_frame_is_not_the_end_of_its_packet(bench: Any, packets: An
     assert matched(bench, packets, inner, inner + bytes(16))  # padded to the least frame
 
 
-def test_fragments_of_inner_packets_are_told_apart(bench: Any, packets: Any) -> None:
+def test_fragments_of_inner_packets_are_distinguished(bench: Any, packets: Any) -> None:
     first, last = (packets.ipv4(bytes(64), identity=5, flags=flags) for flags in (0x2000, 0x0008))
     others_last = packets.ipv4(bytes(64), identity=6, flags=0x0008)
     assert not matched(bench, packets, first, last)
@@ -170,7 +170,7 @@ def test_sampling_takes_the_same_packets_everywhere_and_counts_all(
         assert result == pytest.approx(total / every, rel=0.5)
 
 
-def test_idle_flows_make_room_when_places_are_scarce(bench: Any, packets: Any) -> None:
+def test_idle_flows_make_room_when_the_table_is_nearly_full(bench: Any, packets: Any) -> None:
     inner = packets.ipv4(packets.udp(bytes(20)))
     idle = flows.IdleFlows(bench.programs)
     idle.free()
@@ -187,7 +187,7 @@ def test_idle_flows_make_room_when_places_are_scarce(bench: Any, packets: Any) -
     assert [(flow.teid, flow.packets) for flow in flows.read(bench.programs)] == [(1, 2), (5, 1)]
 
 
-def test_duplicates_are_found_again_and_old_records_are_not_in_the_way(bench: Any, packets: Any) -> None:
+def test_duplicates_are_matched_and_old_records_are_not_in_the_way(bench: Any, packets: Any) -> None:
     inner = packets.ipv4(packets.udp(b"the same, again and again and again and again"))
     for _ in range(3):
         bench.enter(packets.n3(packets.gtpu(inner)))

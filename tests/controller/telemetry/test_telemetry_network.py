@@ -5,23 +5,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-import socket
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.bpf.libbpf import count_run_time
 from slicepilot.controller.telemetry import attachments, flows
 from slicepilot.controller.telemetry.attachments import Unsupported
 from slicepilot.controller.telemetry.layout import AT_N6, AT_TUN
 from slicepilot.controller.telemetry.packets import PacketProbe
-from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.controller.telemetry.source import KernelSource
 
 
@@ -89,43 +86,6 @@ def test_delay_is_time_inside_the_upf(network: Any, forwarder: Any, packets: Any
     assert waiting.loss_ratio[0, 0] == 1
     assert waiting.delay_p99_us[0, 0] <= done.delay_p99_us[0, 0] <= 1.07 * inside_us
     assert done.loss_ratio[0, 0] == 0
-
-
-def test_ipv6_outside_and_inside(hook: str, network: Any, forwarder: Any, packets: Any) -> None:
-    inner = packets.ipv6(packets.udp(b"x" * 60))
-    with (
-        PacketProbe([network.points()]) as probe,
-        contextlib.closing(network.ran.socket(socket.AF_INET6)) as gnb,
-    ):
-        gnb.sendto(packets.gtpu(inner), ("fd00:100::2", 2152))
-        for _ in range(500):  # neighbours find each other first
-            if probe.slices[0]["exit"][AT_N6]["packets"]:
-                break
-            time.sleep(0.01)
-        assert probe.slices[0]["n3"]["packets"] == 1
-        assert probe.slices[0]["delay"].sum(axis=1).tolist() == [1, 1]
-
-
-def test_slices_behind_a_shared_point_are_told_apart_by_their_ues(network: Any, forwarder: Any, packets: Any) -> None:
-    """The second slice's N3 is N4's interface here."""
-    points = network.points(tun=False)
-    other = SlicePoints("b", NetPoint(network.upf.path, "n4"), None, points.n6)
-    with (
-        PacketProbe([points, other]) as probe,
-        contextlib.closing(network.ran.socket()) as gnb,
-        contextlib.closing(network.sink()) as sink,
-    ):
-        gnb.bind(("10.101.0.1", 2152))
-        for number in range(10):
-            inner = packets.ipv4(packets.udp(bytes([number]) * 40), source="10.60.0.77")
-            gnb.sendto(packets.gtpu(inner), ("10.101.0.2", 2152))
-            sink.recv(2048)
-            network.send(packets.gtpu(numbered(packets, number)))
-            sink.recv(2048)
-        # The third row is what belongs to no slice: a kernel says a few things of its own.
-        assert probe.slices["n3"]["packets"][:2].tolist() == [10, 10]
-        assert probe.slices["exit"]["packets"][:2, AT_N6].tolist() == [10, 10]
-        assert probe.slices["delay"][:2, AT_N6].sum(axis=1).tolist() == [10, 10]
 
 
 def hooks_in_use(network: Any) -> list[str]:
@@ -263,23 +223,6 @@ def test_a_namespace_that_vanishes_is_noticed(hook: str, network: Any) -> None:
 
 def hooks_in_use_of(home: Any) -> list[str]:
     return [line for line in home.sh("tc qdisc show").splitlines() if "clsact" in line]
-
-
-@pytest.mark.parametrize(
-    ("points", "complaint"),
-    [
-        (lambda n: SlicePoints("a", NetPoint("no-such-namespace", "n3")), "no such network namespace"),
-        (lambda n: SlicePoints("a", NetPoint(n.upf.path, "eth7")), "no such device; there: lo, n3, n4, n6"),
-        (
-            lambda n: SlicePoints("a", NetPoint(n.upf.path, "n3"), None, NetPoint(n.dn.path, "eth7")),
-            "no such device",
-        ),
-    ],
-)
-def test_a_point_that_is_not_there(network: Any, points: Callable[[Any], SlicePoints], complaint: str) -> None:
-    with pytest.raises(ProbeError, match=complaint):
-        PacketProbe([points(network)])
-    assert hooks_in_use(network) == []
 
 
 def test_a_kernel_without_tcx_gets_a_filter(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:

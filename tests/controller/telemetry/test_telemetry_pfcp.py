@@ -1,13 +1,10 @@
-"""PFCP transactions on a real N4, told apart by message type and matched by peers and sequence number."""
+"""PFCP transactions on a real N4, distinguished by message type and matched by peers and sequence number."""
 
 from __future__ import annotations
 
 import contextlib
-import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from socket import AF_INET, AF_INET6, socket
 from typing import Any
 
 import pytest
@@ -15,6 +12,9 @@ import pytest
 from slicepilot.controller.telemetry.histogram import quantiles_us
 from slicepilot.controller.telemetry.layout import PFCP_KINDS
 from slicepilot.controller.telemetry.pfcp import PfcpProbe
+
+from .conftest import Peers
+from .n4.octets import message
 
 # Request types by what they are counted as (TS 29.244, table 7.3-1).
 REQUESTS = {
@@ -26,43 +26,6 @@ REQUESTS = {
     "report": [56],
     "other": [3, 12, 14, 16],
 }
-
-
-def message(kind: int, sequence: int, seid: int | None = None, ies: bytes = b"") -> bytes:
-    number = struct.pack("!I", sequence << 8)
-    if seid is None:
-        return struct.pack("!BBH", 0x20, kind, 4 + len(ies)) + number + ies
-    return struct.pack("!BBHQ", 0x21, kind, 12 + len(ies), seid) + number + ies
-
-
-@dataclass
-class Peers:
-    """SMF and UPF, each bound to the PFCP port, one answering the other when told to."""
-
-    smf: socket
-    upf: socket
-
-    def ask(self, request: bytes, answer: bytes | None, by_upf: bool = False, after_s: float = 0.0) -> None:
-        client, requested = (self.upf, self.smf) if by_upf else (self.smf, self.upf)
-        client.sendto(request, requested.getsockname())
-        received, source = requested.recvfrom(2048)
-        assert received == request
-        time.sleep(after_s)
-        if answer is not None:
-            requested.sendto(answer, source)
-            assert client.recv(2048) == answer
-
-
-@pytest.fixture(params=[AF_INET, AF_INET6], ids=["ipv4", "ipv6"])
-def peers(request: pytest.FixtureRequest, network: Any) -> Iterator[Peers]:
-    with contextlib.ExitStack() as stack:
-        ends = []
-        for home, number in ((network.ran, 1), (network.upf, 2)):
-            end = stack.enter_context(contextlib.closing(home.socket(request.param)))
-            end.bind((f"10.101.0.{number}" if request.param == AF_INET else f"fd00:101::{number}", 8805))
-            end.settimeout(2.0)
-            ends.append(end)
-        yield Peers(*ends)
 
 
 @pytest.fixture
@@ -86,7 +49,7 @@ def test_each_type_is_counted_as_what_it_is(probe: PfcpProbe, peers: Peers) -> N
             for by_upf in (False, True):
                 sequence += 1
                 seid = 7 if kind >= 50 else None
-                peers.ask(message(kind, sequence, seid), message(kind + 1, sequence, seid), by_upf)
+                peers.ask(message(kind, sequence, seid=seid), message(kind + 1, sequence, seid=seid), by_upf)
     expected = {kind: 2 * len(types) for kind, types in REQUESTS.items()}
     assert counts(probe, "requests") == expected
     assert counts(probe, "answers") == expected
@@ -99,7 +62,7 @@ def test_each_type_is_counted_as_what_it_is(probe: PfcpProbe, peers: Peers) -> N
 @pytest.mark.realtime
 def test_latency_is_from_request_to_answer(probe: PfcpProbe, peers: Peers) -> None:
     before = time.monotonic()
-    peers.ask(message(52, 1, 1), message(53, 1, 1), after_s=0.02)
+    peers.ask(message(52, 1, seid=1), message(53, 1, seid=1), after_s=0.02)
     longest_us = 1e6 * (time.monotonic() - before)
     [event] = probe.events.read()
     latency_us = (event["answer_ns"] - event["request_ns"]) / 1e3
@@ -111,23 +74,23 @@ def test_latency_is_from_request_to_answer(probe: PfcpProbe, peers: Peers) -> No
 def test_the_same_number_means_nothing_between_other_peers_or_types(probe: PfcpProbe, peers: Peers) -> None:
     """Both ends ask with the same numbers at once, and answers come in another order."""
     for kind in (50, 52, 54):
-        peers.ask(message(kind, 9, 1), None)
-        peers.ask(message(kind, 9, 1), None, by_upf=True)
+        peers.ask(message(kind, 9, seid=1), None)
+        peers.ask(message(kind, 9, seid=1), None, by_upf=True)
     for kind in (54, 50, 52):
-        peers.upf.sendto(message(kind + 1, 9, 1), peers.smf.getsockname())
+        peers.upf.sendto(message(kind + 1, 9, seid=1), peers.smf.getsockname())
         peers.smf.recv(2048)
     assert counts(probe, "answers") == {"establishment": 1, "modification": 1, "deletion": 1}
-    peers.smf.sendto(message(53, 9, 1), peers.upf.getsockname())
+    peers.smf.sendto(message(53, 9, seid=1), peers.upf.getsockname())
     peers.upf.recv(2048)
     assert counts(probe, "answers")["modification"] == 2
     assert counts(probe, "orphans") == {}
 
 
 def test_a_retransmitted_request_counts_from_the_first(probe: PfcpProbe, peers: Peers) -> None:
-    peers.ask(message(50, 3, 0), None, after_s=0.02)
-    peers.ask(message(50, 3, 0), message(51, 3, 0))
+    peers.ask(message(50, 3, seid=0), None, after_s=0.02)
+    peers.ask(message(50, 3, seid=0), message(51, 3, seid=0))
     peers.smf.settimeout(0.05)
-    peers.upf.sendto(message(51, 3, 0), peers.smf.getsockname())  # the answer to the other copy
+    peers.upf.sendto(message(51, 3, seid=0), peers.smf.getsockname())  # the answer to the other copy
     peers.smf.recv(2048)
     [event] = probe.events.read()
     assert event["answer_ns"] - event["request_ns"] >= 20_000_000
@@ -137,7 +100,7 @@ def test_a_retransmitted_request_counts_from_the_first(probe: PfcpProbe, peers: 
     )
 
 
-def test_an_answer_goes_to_the_port_that_asked(probe: PfcpProbe, network: Any, peers: Peers) -> None:
+def test_an_answer_goes_to_the_port_of_the_request(probe: PfcpProbe, network: Any, peers: Peers) -> None:
     with contextlib.closing(network.ran.socket(peers.smf.family)) as other:
         other.bind((peers.smf.getsockname()[0], 0))
         other.settimeout(2.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import time
 from collections.abc import Callable
@@ -58,35 +57,3 @@ def test_throttled_ratio_is_the_share_of_periods_without_quota(groups: list[Path
     assert ratios[0] > 0.8
     assert ratios[1] < 0.3
     assert ratios[2:].tolist() == [0, 0, 0], "no quota; a quota that suffices; nothing that runs"
-
-
-def test_throttled_ratio_of_a_group_that_vanishes_is_zero(groups: list[Path]) -> None:
-    meter = ThrottleMeter(groups, period_s=0.5)
-    groups[0].rmdir()
-    telemetry = Telemetry.empty(5)
-    telemetry.slices[:] = 1.0
-    meter.fill(telemetry, np.full((5, 1), 500, np.float32))
-    meter.close()
-    assert telemetry.throttled_ratio[0, 0] == 0
-
-
-def test_short_periods_read_the_groups_in_turn(groups: list[Path], busy_process: Busy) -> None:
-    limits = np.full((5, 1), 100, np.float32)
-    telemetry = Telemetry.empty(5)
-    for group in groups:
-        CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(100)
-    meter = ThrottleMeter(groups, period_s=0.005)
-    with contextlib.ExitStack() as running:
-        for group in groups:
-            running.enter_context(busy_process(group))
-        time.sleep(0.5)
-        seen = []
-        for _ in range(5):
-            meter.fill(telemetry, limits)
-            seen.append(int((telemetry.throttled_ratio > 0.5).sum()))
-    assert seen == [1, 2, 3, 4, 5]
-    limits = limits.copy()
-    limits[3] = np.inf
-    meter.fill(telemetry, limits)
-    meter.close()
-    assert telemetry.throttled_ratio[3, 0] == 0, "a limit that is lifted throttles no more"

@@ -27,7 +27,7 @@ SPEC = dataclasses.asdict(SliceSet.from_yaml("five-video").slices[0])
 
 
 class Writer:
-    """A ring with ticks that are as a test wants them; five slices that keep their promises unless told otherwise."""
+    """A ring with ticks that are as a test wants them; five slices that keep their promises by default."""
 
     def __init__(self, path: Path, slices: int = 5, name: str = "sp", **description: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

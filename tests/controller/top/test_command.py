@@ -36,7 +36,7 @@ def test_one_status_document(path: Path) -> None:
     done = run("--run-root", str(path.parents[1]), "--name", "sp", "--json")
     document = json.loads(done.stdout, parse_constant=pytest.fail)
     assert document["run"]["name"] == "sp"
-    assert [one["name"] for one in document["slices"]] == [f"slice{k}" for k in range(1, 6)]
+    assert [item["name"] for item in document["slices"]] == [f"slice{k}" for k in range(1, 6)]
 
 
 def test_wait_lasts_until_the_ring_is_there(tmp_path: Path) -> None:

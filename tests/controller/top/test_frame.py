@@ -118,7 +118,7 @@ def test_slices_take_as_many_lines_as_let_all_be_seen(path: Path, slices: int, p
     lines = shown(path)
     first = [number for number, line in enumerate(lines) if re.match(r"slice\d+ ", line)]
     assert len(first) == slices
-    assert all(second - one == per_slice for one, second in itertools.pairwise(first))
+    assert all(second - item == per_slice for item, second in itertools.pairwise(first))
     assert "page" not in lines[-1]
 
 

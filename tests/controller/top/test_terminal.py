@@ -98,13 +98,12 @@ def terminal(path: Path) -> Iterator[Callable[..., Terminal]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.close()
+    for item in started:
+        item.close()
 
 
 @pytest.mark.parametrize(
-    ("way", "code"),
-    [("q", 0), ("\x03", 0), (signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 0)],
+    ("way", "code"), [("q", 0), ("\x03", 0), (signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGHUP, 0)]
 )
 def test_the_terminal_comes_back(
     path: Path, terminal: Callable[..., Terminal], way: str | signal.Signals, code: int

@@ -96,7 +96,7 @@ def test_a_foreign_quota_is_respected_until_an_operator_resumes(
 ) -> None:
     keeper = JournalKeeper(tmp_path, [SliceTargets("a", groups[0])])
     watch = ExternalChangeWatch(node, keeper=keeper)
-    found = -1, 100_000
+    result = -1, 100_000
     node.apply(knobs(500.0, 3))
     group.bandwidth = 30_000, 100_000
     assert watch.look(0) == [
@@ -118,7 +118,7 @@ def test_a_foreign_quota_is_respected_until_an_operator_resumes(
     group.bandwidth = -1, 50_000
     assert watch.look(SECOND_NS) == [], "theirs already"
     assert node.receipt.applied.cpu_limit_mcpu.item() == math.inf
-    assert [one.knob for one in watch.standing] == ["cpu_limit_mcpu"]
+    assert [change.knob for change in watch.standing] == ["cpu_limit_mcpu"]
     assert keeper.journal.released == (("a", "cpu_limit_mcpu"),)
 
     watch.resume()
@@ -127,7 +127,7 @@ def test_a_foreign_quota_is_respected_until_an_operator_resumes(
     assert node.apply(knobs(700.0, 5)).applied.cpu_limit_mcpu.item() == 700.0
     assert watch.look(2 * SECOND_NS) == []
     node.restore()
-    assert group.bandwidth == found
+    assert group.bandwidth == result
 
 
 def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
@@ -141,7 +141,7 @@ def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
         watch = ExternalChangeWatch(node, keeper=keeper)
         node.apply(knobs(500.0, -7))
         group.weight = 333
-        assert [(one.knob, one.ours) for one in watch.look(0)] == [("nice", -7)]
+        assert [(change.knob, change.ours) for change in watch.look(0)] == [("nice", -7)]
         if ended:
             report = restore(keeper.journal)
             assert (report.released, report.failed) == (["a: nice"], [])
@@ -157,7 +157,7 @@ def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, g
     done = []
     for second in (0, 1, 11.5, 12, 13):
         group.bandwidth = 30_000, 100_000
-        done += [one.policy for one in watch.look(round(second * SECOND_NS))]
+        done += [change.policy for change in watch.look(round(second * SECOND_NS))]
         if done[-1] == "reassert":
             assert group.bandwidth == (5000, 10_000)
     assert done == ["reassert", "reassert", "reassert", "reassert", "respect"]
@@ -167,23 +167,23 @@ def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, g
 
 def test_threads_that_others_renice_are_left_alone(groups: list[Path], node: NodeActuator, busy_process: Busy) -> None:
     watch = ExternalChangeWatch(node)
-    with busy_process(groups[0]) as one, busy_process(groups[0]) as two:
+    with busy_process(groups[0]) as first, busy_process(groups[0]) as second:
         node.apply(knobs(math.inf, 4, scope="process"))
-        os.setpriority(os.PRIO_PROCESS, one.pid, 9)
+        os.setpriority(os.PRIO_PROCESS, first.pid, 9)
         for nice in (4, 5, 6):
             time.sleep(RELIST_NS / 1e9)
             node.apply(knobs(math.inf, nice, scope="process"))
-        assert [os.getpriority(os.PRIO_PROCESS, p.pid) for p in (one, two)] == [9, 6]
+        assert [os.getpriority(os.PRIO_PROCESS, p.pid) for p in (first, second)] == [9, 6]
         [foreign] = watch.look(0)
-        assert (foreign.knob, foreign.text) == ("nice", f"thread {one.pid}: nice 9 instead of 6")
+        assert (foreign.knob, foreign.text) == ("nice", f"thread {first.pid}: nice 9 instead of 6")
         time.sleep(RELIST_NS / 1e9)
         node.apply(knobs(math.inf, -3, scope="process"))
-        assert os.getpriority(os.PRIO_PROCESS, two.pid) == 6, "the slice's nice is theirs now"
+        assert os.getpriority(os.PRIO_PROCESS, second.pid) == 6, "the slice's nice is theirs now"
         watch.resume()
         node.apply(knobs(math.inf, -3, scope="process"))
-        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (one, two)} == {-3}
+        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (first, second)} == {-3}
         node.apply(knobs(math.inf))
-        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (one, two)} == {0}
+        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (first, second)} == {0}
 
 
 def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(
@@ -194,18 +194,18 @@ def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(
     seen: list[list[int]] = []
 
     def remember(name: str, threads: object) -> None:
-        seen.append([os.getpriority(os.PRIO_PROCESS, thread) for thread in (one.pid,)])
+        seen.append([os.getpriority(os.PRIO_PROCESS, thread) for thread in (first.pid,)])
         raise ActuatorError("no room")
 
-    with busy_process(groups[0]) as one, NodeActuator(targets, remember=remember) as node:
+    with busy_process(groups[0]) as first, NodeActuator(targets, remember=remember) as node:
         assert "no room" in str(node.apply(knobs(math.inf, 4, scope="process")).error)
-        assert (seen, os.getpriority(os.PRIO_PROCESS, one.pid)) == ([[0]], 0), "not on disk: not reniced"
-    with busy_process(groups[0]) as one, NodeActuator(targets, remember=keeper.remember) as node:
+        assert (seen, os.getpriority(os.PRIO_PROCESS, first.pid)) == ([[0]], 0), "not on disk: not reniced"
+    with busy_process(groups[0]) as first, NodeActuator(targets, remember=keeper.remember) as node:
         node.apply(knobs(math.inf, 4, scope="process"))
         [thread] = keeper.journal.slices[0].threads
-        assert (thread.thread, thread.process, thread.nice) == (one.pid, one.pid, 0)
+        assert (thread.thread, thread.process, thread.nice) == (first.pid, first.pid, 0)
         assert restore(keeper.journal).restored == ["a: nice of 1 threads"]
-        assert os.getpriority(os.PRIO_PROCESS, one.pid) == 0
+        assert os.getpriority(os.PRIO_PROCESS, first.pid) == 0
 
 
 def test_a_slice_that_was_made_anew_is_ours_again(groups: list[Path], tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
+from tests.controller.conftest import remove_group
 from tests.effort import repetitions
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
@@ -232,30 +232,12 @@ def test_after_sigkill_everything_is_restored_within_50_ms(node: BenchNode, kern
     assert np.quantile(took_s, 0.99) < ALLOWED_S
 
 
-@pytest.mark.realtime
-def test_a_controller_that_hangs_is_ended_first_and_then_its_knobs_come_back(
-    node: BenchNode, kernel: Kernel, tmp_path: Path
-) -> None:
-    original = kernel.read()
-    with controller(node, tmp_path) as victim:
-        time.sleep(0.5)
-        assert kernel.read() != original
-        with on_time():
-            victim.process.send_signal(signal.SIGSTOP)
-            took_s = wait_for(lambda: kernel.read() == original)
-        assert 0.9 * HANG_S < took_s < HANG_S + ALLOWED_S
-        victim.process.send_signal(signal.SIGCONT)
-        assert victim.process.wait(1) == -signal.SIGKILL, "one that wakes up later must not write"
-        assert restored(tmp_path)["cause"] == "hung"
-        assert kernel.read() == original
-
-
 @pytest.fixture(name="container")
 def _container() -> Iterator[list[Path]]:
     """A group in each hierarchy, as a runtime makes them for a container."""
     made = []
     try:
-        for root in {one.root: one for one in cgroup_mounts()}:
+        for root in {running.root: running for running in cgroup_mounts()}:
             group = root / f"slicepilot-test-container-{os.getpid()}"
             group.mkdir()
             made.append(group)
@@ -265,13 +247,7 @@ def _container() -> Iterator[list[Path]]:
         yield made
     finally:
         for group in made:
-            wait_for(partial(_removed, group))
-
-
-def _removed(group: Path) -> bool:
-    with contextlib.suppress(OSError):
-        group.rmdir()
-    return not group.exists()
+            remove_group(group)
 
 
 def kill_all(container: list[Path]) -> None:
@@ -288,48 +264,38 @@ def kill_all(container: list[Path]) -> None:
 
 
 @pytest.mark.realtime
-@pytest.mark.parametrize("mode", ["leave", "run"])
 def test_it_outlives_a_container_of_which_everything_is_killed(
-    node: BenchNode, kernel: Kernel, tmp_path: Path, container: list[Path], mode: str
+    node: BenchNode, kernel: Kernel, tmp_path: Path, container: list[Path]
 ) -> None:
     original, state = kernel.read(), tmp_path / "state"
-    with controller(node, state, mode=mode, groups=container) as victim:
+    with controller(node, state, mode="leave", groups=container) as victim:
         assert kernel.read() != original
         inside = {int(pid) for group in container for pid in (group / "cgroup.procs").read_text().split()}
         assert victim.process.pid in inside
-        if mode == "leave":
-            assert victim.facts["groups"] == "left"
-            assert victim.supervisor not in inside
-            with on_time():
-                kill_all(container)
-                took_s = wait_for(lambda: kernel.read() == original)
-            assert took_s < 10 * ALLOWED_S
-            assert restored(state)["cause"] == "died"
-            return
-        assert victim.facts["groups"] == "stays (leave_groups: false)"
-        assert victim.supervisor in inside
-        kill_all(container)
-        wait_for(lambda: start_ticks(victim.supervisor) is None)
-    assert kernel.read() != original, "nobody is left who could"
-    assert recover(state) is not None
-    assert kernel.read() == original
+        assert victim.facts["groups"] == "left"
+        assert victim.supervisor not in inside
+        with on_time():
+            kill_all(container)
+            took_s = wait_for(lambda: kernel.read() == original)
+        assert took_s < 10 * ALLOWED_S
+        assert restored(state)["cause"] == "died"
 
 
 def test_a_supervisor_that_was_killed_is_started_again_and_does_its_work(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:
     original = kernel.read()
-    with controller(node, tmp_path) as one:
+    with controller(node, tmp_path) as running:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-            os.kill(one.supervisor, number)
+            os.kill(running.supervisor, number)
         time.sleep(0.2)
-        assert start_ticks(one.supervisor) is not None, "it stays as long as its controller"
-        os.kill(one.supervisor, signal.SIGKILL)
-        notes = one.next_line()
+        assert start_ticks(running.supervisor) is not None, "it stays as long as its controller"
+        os.kill(running.supervisor, signal.SIGKILL)
+        notes = running.next_line()
         assert (notes["restarts"], notes["alive"]) == (1, True)
-        assert notes["pid"] != one.supervisor
+        assert notes["pid"] != running.supervisor
         assert kernel.read() != original
-        one.kill()
+        running.kill()
         wait_for(lambda: kernel.read() == original)
         wait_for(lambda: start_ticks(notes["pid"]) is None)
 
@@ -344,14 +310,14 @@ def test_the_command_restores_what_two_killed_processes_have_left(
     node: BenchNode, kernel: Kernel, tmp_path: Path
 ) -> None:
     original = kernel.read()
-    with controller(node, tmp_path / "one") as one:
+    with controller(node, tmp_path / "one") as running:
         refused = command("--state", tmp_path, "--name", "one").exception
         assert isinstance(refused, ConfigError)
-        assert f"controlled by process {one.process.pid}; expected one controller" in str(refused)
-        assert json.loads(command("--state", tmp_path, "--json").stdout) == [], "one that lives is left alone"
-        os.kill(one.process.pid, signal.SIGSTOP)
-        os.kill(one.supervisor, signal.SIGKILL)
-        one.kill()
+        assert f"controlled by process {running.process.pid}; expected one controller" in str(refused)
+        assert json.loads(command("--state", tmp_path, "--json").stdout) == [], "a living controller is left alone"
+        os.kill(running.process.pid, signal.SIGSTOP)
+        os.kill(running.supervisor, signal.SIGKILL)
+        running.kill()
     done = command("--state", tmp_path, "--json")
     [report] = json.loads(done.stdout)
     assert (report["name"], len(report["restored"]), report["failed"], done.exit_code) == ("one", 20, [], 0)
@@ -363,9 +329,9 @@ def test_the_command_restores_what_two_killed_processes_have_left(
 
 def test_a_good_end_needs_no_supervisor_and_leaves_nothing(node: BenchNode, kernel: Kernel, tmp_path: Path) -> None:
     original = kernel.read()
-    with controller(node, tmp_path, mode="stop") as one:
+    with controller(node, tmp_path, mode="stop") as running:
         (tmp_path / "stop").touch()
-        assert one.process.wait(10) == 0
+        assert running.process.wait(10) == 0
         assert kernel.read() == original
     assert not journal_path(tmp_path).exists()
     assert not (tmp_path / "restored.json").exists()
@@ -375,15 +341,17 @@ def test_a_second_controller_is_refused_as_long_as_the_first_or_its_supervisor_l
     node: BenchNode, tmp_path: Path
 ) -> None:
     slices = {f"slice {target.name}": target.group for target in node.targets}
-    with controller(node, tmp_path) as one:
+    with controller(node, tmp_path) as running:
         first = node.targets[0].name
-        with pytest.raises(ConfigError, match=f"slice {first}: .* is controlled by process {one.process.pid}; expec"):
+        with pytest.raises(
+            ConfigError, match=f"slice {first}: .* is controlled by process {running.process.pid}; expec"
+        ):
             Locks(slices)
-        os.kill(one.supervisor, signal.SIGSTOP)
-        one.kill()
-        with pytest.raises(ConfigError, match=f"is controlled by process {one.process.pid}"):
+        os.kill(running.supervisor, signal.SIGSTOP)
+        running.kill()
+        with pytest.raises(ConfigError, match=f"is controlled by process {running.process.pid}"):
             Locks(slices, patience_s=0.2)
-        os.kill(one.supervisor, signal.SIGCONT)
+        os.kill(running.supervisor, signal.SIGCONT)
         with Locks(slices, patience_s=5.0):
             pass
 

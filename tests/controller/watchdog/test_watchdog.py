@@ -125,7 +125,7 @@ def test_everything_that_is_gone_is_reported(tmp_path: Path) -> None:
 # -- processes and locks -----------------------------------------------------------------------------------------
 
 
-def test_a_process_is_told_from_later_ones_of_its_number() -> None:
+def test_a_process_is_distinguished_from_later_processes_with_its_number() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     started, own = start_ticks(process.pid), start_ticks(os.getpid())
     assert started is not None
@@ -162,7 +162,7 @@ class Clock:
         self.detector = HangDetector(self.beat_ns, hang_s)
 
     def look(self, asleep_s: float = 0.0, beats: bool = False, beat_age_s: float = 0.0) -> bool:
-        """One wait, ``asleep_s`` longer than asked for, with or without a beat; whether it is a hang."""
+        """One wait, ``asleep_s`` longer than intended, with or without a beat; whether it is a hang."""
         began_ns = self.now_ns
         self.now_ns += self.detector.next_look_ns() + round(asleep_s * 1e9)
         if beats:
@@ -170,7 +170,7 @@ class Clock:
         return self.detector.look(self.beat_ns, began_ns, self.now_ns)
 
 
-def test_silence_counts_from_the_last_beat_and_is_noticed_in_time() -> None:
+def test_a_hang_counts_from_the_last_beat_and_is_noticed_in_time() -> None:
     clock = Clock(1.0)
     assert not clock.look(beats=True)
     assert not clock.look(beats=True, beat_age_s=0.07)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .machine import Agent, Pod, own_namespaces
+from .machine import DIRECTION, ENDPOINT, ORIGINAL, Agent, Pod, map_of, own_namespaces, typed_map
 
 
 @pytest.fixture(scope="session", name="objects")
@@ -28,3 +29,13 @@ def _pod(agent: Agent) -> Iterator[Pod]:
     pod = Pod()
     yield pod
     pod.close()
+
+
+@pytest.fixture
+def paced(agent: Agent, pod: Pod, objects: Path) -> Iterator[Agent]:
+    """The pod is endpoint `ENDPOINT`, and has 50 Mbit/s."""
+    with contextlib.closing(typed_map(DIRECTION, objects)) as made:
+        agent.pin(map_of(made).fd)
+        agent.endpoint(ENDPOINT, pod.link, pod.ifindex)
+        agent.write(ENDPOINT, ORIGINAL)
+        yield agent

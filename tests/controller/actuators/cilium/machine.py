@@ -12,7 +12,6 @@ import os
 import socket
 import struct
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.actuators.cilium.layout import DEFAULT_HORIZON_NS, NAME, VALUE_BYTES, key_of
 from slicepilot.controller.system.bpf.libbpf import BpfObject, Map, TcxLink
 from slicepilot.controller.system.bpf.pinned import PinnedMap
+from tests.controller.namespaces import Namespace
 
 SOURCE = Path(__file__).with_name("edt.bpf.c")
 PLAIN, PRIORITY, DIRECTION, MOVED, UNNAMED, LARGER, OTHER_FLAGS = range(7)
@@ -29,12 +29,6 @@ CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_PRIVATE = 16384, 1 << 18
 ENDPOINT = 1234
 POD, GATEWAY, UPLINK, FAR = "10.250.7.2", "10.250.7.1", "10.250.8.1", "10.250.8.2"
-HOLDER = """
-import ctypes, sys
-assert ctypes.CDLL(None).unshare(0x40000000) == 0
-print("ready", flush=True)
-sys.stdin.read()
-"""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -110,43 +104,47 @@ def value_of(bytes_per_s: int, last_ns: int = 0, horizon_ns: int = DEFAULT_HORIZ
     return struct.pack("<QQQI28x", bytes_per_s, last_ns, horizon_ns, prio)
 
 
+ORIGINAL = value_of(6_250_000, last_ns=77, prio=9)
+"""50 Mbit/s."""
+
+
 class Agent:
     """What Cilium's agent would write: files and entries."""
 
     def __init__(self, folder: Path) -> None:
-        self.places = CiliumPaths(folder / "bpf" / "tc" / "globals" / NAME, folder / "state")
-        self.places.state.mkdir(mode=0o755)
+        self.paths = CiliumPaths(folder / "bpf" / "tc" / "globals" / NAME, folder / "state")
+        self.paths.state.mkdir(mode=0o755)
         mount_bpffs(folder / "bpf")
 
     def pin(self, descriptor: int) -> None:
-        self.places.pin.unlink(missing_ok=True)
-        pin(descriptor, self.places.pin)
+        self.paths.pin.unlink(missing_ok=True)
+        pin(descriptor, self.paths.pin)
 
     def endpoint(self, number: int, link: str, ifindex: int, **more: Any) -> Path:
         """State of an endpoint, as it would be restored."""
         document = {"ID": number, "IfName": link, "IfIndex": ifindex, "K8sNamespace": "core", "K8sPodName": "upf-0"}
-        folder = self.places.state / str(number)
+        folder = self.paths.state / str(number)
         folder.mkdir(exist_ok=True)
         (folder / "ep_config.json").write_text(json.dumps(document | more))
         return folder
 
     def write(self, endpoint: int, value: bytes) -> None:
         """An entry, made or replaced."""
-        results = PinnedMap.open(self.places.pin)
+        results = PinnedMap.open(self.paths.pin)
         library = ctypes.CDLL("libbpf.so.1", use_errno=True)
         result = library.bpf_map_update_elem(results.descriptor, key_of(endpoint), value, ctypes.c_uint64(0))
         results.close()
         assert result == 0, os.strerror(-result)
 
     def read(self, endpoint: int) -> bytes:
-        result = PinnedMap.open(self.places.pin)
+        result = PinnedMap.open(self.paths.pin)
         value = result.lookup(key_of(endpoint), VALUE_BYTES)
         result.close()
         assert value is not None
         return value
 
     def delete(self, endpoint: int) -> None:
-        results = PinnedMap.open(self.places.pin)
+        results = PinnedMap.open(self.paths.pin)
         result = ctypes.CDLL("libbpf.so.1", use_errno=True).bpf_map_delete_elem(results.descriptor, key_of(endpoint))
         results.close()
         assert result == 0, os.strerror(-result)
@@ -157,11 +155,8 @@ class Pod:
 
     def __init__(self, number: int = 1, device: str = "eth0") -> None:
         self.link, self.device = f"lxc{number}", device
-        self._holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._holder.stdout is not None
-        assert self._holder.stdout.readline() == b"ready\n"
-        self.pid = self._holder.pid
-        self.netns = Path(f"/proc/{self.pid}/ns/net")
+        self._namespace = Namespace()
+        self.pid, self.netns = self._namespace.pid, self._namespace.path
         run("ip", "link", "add", self.link, "type", "veth", "peer", "name", device, "netns", str(self.pid))
         run("ip", "link", "set", self.link, "up")
         self.tool("ip", "link", "set", device, "up")
@@ -175,11 +170,7 @@ class Pod:
 
     def close(self) -> None:
         """The namespace goes, with its links: the first to notice that is the kernel, a little later."""
-        assert self._holder.stdin is not None
-        assert self._holder.stdout is not None
-        self._holder.stdin.close()
-        self._holder.wait()
-        self._holder.stdout.close()
+        self._namespace.close()
         deadline = time.monotonic() + 10
         while self.link in [name for _, name in socket.if_nameindex()]:
             assert time.monotonic() < deadline, f"{self.link} stays"

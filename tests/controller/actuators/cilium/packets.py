@@ -1,6 +1,6 @@
 """Packets through the model: sent from the pod, stamped by its programs, kept until their time by who receives them.
 
-In place of sch_fq, which this kernel does not have, a process holds each packet until the time of departure that the
+Instead of sch_fq, which this kernel does not have, a process holds each packet until the time of departure that the
 program has given it. So who is dropped and who leaves when is decided by the same arithmetic, on real packets of the
 kernel; what fq adds to that (its own limits of 10,000 packets and 100 a flow, its timer) is not there.
 """

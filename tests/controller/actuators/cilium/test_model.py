@@ -36,7 +36,7 @@ def knobs(egress_mbps: float) -> Knobs:
 
 def test_packets_keep_to_the_rate_that_is_set(agent: Agent, path: Datapath) -> None:
     agent.write(ENDPOINT, value_of(50 * MBPS))
-    with NodeActuator([SliceTargets("a", None, "eth0", path.pod.netns, cilium=agent.places)]) as node:
+    with NodeActuator([SliceTargets("a", None, "eth0", path.pod.netns, cilium=agent.paths)]) as node:
         assert node.apply(knobs(4)).error is None
         flow = send(path, 6, 1.5)
         passed, paced, dropped = path.counts

@@ -8,8 +8,6 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,25 +22,13 @@ from slicepilot.controller.system.net.links import peer_of
 from slicepilot.controller.watchdog.external_change import ExternalChangeWatch
 from slicepilot.env.knobs import Knobs
 
-from .machine import DIRECTION, ENDPOINT, Agent, Pod, map_of, run, typed_map, untyped_map, value_of
+from .machine import ENDPOINT, ORIGINAL, Agent, Pod, untyped_map, value_of
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF maps, network namespaces")
 
-FOUND = value_of(6_250_000, last_ns=77, prio=9)  # 50 Mbit/s
-
-
-@pytest.fixture(name="paced")
-def _paced(agent: Agent, pod: Pod, objects: Path) -> Iterator[Agent]:
-    """The pod is endpoint `ENDPOINT`, and has 50 Mbit/s."""
-    with contextlib.closing(typed_map(DIRECTION, objects)) as made:
-        agent.pin(map_of(made).fd)
-        agent.endpoint(ENDPOINT, pod.link, pod.ifindex)
-        agent.write(ENDPOINT, FOUND)
-        yield agent
-
 
 def target(pod: Pod, agent: Agent) -> SliceTargets:
-    return SliceTargets("a", None, "eth0", pod.netns, cilium=agent.places)
+    return SliceTargets("a", None, "eth0", pod.netns, cilium=agent.paths)
 
 
 def knobs(egress_mbps: float) -> Knobs:
@@ -51,8 +37,8 @@ def knobs(egress_mbps: float) -> Knobs:
     return result
 
 
-def found_of(pod: Pod, agent: Agent) -> OriginalThrottle:
-    result = choose("eth0", pod.netns, agent.places).throttle
+def original_of(pod: Pod, agent: Agent) -> OriginalThrottle:
+    result = choose("eth0", pod.netns, agent.paths).throttle
     assert result is not None
     return result
 
@@ -61,34 +47,27 @@ def found_of(pod: Pod, agent: Agent) -> OriginalThrottle:
 
 
 def test_a_pod_with_an_entry_is_chosen(paced: Agent, pod: Pod) -> None:
-    choice = choose("eth0", pod.netns, paced.places)
+    choice = choose("eth0", pod.netns, paced.paths)
     assert choice.throttle is not None
     assert (choice.throttle.endpoint, choice.throttle.bytes_per_s) == (ENDPOINT, 6_250_000)
     assert choice.why == "Cilium paces its endpoint 1234 (core/upf-0) with 50 Mbit/s"
     assert choice.layout == "direction"
 
 
-def test_a_pod_without_an_annotation_is_told_to_have_one(paced: Agent, pod: Pod) -> None:
+def test_a_pod_without_an_annotation_needs_one_first(paced: Agent, pod: Pod) -> None:
     paced.delete(ENDPOINT)
-    choice = choose("eth0", pod.netns, paced.places)
+    choice = choose("eth0", pod.netns, paced.paths)
     assert choice.throttle is None
     assert "has to have the annotation kubernetes.io/egress-bandwidth first" in choice.why
-
-
-def test_a_second_interface_of_a_pod_is_not_ciliums(paced: Agent, pod: Pod) -> None:
-    run("ip", "link", "add", "mv1", "type", "veth", "peer", "name", "net1", "netns", str(pod.pid))
-    choice = choose("net1", pod.netns, paced.places)
-    assert choice.throttle is None
-    assert choice.why == "net1 ends at mv1, which is no endpoint's of Cilium: it does not pace it"
 
 
 def test_another_pods_file_that_names_the_link_is_not_believed(paced: Agent, pod: Pod) -> None:
     other = Pod(9)
     paced.endpoint(77, other.link, pod.ifindex)  # by number alone
     paced.endpoint(78, pod.link, other.ifindex)  # by name alone
-    assert found_of(pod, paced).endpoint == ENDPOINT
+    assert original_of(pod, paced).endpoint == ENDPOINT
     paced.endpoint(79, pod.link, pod.ifindex)  # by both: which of them is it?
-    choice = choose("eth0", pod.netns, paced.places)
+    choice = choose("eth0", pod.netns, paced.paths)
     assert choice.throttle is None
     assert "endpoints 79 and 1234 have the same link lxc1; expected one" in choice.why
     other.close()
@@ -98,66 +77,66 @@ def test_a_link_that_a_pod_makes_up_is_not_its_end(paced: Agent, pod: Pod) -> No
     """A device of the pod whose other end has the number of somebody's link, elsewhere."""
     victim, inner = Pod(5), Pod(6, "other")
     paced.endpoint(88, victim.link, victim.ifindex)
-    paced.write(88, FOUND)
+    paced.write(88, ORIGINAL)
     number = str(victim.ifindex)
     command = ["ip", "link", "add", "fake", "type", "veth", "peer", "name", victim.link, "index", number]
     pod.tool(*command, "netns", str(inner.pid))
     assert peer_of("fake", pod.netns) is None
-    assert choose("fake", pod.netns, paced.places).throttle is None
+    assert choose("fake", pod.netns, paced.paths).throttle is None
     for item in (victim, inner):
         item.close()
 
 
 def test_state_that_others_can_change_is_not_read(paced: Agent, pod: Pod) -> None:
-    paced.places.state.chmod(0o777)
-    choice = choose("eth0", pod.netns, paced.places)
+    paced.paths.state.chmod(0o777)
+    choice = choose("eth0", pod.netns, paced.paths)
     assert choice.throttle is None
     assert "can be changed by others; expected root's alone" in choice.why
-    paced.places.state.chmod(0o755)
-    folder = paced.places.state / str(ENDPOINT)
+    paced.paths.state.chmod(0o755)
+    folder = paced.paths.state / str(ENDPOINT)
     folder.chmod(0o770)
-    assert choose("eth0", pod.netns, paced.places).throttle is None
+    assert choose("eth0", pod.netns, paced.paths).throttle is None
     folder.chmod(0o750)
-    assert choose("eth0", pod.netns, paced.places).throttle is not None
+    assert choose("eth0", pod.netns, paced.paths).throttle is not None
     os.chown(folder, 1000, 1000)
-    assert choose("eth0", pod.netns, paced.places).throttle is None
+    assert choose("eth0", pod.netns, paced.paths).throttle is None
 
 
 def test_files_of_older_versions_are_read_too(agent: Agent) -> None:
     document = {"ID": 7, "IfName": "lxc7", "IfIndex": 12, "K8sNamespace": "core", "K8sPodName": "upf-7"}
-    folder = agent.places.state / "7"
+    folder = agent.paths.state / "7"
     folder.mkdir()
     encoded = base64.b64encode(json.dumps(document).encode()).decode()
     (folder / "ep_config.h").write_text(f"/*\n * CILIUM_BASE64_djEuMTM=:{encoded}\n *\n */\n#define LXC_ID 7\n")
-    assert endpoints(agent.places.state) == [Endpoint(7, "lxc7", 12, "core", "upf-7")]
+    assert endpoints(agent.paths.state) == [Endpoint(7, "lxc7", 12, "core", "upf-7")]
     (folder / "ep_config.json").write_text(json.dumps(document | {"K8sPodName": "newer"}))
-    assert endpoints(agent.places.state) == [Endpoint(7, "lxc7", 12, "core", "newer")]
+    assert endpoints(agent.paths.state) == [Endpoint(7, "lxc7", 12, "core", "newer")]
     for name in ("7_next", "8", "x", "70000"):
-        (agent.places.state / name).mkdir()
-    (agent.places.state / "8" / "ep_config.json").symlink_to(folder / "ep_config.json")
-    assert [endpoint.id for endpoint in endpoints(agent.places.state)] == [7]
+        (agent.paths.state / name).mkdir()
+    (agent.paths.state / "8" / "ep_config.json").symlink_to(folder / "ep_config.json")
+    assert [endpoint.id for endpoint in endpoints(agent.paths.state)] == [7]
 
 
 # -- setting -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_rate_is_set_and_given_back(paced: Agent, pod: Pod) -> None:
-    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
+    with contextlib.closing(ThrottleRate(original_of(pod, paced))) as rate:
         assert rate.mbps == rate.read() == 50
         assert rate.set(10) == 10
         assert paced.read(ENDPOINT) == value_of(1_250_000, last_ns=77, prio=9), "nothing else has changed"
         assert rate.deviation() is None
         assert rate.set(10.02) == 10, "within the dead band"
-        assert rate.set(math.inf) == 50, "none is what was found"
+        assert rate.set(math.inf) == 50, "none is the original rate"
         assert rate.set(400) == 50, "and no more than that"
         assert rate.set(10) == 10
         rate.restore()
-        assert paced.read(ENDPOINT) == FOUND
+        assert paced.read(ENDPOINT) == ORIGINAL
 
 
-def test_a_drop_horizon_is_set_where_it_is_asked_for(paced: Agent, pod: Pod) -> None:
-    with contextlib.closing(ThrottleRate(found_of(pod, paced), horizon_ms=50)) as rate:
-        assert paced.read(ENDPOINT) == FOUND, "not before the first rate"
+def test_a_drop_horizon_is_set_where_it_is_configured(paced: Agent, pod: Pod) -> None:
+    with contextlib.closing(ThrottleRate(original_of(pod, paced), horizon_ms=50)) as rate:
+        assert paced.read(ENDPOINT) == ORIGINAL, "not before the first rate"
         rate.set(20)
         assert paced.read(ENDPOINT) == value_of(2_500_000, 77, 50_000_000, prio=9)
         paced.write(ENDPOINT, value_of(2_500_000, 77, 2_000_000_000, prio=9))
@@ -165,11 +144,11 @@ def test_a_drop_horizon_is_set_where_it_is_asked_for(paced: Agent, pod: Pod) -> 
         rate.reassert()
         assert entry_of(paced.read(ENDPOINT)).horizon_ns == 50_000_000
         rate.restore()
-        assert paced.read(ENDPOINT) == FOUND
+        assert paced.read(ENDPOINT) == ORIGINAL
 
 
 def test_what_the_agent_writes_is_not_written_over_before_it_is_judged(paced: Agent, pod: Pod) -> None:
-    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
+    with contextlib.closing(ThrottleRate(original_of(pod, paced))) as rate:
         rate.set(10)
         paced.write(ENDPOINT, value_of(5_000_000, prio=9))
         with pytest.raises(ActuatorError, match="40 Mbit/s instead of 10 Mbit/s") as raised:
@@ -183,17 +162,17 @@ def test_what_the_agent_writes_is_not_written_over_before_it_is_judged(paced: Ag
 
 @pytest.mark.parametrize("what", ["entry", "map", "pin", "pod"])
 def test_what_vanishes_is_gone(paced: Agent, pod: Pod, what: str) -> None:
-    with contextlib.closing(ThrottleRate(found_of(pod, paced))) as rate:
+    with contextlib.closing(ThrottleRate(original_of(pod, paced))) as rate:
         rate.set(10)
         if what == "entry":
             paced.delete(ENDPOINT)
         elif what == "map":
             descriptor = untyped_map()
             paced.pin(descriptor)
-            paced.write(ENDPOINT, FOUND)
+            paced.write(ENDPOINT, ORIGINAL)
             os.close(descriptor)
         elif what == "pin":
-            paced.places.pin.unlink()
+            paced.paths.pin.unlink()
         else:
             pod.close()
         if what != "pod":
@@ -212,24 +191,6 @@ def test_what_vanishes_is_gone(paced: Agent, pod: Pod, what: str) -> None:
 # -- as the egress knob ------------------------------------------------------------------------------------------------
 
 
-def test_the_node_moves_ciliums_entry(paced: Agent, pod: Pod) -> None:
-    with NodeActuator([target(pod, paced)]) as node:
-        assert float(node.receipt.applied.values[2, 0, 0]) == 50
-        receipt = node.apply(knobs(10))
-        assert receipt.error is None
-        assert float(receipt.applied.values[2, 0, 0]) == 10
-        assert entry_of(paced.read(ENDPOINT)).bytes_per_s == 1_250_000
-        assert "htb" not in pod.tool("tc", "qdisc", "show", "dev", "eth0")
-        assert node.paced["a"].original.endpoint == ENDPOINT
-        now_ns = time.monotonic_ns()
-        paced.write(ENDPOINT, value_of(1_250_000, last_ns=now_ns + 3_000_000, prio=9))
-        assert node.paced["a"].waits_ms(now_ns) == 3
-        receipt = node.apply(knobs(math.inf))
-        assert float(receipt.applied.values[2, 0, 0]) == 50, "what holds is told"
-        node.apply(knobs(5))
-    assert paced.read(ENDPOINT) == value_of(6_250_000, last_ns=now_ns + 3_000_000, prio=9)
-
-
 def test_without_an_entry_the_slice_is_shaped_in_its_pod(paced: Agent, pod: Pod) -> None:
     paced.delete(ENDPOINT)
     with NodeActuator([target(pod, paced)]) as node:
@@ -238,7 +199,7 @@ def test_without_an_entry_the_slice_is_shaped_in_its_pod(paced: Agent, pod: Pod)
     assert "htb" not in pod.tool("tc", "qdisc", "show", "dev", "eth0")
     with contextlib.closing(EgressRate("eth0", pod.netns)) as rate:  # and a slice with neither has none
         rate.restore()
-    with NodeActuator([SliceTargets("a", None, cilium=paced.places)]) as node:
+    with NodeActuator([SliceTargets("a", None, cilium=paced.paths)]) as node:
         assert float(node.apply(knobs(10)).applied.values[2, 0, 0]) == math.inf
 
 

@@ -1,14 +1,12 @@
-"""Cilium's entry after its controller was killed: what was found comes back, by a process that may do little else."""
+"""Cilium's entry after its controller was killed: the original rate comes back, by a confined process."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +15,13 @@ import pytest
 from slicepilot.controller.actuators.cilium.layout import entry_of
 from slicepilot.controller.system.confinement import without_seccomp
 from slicepilot.controller.watchdog.journal import journal_path
-from slicepilot.controller.watchdog.recovery import recover
 
-from .machine import DIRECTION, ENDPOINT, Agent, Pod, map_of, typed_map, untyped_map, value_of
+from .machine import ENDPOINT, ORIGINAL, Agent, Pod, untyped_map, value_of
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF maps, network namespaces"),
     pytest.mark.skipif(bool(without_seccomp()), reason=without_seccomp() or "none"),
 ]
-FOUND = value_of(6_250_000, last_ns=77, prio=9)
 CONTROLLER = """
 import json, sys, time
 from pathlib import Path
@@ -96,31 +92,22 @@ print(json.dumps(answers))
 """
 
 
-@pytest.fixture(name="paced")
-def _paced(agent: Agent, pod: Pod, objects: Path) -> Iterator[Agent]:
-    with contextlib.closing(typed_map(DIRECTION, objects)) as made:
-        agent.pin(map_of(made).fd)
-        agent.endpoint(ENDPOINT, pod.link, pod.ifindex)
-        agent.write(ENDPOINT, FOUND)
-        yield agent
-
-
 class Controller:
     """The script above; `facts` is what it has said when it was acting."""
 
     def __init__(self, agent: Agent, pod: Pod, state: Path) -> None:
-        arguments = map(str, (state, pod.netns, agent.places.pin, agent.places.state))
+        arguments = map(str, (state, pod.netns, agent.paths.pin, agent.paths.state))
         self._process = subprocess.Popen(
             [sys.executable, "-c", CONTROLLER, *arguments], stdout=subprocess.PIPE, text=True
         )
         try:
-            self.facts = self.told()
+            self.facts = self.next_line()
             assert self.facts["error"] is None
         except BaseException:
             self.kill()
             raise
 
-    def told(self) -> dict[str, Any]:
+    def next_line(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         return json.loads(self._process.stdout.readline())
 
@@ -153,7 +140,7 @@ def test_a_killed_controllers_rate_comes_back(paced: Agent, pod: Pod, tmp_path: 
     assert controller.facts["confined"] == "seccomp"
     assert paced.read(ENDPOINT) == value_of(1_250_000, 77, prio=9)
     controller.kill()
-    took_s = until(paced, FOUND)
+    took_s = until(paced, ORIGINAL)
     assert took_s < 1
     report = restored(tmp_path / "run")
     assert report["restored"] == ["a: Cilium's endpoint 1234: 10 Mbit/s -> 50 Mbit/s"]
@@ -161,9 +148,9 @@ def test_a_killed_controllers_rate_comes_back(paced: Agent, pod: Pod, tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["entry", "pod"])
-def test_what_is_gone_is_told_and_no_failure(paced: Agent, pod: Pod, tmp_path: Path, what: str) -> None:
+def test_what_is_gone_is_reported_and_no_failure(paced: Agent, pod: Pod, tmp_path: Path, what: str) -> None:
     controller = Controller(paced, pod, tmp_path / "run")
-    os.kill(controller.facts["pid"], 19)  # the supervisor sleeps until both are as they would be found
+    os.kill(controller.facts["pid"], 19)  # the supervisor sleeps until both are as another controller would see them
     paced.delete(ENDPOINT)
     if what == "pod":
         pod.close()
@@ -188,36 +175,25 @@ def test_a_map_that_is_made_anew_meanwhile_is_followed(paced: Agent, pod: Pod, t
     first = controller.facts["pid"]
     descriptor = untyped_map()
     paced.pin(descriptor)
-    paced.write(ENDPOINT, FOUND)
-    assert controller.told()["pid"] != first
+    paced.write(ENDPOINT, ORIGINAL)
+    assert controller.next_line()["pid"] != first
     until(paced, value_of(1_250_000, 77, prio=9))
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
     controller.kill()
-    until(paced, FOUND)
+    until(paced, ORIGINAL)
     restored(tmp_path / "run")
     os.close(descriptor)
 
 
-def test_the_next_start_puts_back_what_two_deaths_have_left(paced: Agent, pod: Pod, tmp_path: Path) -> None:
-    controller = Controller(paced, pod, tmp_path / "run")
-    os.kill(controller.facts["pid"], 9)
-    controller.kill()
-    if paced.read(ENDPOINT) != FOUND:  # another supervisor may have been faster
-        report = recover(tmp_path / "run")
-        assert report is not None
-        assert "1 restored in" in report
-    assert paced.read(ENDPOINT) == FOUND
-
-
 @pytest.mark.parametrize("maps", [True, False])
 def test_a_supervisor_may_do_no_more_with_bpf_than_it_has_to(paced: Agent, maps: bool) -> None:
-    command = [sys.executable, "-c", CALLS, "maps" if maps else "none", str(paced.places.pin)]
+    command = [sys.executable, "-c", CALLS, "maps" if maps else "none", str(paced.paths.pin)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     answers = json.loads(done.stdout)
     commands = {name: code for name, code in answers.items() if name.isdecimal()}
     assert len(commands) == 38
-    assert set(commands.values()) == {1}, "EPERM, before the kernel looks at what is asked"
+    assert set(commands.values()) == {1}, "EPERM, before the kernel looks at the arguments"
     assert "EPERM" in answers["open"]
     if maps:
         assert (answers["lookup"], answers["replace"]) == (6_250_000, True)

@@ -1,4 +1,4 @@
-"""Cilium's map of rates as the kernel has it: which one is taken, and what is left of a value when it is changed."""
+"""Cilium's map of rates as the kernel has it: which is taken, and what is left of a value when it is changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicepilot.controller.actuators.cilium.layout import changed
-from slicepilot.controller.actuators.cilium.throttle import ThrottleMap, pinned_id
+from slicepilot.controller.actuators.cilium.throttle import ThrottleMap
 from slicepilot.controller.system.bpf.pinned import NotRootsError, PinnedMap
 from slicepilot.controller.system.kernel_file import ActuatorError
 
@@ -45,10 +45,10 @@ def pinned(agent: Agent, objects: Path, layout: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("layout", "name"), [(PLAIN, "plain"), (PRIORITY, "priority"), (DIRECTION, "direction")])
-def test_each_layout_is_told_by_its_types(agent: Agent, objects: Path, layout: int, name: str) -> None:
+def test_each_layout_is_recognised_by_its_types(agent: Agent, objects: Path, layout: int, name: str) -> None:
     with pinned(agent, objects, layout):
         agent.write(ENDPOINT, value_of(1_250_000, 7, 2_000_000_000, prio=9 if layout else 0))
-        with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
+        with contextlib.closing(ThrottleMap(agent.paths.pin)) as throttle:
             assert throttle.layout == name
             entry = throttle.entry(ENDPOINT)
             assert entry is not None
@@ -61,7 +61,7 @@ def test_a_map_without_types_is_taken_by_what_it_is(agent: Agent) -> None:
     descriptor = untyped_map()
     agent.pin(descriptor)
     agent.write(ENDPOINT, value_of(1_250_000))
-    with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
+    with contextlib.closing(ThrottleMap(agent.paths.pin)) as throttle:
         assert throttle.layout == "not told"
         entry = throttle.entry(ENDPOINT)
         assert entry is not None
@@ -80,7 +80,7 @@ def test_a_map_without_types_is_taken_by_what_it_is(agent: Agent) -> None:
 )
 def test_what_no_version_has_is_refused(agent: Agent, objects: Path, layout: int, message: str) -> None:
     with pinned(agent, objects, layout), pytest.raises(ActuatorError, match=message) as raised:
-        ThrottleMap(agent.places.pin)
+        ThrottleMap(agent.paths.pin)
     assert "\n" not in str(raised.value)
     assert not raised.value.vanished
 
@@ -94,25 +94,25 @@ def test_what_no_version_has_is_refused(agent: Agent, objects: Path, layout: int
         ({"kind": 9, "flags": 0}, "type = 9; expected 1"),  # least recently used
     ],
 )
-def test_another_map_in_its_place_is_refused(agent: Agent, wrong: dict[str, Any], message: str) -> None:
+def test_another_map_instead_is_refused(agent: Agent, wrong: dict[str, Any], message: str) -> None:
     descriptor = untyped_map(**wrong)
     agent.pin(descriptor)
     with pytest.raises(ActuatorError, match=message):
-        ThrottleMap(agent.places.pin)
+        ThrottleMap(agent.paths.pin)
     os.close(descriptor)
 
 
-def test_a_program_in_its_place_is_refused(agent: Agent, objects: Path) -> None:
+def test_a_program_instead_is_refused(agent: Agent, objects: Path) -> None:
     with contextlib.closing(typed_map(DIRECTION, objects)) as made:
         agent.pin(made.program("to_netdev").fd)
         with pytest.raises(ActuatorError, match=r"cilium_throttle.*expected"):
-            ThrottleMap(agent.places.pin)
+            ThrottleMap(agent.paths.pin)
 
 
 def test_what_others_can_put_there_is_not_opened(agent: Agent) -> None:
     descriptor = untyped_map()
     agent.pin(descriptor)
-    position = agent.places.pin
+    position = agent.paths.pin
     for change, undo, message in (
         (lambda: os.chown(position, 1000, 0), lambda: os.chown(position, 0, 0), "is user 1000's; expected root's"),
         (
@@ -128,9 +128,9 @@ def test_what_others_can_put_there_is_not_opened(agent: Agent) -> None:
             ThrottleMap(position)
         undo()
         ThrottleMap(position).close()
-    position.parent.chmod(0o1777)  # as bpffs is by default: what is root's stays in its place
+    position.parent.chmod(0o1777)  # as bpffs is by default: what is root's stays
     ThrottleMap(position).close()
-    link = agent.places.state / "throttle"
+    link = agent.paths.state / "throttle"
     link.symlink_to(position)
     with pytest.raises(ActuatorError, match="is a link"):
         ThrottleMap(link)
@@ -139,31 +139,7 @@ def test_what_others_can_put_there_is_not_opened(agent: Agent) -> None:
     os.close(descriptor)
 
 
-def test_a_map_that_was_made_anew_has_another_number(agent: Agent) -> None:
-    first, second = untyped_map(), untyped_map()
-    agent.pin(first)
-    with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
-        assert pinned_id(agent.places.pin) == throttle.info.id
-        agent.pin(second)
-        assert pinned_id(agent.places.pin) not in {None, throttle.info.id}
-    os.close(first)
-    os.close(second)
-
-
-def test_no_entry_is_made(agent: Agent) -> None:
-    descriptor = untyped_map()
-    agent.pin(descriptor)
-    with contextlib.closing(ThrottleMap(agent.places.pin)) as throttle:
-        assert not throttle.replace(ENDPOINT, value_of(1_000_000))
-        assert throttle.value(ENDPOINT) is None
-    os.close(descriptor)
-
-
-@given(
-    st.binary(min_size=56, max_size=56),
-    st.integers(0, 2**64 - 1),
-    st.none() | st.integers(0, 2**64 - 1),
-)
+@given(st.binary(min_size=56, max_size=56), st.integers(0, 2**64 - 1), st.none() | st.integers(0, 2**64 - 1))
 def test_a_change_leaves_every_other_byte(value: bytes, rate: int, horizon_ns: int | None) -> None:
     fresh = changed(value, rate, horizon_ns)
     assert struct.unpack_from("<Q", fresh)[0] == rate

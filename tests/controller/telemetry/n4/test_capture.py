@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from socket import AF_INET, AF_INET6, socket
 from typing import Any
 
 import pytest
@@ -15,11 +13,10 @@ import pytest
 from slicepilot.controller.telemetry.n4.capture import Capture
 from slicepilot.controller.telemetry.n4.sessions import Datagram
 from slicepilot.controller.telemetry.points import NetPoint
+from tests.controller.telemetry.conftest import N4_ADDRESSES, Peers
 
 from .octets import element, message
 
-UPF_ADDRESSES = {AF_INET: "10.101.0.2", AF_INET6: "fd00:101::2"}
-SMF_ADDRESSES = {AF_INET: "10.101.0.1", AF_INET6: "fd00:101::1"}
 PAGE = 4096
 
 
@@ -28,35 +25,14 @@ def of_size(octets: int, kind: int = 50) -> bytes:
     return message(kind, 1, element(9999, bytes(octets - empty)), seid=0)
 
 
-@dataclass
-class Peers:
-    smf: socket
-    upf: socket
-
-    def to_upf(self, octets: bytes) -> None:
-        self.smf.sendto(octets, self.upf.getsockname())
-        assert self.upf.recv(65536) == octets
-
-    def from_upf(self, octets: bytes) -> None:
-        self.upf.sendto(octets, self.smf.getsockname())
-        assert self.smf.recv(65536) == octets
-
-
-@pytest.fixture(params=[AF_INET, AF_INET6], ids=["ipv4", "ipv6"])
-def peers(request: pytest.FixtureRequest, network: Any) -> Iterator[Peers]:
-    with contextlib.ExitStack() as stack:
-        ends = []
-        for home, addresses in ((network.ran, SMF_ADDRESSES), (network.upf, UPF_ADDRESSES)):
-            end = stack.enter_context(contextlib.closing(home.socket(request.param)))
-            end.bind((addresses[request.param], 8805))
-            end.settimeout(2.0)
-            ends.append(end)
-        yield Peers(*ends)
+def addresses(number: int) -> list[IPv4Address | IPv6Address]:
+    """The SMF's (1) or the UPF's (2)."""
+    return [ip_address(text.format(number)) for text in N4_ADDRESSES.values()]
 
 
 def capture_at(netns: Path, device: str = "n4", ring_octets: int = 1 << 20) -> Capture:
     made = Capture([NetPoint(netns, device)], ring_octets)
-    made.watch(5, 0, [ip_address(item) for item in UPF_ADDRESSES.values()])
+    made.watch(5, 0, addresses(2))
     return made
 
 
@@ -93,7 +69,7 @@ def test_only_what_is_addressed_to_the_upf_and_what_it_sends(capture: Capture, p
     capture.watch(5, 0, [ip_address("10.101.0.77")])
     peers.to_upf(of_size(100))
     peers.from_upf(of_size(100))
-    capture.watch(6, 0, [ip_address(item) for item in SMF_ADDRESSES.values()])  # as if it were the UPF's
+    capture.watch(6, 0, addresses(1))  # as if it were the UPF's
     peers.to_upf(of_size(100))
     peers.from_upf(of_size(100))
     assert taken(capture) == []

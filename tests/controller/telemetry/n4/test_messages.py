@@ -20,39 +20,39 @@ from .octets import CP, cause, dnn, element, f_seid, f_teid, labels, message, no
 ESTABLISHMENT = message(50, 7, node(), f_seid(5), rules(17, "10.61.1.2"), dnn("Internet"), s_nssai(1, "00000a"), seid=0)
 
 
-def one(octets: bytes) -> Message:
-    [found] = messages(octets)
-    return found
+def item(octets: bytes) -> Message:
+    [result] = messages(octets)
+    return result
 
 
 def test_an_establishment_says_whose_session_it_is() -> None:
-    found = one(ESTABLISHMENT)
-    assert (found.kind, found.sequence, found.seid, found.f_seid) == (50, 7, 0, 5)
-    assert found.node == b"\0" + CP.packed
-    assert (found.dnn, found.s_nssai) == ("internet", SNssai(1, "00000A"))
+    result = item(ESTABLISHMENT)
+    assert (result.kind, result.sequence, result.seid, result.f_seid) == (50, 7, 0, 5)
+    assert result.node == b"\0" + CP.packed
+    assert (result.dnn, result.s_nssai) == ("internet", SNssai(1, "00000A"))
     address = ip_network("10.61.1.2/32")
-    assert found.rules == {1: Detection(True, 17, (address,), (9,)), 2: Detection(False, None, (address,))}
+    assert result.rules == {1: Detection(True, 17, (address,), (9,)), 2: Detection(False, None, (address,))}
 
 
 def test_a_modification_says_what_becomes_of_rules() -> None:
     update = pdr(1, pdi(f_teid(None)), kind=9) + pdr(4, element(29, bytes(4)), kind=9) + pdr(2, kind=15)
     qer = element(7, element(109, struct.pack("!I", 3)) + element(124, b"\x07"))
-    found = one(message(52, 8, update, qer, element(18, element(109, struct.pack("!I", 4))), seid=77))
-    assert found.rules == {1: Detection(True, CHOOSE)}  # an Update PDR without a PDI leaves that as it is
-    assert (found.removed, found.marks, found.unmarked, found.seid) == ([2], {3: 7}, [4], 77)
+    result = item(message(52, 8, update, qer, element(18, element(109, struct.pack("!I", 4))), seid=77))
+    assert result.rules == {1: Detection(True, CHOOSE)}  # an Update PDR without a PDI leaves that as it is
+    assert (result.removed, result.marks, result.unmarked, result.seid) == ([2], {3: 7}, [4], 77)
 
 
 def test_an_answer_says_what_was_chosen() -> None:
     created = pdr(1, f_teid(0x1001), ue("10.61.1.9"), kind=8)
-    found = one(message(51, 7, node(), cause(), f_seid(0x99), created, seid=5))
-    assert (found.cause, found.f_seid) == (1, 0x99)
-    assert found.chosen == {1: Detection(False, 0x1001, (ip_network("10.61.1.9/32"),))}
+    result = item(message(51, 7, node(), cause(), f_seid(0x99), created, seid=5))
+    assert (result.cause, result.f_seid) == (1, 0x99)
+    assert result.chosen == {1: Detection(False, 0x1001, (ip_network("10.61.1.9/32"),))}
 
 
 def test_bundled_messages_are_read_one_by_one() -> None:
     heartbeat = message(1, 1, element(96, bytes(4)), follow_on=True)
     first = message(54, 2, seid=8, follow_on=True)
-    assert [(found.kind, found.seid) for found in messages(heartbeat + first + message(54, 3, seid=9))] == [
+    assert [(result.kind, result.seid) for result in messages(heartbeat + first + message(54, 3, seid=9))] == [
         (54, 8),
         (54, 9),
     ]
@@ -60,11 +60,11 @@ def test_bundled_messages_are_read_one_by_one() -> None:
 
 def test_unknown_elements_are_passed_over() -> None:
     vendor = element(0x8001, struct.pack("!H", 10415) + b"anything")
-    assert one(message(50, 7, vendor, node(), f_seid(5), element(9999, b""), seid=0)).f_seid == 5
+    assert item(message(50, 7, vendor, node(), f_seid(5), element(9999, b""), seid=0)).f_seid == 5
 
 
 def test_of_what_comes_twice_the_first_counts() -> None:
-    assert one(message(50, 7, f_seid(5), f_seid(6), dnn("a"), dnn("b"), seid=0)).dnn == "a"
+    assert item(message(50, 7, f_seid(5), f_seid(6), dnn("a"), dnn("b"), seid=0)).dnn == "a"
 
 
 ADDRESSES = {
@@ -81,7 +81,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("octets", "networks"), ADDRESSES.items())
 def test_addresses_of_a_ue(octets: bytes, networks: list[str]) -> None:
-    assert list(ie.ue_addresses(octets)) == [ip_network(one) for one in networks]
+    assert list(ie.ue_addresses(octets)) == [ip_network(item) for item in networks]
 
 
 NAMES = {
@@ -160,10 +160,10 @@ def test_what_is_cut_or_changed_does_no_harm(octets: bytes, data: st.DataObject)
     changed = bytearray(octets)
     for _ in range(data.draw(st.integers(1, 4))):
         changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
-    found = read(bytes(changed))
-    for one in found or ():
-        assert all(rule.teid is None or 0 <= rule.teid < 1 << 32 for rule in one.rules.values())
-        assert all(0 <= qfi < 64 for rule in one.rules.values() for qfi in rule.flows)
+    result = read(bytes(changed))
+    for item in result or ():
+        assert all(rule.teid is None or 0 <= rule.teid < 1 << 32 for rule in item.rules.values())
+        assert all(0 <= qfi < 64 for rule in item.rules.values() for qfi in rule.flows)
 
 
 @given(
@@ -195,7 +195,7 @@ def test_what_scapy_writes_is_read_as_it_was_meant(
             pfcp.IE_APN_DNN(apn_dnn="internet"),
         ]
     )
-    found = one(bytes(request))
-    assert (found.kind, found.sequence, found.f_seid, found.dnn) == (50, sequence, seid, "internet")
+    result = item(bytes(request))
+    assert (result.kind, result.sequence, result.f_seid, result.dnn) == (50, sequence, seid, "internet")
     expected = Detection(True, teid, (ip_network(address),), (qfi,), "internet")
-    assert found.rules == {pdr_id: expected}
+    assert result.rules == {pdr_id: expected}

@@ -24,11 +24,11 @@ class N4:
         self.sessions = Sessions(lambda _, session: session.dnn != "unknown", most)
         self.now_ns = SECOND
 
-    def hear(self, octets: bytes, *, sent: bool, other: IPv4Address = CP, asker_port: int = 8805) -> None:
-        """To the UPF or from it; ``asker_port`` is the peer's."""
-        self.sessions.take(Datagram(0, sent, UP.packed, other.packed, 8805, asker_port, self.now_ns, octets))
+    def hear(self, octets: bytes, *, sent: bool, other: IPv4Address = CP, peer_port: int = 8805) -> None:
+        """To the UPF or from it; ``peer_port`` is the peer's."""
+        self.sessions.take(Datagram(0, sent, UP.packed, other.packed, 8805, peer_port, self.now_ns, octets))
 
-    def told(self) -> list[tuple[int, int]]:
+    def changed(self) -> list[tuple[int, int]]:
         """Which sessions have changed."""
         result = []
         while (key := self.sessions.next_change()) is not None:
@@ -47,7 +47,7 @@ class N4:
         self.hear(message(51, sequence, node(UP), cause(), f_seid(seid, UP), seid=5), sent=True, other=address)
 
     def get(self, seid: int = 0x99) -> Session | None:
-        self.told()
+        self.changed()
         return self.sessions.get((0, seid))
 
 
@@ -60,7 +60,7 @@ def test_a_session_is_there_once_it_was_accepted(n4: N4) -> None:
     n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), dnn("a"), seid=0), sent=False)
     assert not len(n4.sessions)
     n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
-    assert n4.told() == [(0, 0x99)]
+    assert n4.changed() == [(0, 0x99)]
     session = n4.sessions.get((0, 0x99))
     assert session is not None
     assert (session.teids, session.addresses, session.flows) == ({17}, {ip_network("10.61.1.2/32")}, {9})
@@ -74,7 +74,7 @@ def test_a_tunnel_that_the_upf_has_chosen(n4: N4) -> None:
     session = n4.get()
     assert session is not None
     assert session.teids == {0x1001}
-    # An update that lets it choose, without word of another one, leaves it as it is.
+    # An update that lets it choose, without naming another tunnel, leaves it as it is.
     n4.hear(message(52, 3, pdr(1, pdi(f_teid(None)), kind=9), seid=0x99), sent=False)
     n4.hear(message(53, 3, cause(), seid=5), sent=True)
     assert session.teids == {0x1001}
@@ -106,32 +106,56 @@ def test_a_modification_counts_once_it_was_accepted(n4: N4) -> None:
         assert session is not None
         assert session.teids == {17}
         n4.hear(message(53, sequence, cause(number), seid=5), sent=True)
-    assert n4.told() == [(0, 0x99)]
+    assert n4.changed() == [(0, 0x99)]
     assert session.teids == {18}
 
 
-ENDS = {
-    "deletion": (54, 55, 1),
-    "deletion of what is not there": (54, 55, 65),
-    "modification of what is not there": (52, 53, 65),
+ENDS: dict[str, tuple[list[tuple[bool, bytes]], bool]] = {
+    "deletion": ([(False, message(54, 3, seid=0x99)), (True, message(55, 3, cause(), seid=5))], True),
+    "deletion of what is not there": (
+        [(False, message(54, 3, seid=0x99)), (True, message(55, 3, cause(65), seid=5))],
+        True,
+    ),
+    "modification of what is not there": (
+        [(False, message(52, 3, seid=0x99)), (True, message(53, 3, cause(65), seid=5))],
+        True,
+    ),
+    "the UPF reports its end": (
+        [(True, message(56, 1, element(161, b"\1"), seid=5)), (False, message(57, 1, cause(), seid=0x99))],
+        True,
+    ),
+    "the UPF reports something else": (
+        [(True, message(56, 1, element(161, b"\0"), seid=5)), (False, message(57, 1, cause(), seid=0x99))],
+        False,
+    ),
+    "release": ([(False, message(9, 3, node())), (True, message(10, 3, node(UP), cause()))], True),
+    "association by the UPF": (
+        [(True, message(5, 1, node(UP), RECOVERY)), (False, message(6, 1, node(CP), cause(), RECOVERY))],
+        True,
+    ),
+    "association that keeps sessions": (
+        [
+            (False, message(5, 9, node(), RECOVERY, element(183, b""))),
+            (True, message(6, 9, node(UP), cause(), RECOVERY)),
+        ],
+        False,
+    ),
+    "handover": (
+        [
+            (False, message(52, 3, element(10, element(108, bytes(4))), seid=0x99)),
+            (True, message(53, 3, cause(), seid=5)),
+        ],
+        False,
+    ),
 }
 
 
-@pytest.mark.parametrize(("asked", "answer", "number"), ENDS.values(), ids=ENDS)
-def test_a_session_ends(n4: N4, asked: int, answer: int, number: int) -> None:
+@pytest.mark.parametrize(("exchange", "gone"), ENDS.values(), ids=ENDS)
+def test_a_session_ends_or_stays(n4: N4, exchange: list[tuple[bool, bytes]], gone: bool) -> None:
     n4.establish()
-    n4.hear(message(asked, 3, seid=0x99), sent=False)
-    assert n4.get() is not None
-    n4.hear(message(answer, 3, cause(number), seid=5), sent=True)
-    assert n4.told() == [(0, 0x99)]
-    assert n4.get() is None
-
-
-@pytest.mark.parametrize(("flags", "gone"), [(1, True), (0, False)])
-def test_the_upf_itself_ends_a_session(n4: N4, flags: int, gone: bool) -> None:
-    n4.establish()
-    n4.hear(message(56, 1, element(161, bytes([flags])), seid=5), sent=True)
-    n4.hear(message(57, 1, cause(), seid=0x99), sent=False)
+    for sent, octets in exchange:
+        assert n4.get() is not None
+        n4.hear(octets, sent=sent)
     assert (n4.get() is None) == gone
 
 
@@ -139,51 +163,31 @@ def test_a_new_association_is_without_sessions(n4: N4) -> None:
     n4.associate()
     n4.establish()
     n4.establish(0x77, 3, 18, address=OTHER)
-    n4.told()
+    n4.changed()
     n4.associate(9, number=64)
-    assert n4.told() == []
+    assert n4.changed() == []
     n4.associate(10)
-    assert n4.told() == [(0, 0x99)]
+    assert n4.changed() == [(0, 0x99)]
     assert n4.get() is None
     assert n4.get(0x77) is not None, "another control plane's stay"
-
-
-def test_an_association_may_keep_sessions(n4: N4) -> None:
-    n4.establish()
-    n4.associate(9, CP, 1, element(183, b""))
-    assert n4.get() is not None
-
-
-def test_a_released_association_takes_its_sessions_along(n4: N4) -> None:
-    n4.establish()
-    n4.hear(message(9, 3, node()), sent=False)
-    n4.hear(message(10, 3, node(UP), cause()), sent=True)
-    assert n4.get() is None
-
-
-def test_an_association_that_the_upf_asks_for(n4: N4) -> None:
-    n4.establish()
-    n4.hear(message(5, 1, node(UP), RECOVERY), sent=True)
-    n4.hear(message(6, 1, node(CP), cause(), RECOVERY), sent=False)
-    assert n4.get() is None
 
 
 def test_a_process_that_begins_anew_has_no_sessions(n4: N4) -> None:
     n4.establish()
     n4.now_ns = 3 * SECOND
     n4.establish(0x77, 3, 18)
-    n4.told()
+    n4.changed()
     n4.sessions.restarted(1, 9 * SECOND)
-    assert n4.told() == []
+    assert n4.changed() == []
     n4.sessions.restarted(0, 2 * SECOND)
-    assert n4.told() == [(0, 0x99)]
+    assert n4.changed() == [(0, 0x99)]
     assert n4.get(0x77) is not None, "which was set up with the new one"
 
 
 def test_a_repeated_request_is_settled_once(n4: N4) -> None:
     for _ in range(2):
         n4.establish()
-    assert n4.told() == [(0, 0x99)]
+    assert n4.changed() == [(0, 0x99)]
     n4.hear(message(54, 3, seid=0x99), sent=False)
     n4.hear(message(55, 3, cause(), seid=5), sent=True)
     n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
@@ -208,8 +212,8 @@ def test_an_answer_from_elsewhere_is_none(n4: N4) -> None:
     answer = message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5)
     n4.hear(request, sent=False)
     n4.hear(answer, sent=False)  # comes in where the UPF's go out
-    n4.hear(answer, sent=True, other=OTHER)  # to somebody who has not asked
-    n4.hear(answer, sent=True, asker_port=9999)
+    n4.hear(answer, sent=True, other=OTHER)  # to somebody without a request
+    n4.hear(answer, sent=True, peer_port=9999)
     n4.hear(message(53, 2, cause(), seid=5), sent=True)
     assert n4.get() is None
 
@@ -282,7 +286,7 @@ def test_whatever_comes_in_whatever_order(picks: list[tuple[bool, IPv4Address, i
             octets[data.draw(st.integers(0, len(octets) - 1))] = data.draw(st.integers(0, 255))
         accepted |= sent and octets[1] == 51
         n4.hear(bytes(octets), sent=sent, other=other)
-        n4.told()
+        n4.changed()
     assert accepted or not len(n4.sessions)
     assert len(n4.sessions) == sum(map(len, n4.sessions._of_node.values()))
 
@@ -294,7 +298,7 @@ def test_one_that_was_refused_is_not(n4: N4, number: int) -> None:
     assert n4.get() is None
 
 
-def test_after_it_the_same_may_be_asked_under_the_same_number(n4: N4) -> None:
+def test_after_it_the_same_may_be_requested_under_the_same_number(n4: N4) -> None:
     n4.associate()
     n4.establish()
     n4.associate()

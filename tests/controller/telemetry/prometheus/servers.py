@@ -77,7 +77,6 @@ class Pod:
     Attributes:
         group: its CPU cgroup, version 1 with cpuacct beside it, or 2.
         pid: of a process in its network namespace: cAdvisor reads /proc/PID/net/dev as well.
-        away: counted off CPU time and octets, as if they had begun anew.
         hidden: metrics that are left out, by the beginning of their names.
         more: lines that come on top.
         pings: (seconds, count) of round trips so far, by upper bound.
@@ -88,7 +87,6 @@ class Pod:
     pid: int | None = None
     hidden: tuple[str, ...] = ()
     more: list[str] = field(default_factory=list)
-    away: dict[str, float] = field(default_factory=dict)
     pings: dict[float, int] = field(default_factory=lambda: dict.fromkeys((*PINGS_S, float("inf")), 0))
     ping_s: float | None = 0.004
     quota: str | None = None
@@ -140,7 +138,7 @@ class Pod:
 
     def _lines(self) -> Iterator[str]:
         for name, value in self._counters():
-            yield f"{name} {value - self.away.get(name, 0):.9f}"
+            yield f"{name} {value:.9f}"
         if self.quota is not None:
             item = f'{{namespace="core",pod="{self.name}",container="upf"}}'
             yield f"container_spec_cpu_quota{item} {self.quota}"
