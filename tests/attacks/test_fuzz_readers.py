@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import struct
 import time
@@ -389,6 +390,18 @@ def test_yaml_of_any_kind(tmp_path: Path) -> None:
     fuzz(mutants(b"a: {b: [1, 2.5, x, null, 2026-01-01]}\nc: &d\n  - e: *d\n"), read, 800)
 
 
+HOSTILE_METRICS = [
+    *("x{garbage} 1", 'x{a="1 1', 'x{a="b"c"} 1', 'x{a="1",a="2"} 1', "x 1.2.3", "x 1_0", 'x{le="low"} 1'),
+    # Of others: their loops and namespaces, reserved labels, parts of their metrics, the agent's own.
+    *('x{loop="0"} 1', 'x{a="1",sliceset_namespace="0"} 1', 'x{__address__="0"} 1', "# TYPE a_sum gauge"),
+    *("# TYPE slicepilot_agent_loop_up gauge\nslicepilot_agent_loop_up 0", "slicepilot_agent_loop_up 0"),
+    '{__name__="a",b="1"} 1',
+    # Of other formats, or of none.
+    *("# TYPE x nonsense", "# TYPE y info", 'x{a="\r"} 1', 'x{a="\0"} 1', "x 1 1790000000000"),
+    *('x{a="1"} 5 # {b="2"} 1', "x 1e999", "# TYPE z gauge\n# TYPE x gauge\nx 2", "# HELP y \\", "# EOF"),
+]
+
+
 def test_metrics_of_publishers() -> None:
     """Whatever a publisher writes, the page can be read, and the other publishers' samples are all there."""
     about = "# HELP a{0} A\\\\b\\nc\n# TYPE a{0} {1}\n"
@@ -397,16 +410,25 @@ def test_metrics_of_publishers() -> None:
         about.format("", "histogram") + 'a_bucket{le="1e-05"} 1\na_bucket{le="+Inf"} 2\na_sum 3e+06\na_count 2\n',
         about.format("_total", "counter") + "a_total 1\n" + about.format(":b", "untyped") + "a:b 1\n",
     ]
+    hostile = [f"# HELP x X\n# TYPE x gauge\nx 1\n{line}\n" for line in HOSTILE_METRICS]
 
     def read(data: bytes) -> None:
         merged = MergedPages()
         with contextlib.suppress(ValueError):
-            merged.add(data.decode(), {"loop": "evil"})
-        for seed in seeds:
-            merged.add(seed, {"loop": str(seeds.index(seed))})
+            merged.add(data.decode(), {"loop": "evil", "sliceset_namespace": "core"})
+        for number, seed in enumerate(seeds):
+            merged.add(seed, {"loop": str(number), "sliceset_namespace": "core"})
         page = generate_latest(merged).decode()
+        for line in page.splitlines():
+            assert re.fullmatch(r"# (HELP|TYPE) [\w:]+ .*|[\w:]+\{.*\} ([0-9.e+-]+|[+-]Inf|NaN)", line), line
         samples = [sample for metric in text_string_to_metric_families(page) for sample in metric.samples]
-        assert all(sample.labels["loop"] in {"evil", "0", "1", "2"} for sample in samples)
+        assert all(sample.timestamp is None and sample.exemplar is None for sample in samples)
+        assert {sample.labels["loop"] for sample in samples} <= {"evil", "0", "1", "2"}
+        assert {sample.labels["sliceset_namespace"] for sample in samples} == {"core"}
+        assert not any(sample.name.startswith("slicepilot_agent_") for sample in samples)
+        assert not any(label.startswith("__") for sample in samples for label in sample.labels)
         assert sum(sample.labels["loop"] != "evil" for sample in samples) == 9
 
-    fuzz(mutants(*(seed.encode() for seed in seeds)), read, 800)
+    for page in hostile:
+        read(page.encode())
+    fuzz(mutants(*(seed.encode() for seed in (*seeds, *hostile))), read, 800)

@@ -10,7 +10,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import stat
 import subprocess
 import tempfile
@@ -117,34 +116,6 @@ slicepilot_slice_delay_seconds_bucket{le="+Inf",slice="a\\\\b\\"c\\n{},="} 2.0
 slicepilot_slice_delay_seconds_count{slice="a\\\\b\\"c\\n{},="} 2.0
 slicepilot_slice_delay_seconds_sum{slice="a\\\\b\\"c\\n{},="} 1e+06
 """
-EVIL = {
-    "no labels": "x{garbage} 1",
-    "labels without an end": 'x{a="1 1',
-    "a quote within": 'x{a="b"c"} 1',
-    "a label twice": 'x{a="1",a="2"} 1',
-    "no number": "x 1.2.3",
-    "a number for Python alone": "x 1_0",
-    "a bound that is no number": 'x{le="low"} 1',
-    "somebody else's loop": 'x{loop="victim"} 1',
-    "somebody else's namespace": 'x{a="1",sliceset_namespace="victim"} 1',
-    "a reserved label": 'x{__address__="victim"} 1',
-    "a type that does not exist": "# TYPE x nonsense",
-    "a type of another format": "# TYPE y info",
-    "a part of another metric": "# TYPE slicepilot_slice_delay_seconds_sum gauge",
-    "the agent's own metric": "# TYPE slicepilot_agent_loop_up gauge\nslicepilot_agent_loop_up 0",
-    "the agent's own metric, bare": "slicepilot_agent_loop_up 0",
-    "a carriage return": 'x{a="\r"} 1',
-    "a null": 'x{a="\0"} 1',
-}
-RENDERED_ANEW = {
-    "a timestamp": "x 1 1790000000000",
-    "an exemplar": 'x{a="1"} 5 # {b="2"} 1',
-    "another metric by a label": '{__name__="slicepilot_paused",a="1"} 1',
-    "more than a number can be": "x 1e999",
-    "a metric twice": "# TYPE z gauge\n# TYPE x gauge\nx 2",
-    "a help that ends in an escape": "# HELP y \\",
-    "a comment": "# EOF",
-}
 
 
 def whose(name: str) -> dict[str, str]:
@@ -157,29 +128,6 @@ def page_of(*texts: tuple[str, str]) -> str:
         with contextlib.suppress(ValueError):
             merged.add(text, whose(name))
     return generate_latest(merged).decode()
-
-
-@pytest.mark.parametrize("name", EVIL)
-def test_metrics_that_are_not_valid_cost_their_own_loop_alone(name: str) -> None:
-    evil = f"# HELP x X\n# TYPE x gauge\nx 1\n{EVIL[name]}\n"
-    with pytest.raises(ValueError):  # noqa: PT011
-        MergedPages().add(evil, whose("evil"))
-    assert page_of(("evil", evil), ("honest", HONEST)) == page_of(("honest", HONEST))
-
-
-@pytest.mark.parametrize("name", RENDERED_ANEW)
-def test_what_is_passed_on_is_written_anew_and_its_own_loops(name: str) -> None:
-    page = page_of(("honest", HONEST), ("evil", f"# HELP x X\n# TYPE x gauge\nx 1\n{RENDERED_ANEW[name]}\n"))
-    samples = [sample for metric in text_string_to_metric_families(page) for sample in metric.samples]
-    assert {sample.labels["loop"] for sample in samples} == {"core.honest", "core.evil"}
-    assert all(sample.timestamp is None and sample.exemplar is None for sample in samples)
-    for line in page.splitlines():
-        assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .*|[a-z_]+\{.*\} ([0-9.e+-]+|[+-]Inf|NaN)", line), line
-    mine = [sample for sample in samples if sample.labels["loop"] == "core.honest"]
-    alone = [
-        sample for metric in text_string_to_metric_families(page_of(("honest", HONEST))) for sample in metric.samples
-    ]
-    assert mine == alone
 
 
 def test_a_page_has_the_metrics_of_those_whose_are_some(tmp_path: Path) -> None:

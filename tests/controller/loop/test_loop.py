@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 import time
 from pathlib import Path
@@ -50,24 +49,6 @@ def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None
     total = report.stages["total"].percentile_ns(50)
     assert total >= report.stages["observe"].percentile_ns(50)
     assert [kernel_values(group) for group in groups] == before
-
-
-@pytest.mark.parametrize("bad", ["not_a_number", "policy_error"])
-def test_a_decision_that_fails_holds_the_knobs(groups: list[Path], bad: str) -> None:
-    def ask(k: int) -> Knobs:
-        if k >= 5 and bad == "policy_error":
-            raise RuntimeError("policy is broken")
-        return knobs(400.0 if k < 5 else math.nan, 4)
-
-    before = kernel_values(groups[0])
-    with live(groups) as backend:
-        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=10, budget_s=1.0))
-        assert kernel_values(groups[0])[0] == 400.0
-    failed = bad == "policy_error"
-    assert (report.unusable, report.last_error) == ((6, "RuntimeError: policy is broken") if failed else (0, None))
-    assert report.interventions[bad] == 6
-    assert kernel_values(groups[0]) == before
-    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
@@ -147,14 +128,6 @@ def test_a_change_is_made_between_two_ticks_and_errors_come_back(groups: list[Pa
         assert len(reported) == 1
         with pytest.raises(LoopEndedError):
             loop.mailbox.make(lambda: None)
-
-
-def test_what_is_not_measured_any_more_is_looked_for_between_ticks(groups: list[Path]) -> None:
-    readings = Readings()
-    with live(groups, readings) as backend:
-        report = run_loop(backend, Asks(lambda k: Knobs.none(5)), LoopConfig(max_ticks=40, budget_s=1.0, check_s=0.05))
-    assert 2 <= readings.checks <= 5
-    assert report.unmeasured == ["n3 of slice3: the device has gone"]
 
 
 class Rehearses(Asks):

@@ -1,6 +1,5 @@
-"""A node with Cilium's bandwidth manager, as far as this kernel allows it: namespaces, links and mounts of our own, its
-map with the kernel's types, and programs after its source (`edt.bpf.c`). The agent is what is missing: what it writes
-is written by the test, into the same map and the same files."""
+"""A node with Cilium's map of rates (`edt.bpf.c`): namespaces, links and mounts of our own, the map with the kernel's
+types. What Cilium's agent would write is written by the test, into the same map and the same files."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from typing import Any
 
 from slicepilot.controller.actuators.cilium.choice import CiliumPaths
 from slicepilot.controller.actuators.cilium.layout import DEFAULT_HORIZON_NS, NAME, VALUE_BYTES, key_of
-from slicepilot.controller.system.bpf.libbpf import BpfObject, Map, TcxLink
+from slicepilot.controller.system.bpf.libbpf import BpfObject, Map
 from slicepilot.controller.system.bpf.pinned import PinnedMap
 from tests.controller.namespaces import Namespace
 
@@ -28,7 +27,6 @@ PLAIN, PRIORITY, DIRECTION, MOVED, UNNAMED, LARGER, OTHER_FLAGS = range(7)
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
 MS_REC, MS_PRIVATE = 16384, 1 << 18
 ENDPOINT = 1234
-POD, GATEWAY, UPLINK, FAR = "10.250.7.2", "10.250.7.1", "10.250.8.1", "10.250.8.2"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -72,7 +70,7 @@ def pin(descriptor: int, path: Path) -> None:
 
 @functools.cache
 def compiled(layout: int, folder: Path) -> Path:
-    """The model with one layout."""
+    """The map with a layout."""
     target = folder / f"edt-{layout}.bpf.o"
     headers = f"/usr/include/{os.uname().machine}-linux-gnu"
     command = ["clang", "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-idirafter", headers]
@@ -177,49 +175,9 @@ class Pod:
             time.sleep(0.01)
 
 
-class Datapath:
-    """A pod whose packets leave by ``up0`` to ``far0`` of another namespace, past the model's programs."""
-
-    def __init__(self, agent: Agent, folder: Path, layout: int = DIRECTION, stamped: bool = True) -> None:
-        with contextlib.ExitStack() as undo:
-            self.pod = Pod()
-            undo.callback(self.pod.close)
-            self.far = Pod(2, "far0")
-            undo.callback(self.far.close)
-            for tool, device, address in (
-                (run, self.pod.link, GATEWAY), (self.pod.tool, "eth0", POD),
-                (run, self.far.link, UPLINK), (self.far.tool, "far0", FAR),
-            ):  # fmt: skip
-                tool("ip", "address", "add", f"{address}/24", "dev", device)
-            self.pod.tool("ip", "route", "add", "default", "via", GATEWAY)
-            Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-            config = {".rodata.model": struct.pack("=II", ENDPOINT, int(stamped))}
-            self.object = BpfObject(compiled(layout, folder), config)
-            undo.callback(self.object.close)
-            agent.pin(self.object.map(NAME).fd)
-            agent.endpoint(ENDPOINT, self.pod.link, self.pod.ifindex)
-            for program, link, direction in (
-                ("from_container", self.pod, "ingress"), ("to_netdev", self.far, "egress"),
-            ):  # fmt: skip
-                attached = TcxLink(self.object.program(program).fd, link.ifindex, direction)
-                undo.callback(attached.close)
-            self._counted = self.object.map("counted").memory()
-            undo.callback(self._counted.close)
-            self._undo = undo.pop_all()
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Packets that passed at once, that were given a later departure, that were dropped."""
-        passed, paced, dropped = struct.unpack_from("=QQQ", self._counted)
-        return passed, paced, dropped
-
-    def close(self) -> None:
-        self._undo.close()
-
-
 def typed_map(layout: int, folder: Path) -> BpfObject:
     """An object whose ``cilium_throttle`` has this layout, in the kernel, with its types."""
-    return BpfObject(compiled(layout, folder), {".rodata.model": struct.pack("=II", ENDPOINT, 0)})
+    return BpfObject(compiled(layout, folder))
 
 
 def map_of(made: BpfObject) -> Map:
