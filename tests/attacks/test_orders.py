@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import threading
@@ -15,8 +14,6 @@ from typing import Any
 import pytest
 
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
-from slicepilot.agents.learned.files import BundleFiles
-from slicepilot.agents.learned.signature import sign
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
@@ -28,7 +25,6 @@ from tests.testbed.controlled import (
     fresh_testbed,
     missed,
     order,
-    records,
     reported,
     rig_under,
     wait_ticks,
@@ -37,7 +33,6 @@ from tests.testbed.controlled import (
 from . import unprivileged
 from .test_models import CUT, endless, model_of, slow
 from .test_yaml import HOSTILE
-from .unprivileged import NOBODY
 
 pytestmark = [
     pytest.mark.live,
@@ -47,13 +42,6 @@ NAME = "spk"
 GROUP = "nogroup"
 # Until an order is answered that does not wait for others; most of it is the publisher, which makes way for everybody.
 QUICK_S = 5.0
-FLIP = """
-os.chdir(sys.argv[1])
-while True:
-    for target in sys.argv[2:]:
-        os.symlink(target, "new")
-        os.rename("new", "bundle")
-"""
 ASK = """
 client = socket.socket(socket.AF_UNIX)
 client.settimeout(60)
@@ -151,14 +139,6 @@ def trials(controller: Controller) -> list[int]:
     return result
 
 
-def test_a_model_that_never_ends_is_not_run(rig: Rig, controller: Controller, reachable: Path) -> None:
-    answer = send(
-        rig, {"command": "reload", "bundle": endless_bundle(reachable / "bundles" / "endless"), "force": True}
-    )
-    assert "policy.onnx: a graph inside of a node; accepted: a straight line of operators" in answer["error"]
-    wait_ticks(controller, 20)
-
-
 def test_at_the_start_a_policy_is_tried_and_signals_are_served(rig: Rig, reachable: Path) -> None:
     refused = rig.start("live", "--force", wait=False, bundle=endless_bundle(reachable / "endless"))
     assert refused.process.wait(90.0) == 2
@@ -224,37 +204,6 @@ def test_hostile_files_cost_the_loop_next_to_nothing(rig: Rig, controller: Contr
     lost = missed(controller) - before
     print(f"six hostile reloads: {lost} ticks missed")
     assert lost <= 6 * 5
-
-
-def test_a_link_that_somebody_flips_never_brings_another_bundle_live(
-    rig: Rig, reachable: Path, keys: tuple[Path, Path]
-) -> None:
-    """The group's member points a link below the declared folder to the signed bundle, and to his own bundle."""
-    private, public = keys
-    inside = reachable / "bundles"
-    signed, own = Path(constant(inside / "signed", -0.5)), Path(constant(inside / "own", 0.5))
-    sign(BundleFiles.read(signed), private)
-    controller = rig.start(
-        "live", "--force", bundle=str(signed), trust=str(public), publish={"group": GROUP, "log": "off"}
-    )
-    theirs = inside / "theirs"
-    theirs.mkdir()
-    os.chown(theirs, NOBODY, NOBODY)
-    process = unprivileged.start(FLIP, theirs, signed, own)
-    try:
-        controller.wait_for((theirs / "bundle").is_symlink, "it flips")
-        for path in (theirs / "bundle", own):
-            for _ in range(5):
-                answer = send(rig, {"command": "reload", "bundle": str(path), "force": True})
-                assert not answer["ok"]
-                time.sleep(0.2)
-    finally:
-        assert process.poll() is None
-        process.kill()
-        process.communicate()
-    digest = description(controller)["bundle"]["digest"]
-    assert digest == BundleFiles.read(signed).digest
-    assert (records(controller, 50)["wanted"][:, 1] < 0).all(), "the signed one decides"
 
 
 def test_shadow_overtakes_what_waits_to_act(rig: Rig, controller: Controller, reachable: Path) -> None:

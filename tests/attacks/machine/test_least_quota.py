@@ -80,17 +80,6 @@ def test_where_a_group_above_allows_no_more_the_groups_own_period_stays(foreign:
             assert files.read() == (1000, 1_000_000)
 
 
-def test_version_2_has_the_same_in_one_file(tmp_path: Path) -> None:
-    """By what its file looks like."""
-    (tmp_path / "cpu.max").write_text("1000 1000000\n")
-    (tmp_path / "cgroup.controllers").write_text("cpu\n")
-    with closing(CpuQuota(CpuGroup.at(tmp_path))) as quota:
-        assert quota.limit_mcpu == quota.read() == 1.0
-        assert quota.set(0.5) == 1.0, "what holds is the least that there is"
-        quota.restore()
-    assert (tmp_path / "cpu.max").read_text() == "1000 1000000\n"
-
-
 def test_bounds_that_no_limit_can_keep_to_are_refused_and_a_lower_one_is_said(foreign: Foreign, tmp_path: Path) -> None:
     def checked(low: float, high: float, period_ms: float, code: int) -> subprocess.CompletedProcess[str]:
         document: dict[str, Any] = document_of(foreign) | {"quota_period_ms": period_ms}

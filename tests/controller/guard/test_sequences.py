@@ -17,11 +17,12 @@ from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.data.nice_weights import PRIO_TO_WEIGHT
-from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
-from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.slices import KnobBounds, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from tests.effort import examples
+
+from .node import context
 
 PERIOD_NS = 10_000_000
 NODE_MCPU = 2000.0
@@ -39,11 +40,6 @@ def slice_set(bounds: list[KnobBounds]) -> SliceSet:
         for k, own in enumerate(bounds)
     ]
     return SliceSet(tuple(specs))
-
-
-def context(slices: SliceSet) -> Context:
-    period, cpus, uplink = (np.full(1, value, np.float32) for value in (1e-9 * PERIOD_NS, 1e-3 * NODE_MCPU, 100))
-    return Context(period, cpus, uplink, Promises.of(slices), slices.column("upf_threads"), 1)
 
 
 @st.composite
