@@ -306,21 +306,9 @@ def network() -> Iterator[Network]:
 
 
 @pytest.fixture
-def make_forwarder(network: Network) -> Iterator[Callable[[], Forwarder]]:
-    made: list[Forwarder] = []
-
-    def make() -> Forwarder:
-        made.append(Forwarder(network.upf))
-        return made[-1]
-
-    yield make
-    for item in made:
-        item.close()
-
-
-@pytest.fixture
-def forwarder(make_forwarder: Callable[[], Forwarder]) -> Forwarder:
-    return make_forwarder()
+def forwarder(network: Network) -> Iterator[Forwarder]:
+    with contextlib.closing(Forwarder(network.upf)) as made:
+        yield made
 
 
 # -- N4 ------------------------------------------------------------------------------------------------------------

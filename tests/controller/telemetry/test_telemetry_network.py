@@ -190,41 +190,6 @@ def test_a_living_probe_is_left_alone(hook: str, network: Any, forwarder: Any, p
         assert hooks_in_use(network) == before
 
 
-def test_a_upf_that_restarts_is_measured_again(hook: str, network: Any, packets: Any, make_forwarder: Any) -> None:
-    with KernelSource([network.points(n6=False)], by_flow=True) as source:
-        assert "no such device" in source.check()[0]  # it has not come up yet
-        assert not source.measure().valid[0, 0]
-        for teid in (1, 2):
-            upf = make_forwarder()
-            assert source.check() == []
-            source.measure()
-            with contextlib.closing(network.sink()) as sink:
-                network.send(packets.gtpu(numbered(packets, teid), teid))
-                sink.recv(2048)
-            telemetry = source.measure()
-            assert telemetry.valid[0, 0]
-            assert telemetry.carried_mbps[0, 0] > 0
-            upf.close()
-            assert "tun" in source.check()[0]
-            assert not source.measure().valid[0, 0]
-            assert source.reachable
-        assert [flow.teid for flow in flows.read(source.packets)] == [1, 2]
-
-
-def test_a_namespace_that_vanishes_is_noticed(hook: str, network: Any) -> None:
-    with KernelSource([network.points(tun=False)]) as source:
-        network.upf.close()
-        time.sleep(0.2)
-        assert any("namespace" in line for line in source.check())
-        assert not source.reachable
-        assert not source.measure().valid[0, 0]
-    assert hooks_in_use_of(network.dn) == []
-
-
-def hooks_in_use_of(home: Any) -> list[str]:
-    return [line for line in home.sh("tc qdisc show").splitlines() if "clsact" in line]
-
-
 def test_a_kernel_without_tcx_gets_a_filter(network: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise Unsupported

@@ -1,17 +1,22 @@
-"""What one picture of ``slicepilot top`` says, within any terminal."""
+"""What ``slicepilot top`` shows, within any terminal, of a controller that is slow, gone or another one."""
 
 from __future__ import annotations
 
 import itertools
 import re
+import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.ring import LATE, TickRing
-from slicepilot.controller.top.drawing import ASCII
+from slicepilot.controller.top.drawing import ASCII, BLOCKS, Glyphs, glyphs_for, resample, short
+from slicepilot.controller.top.frame import View, frame
+from slicepilot.controller.top.screen import Follower
 
 from .rings import Writer, shown
 
@@ -147,3 +152,90 @@ def test_a_ring_without_ticks_or_description_can_be_shown(path: Path) -> None:
     TickRing(path, 3)
     lines = shown(path)
     assert [line.split()[0] for line in lines if re.match(r"\d ", line)] == ["0", "1", "2"]
+
+
+# -- following a controller -----------------------------------------------------------------------------------------
+
+
+def test_a_controllers_restart_is_followed(path: Path) -> None:
+    first = Writer(path, 5, "first")
+    first.write()
+    follower = Follower(path)
+    assert follower.present
+    assert not follower.stale
+    first.telemetry.slices[1] = 33.0
+    first.write()
+    first.ring.close()
+    follower.look()
+    assert not follower.present
+    assert follower.stale
+    assert follower.status is not None
+    document = follower.status.document()
+    assert document["run"]["name"] == "first"
+    assert document["slices"][0]["carried_mbps"] < 45, "its last ticks are shown"
+    text = "\n".join(line.plain for line in frame(document, View(80, 24, BLOCKS, absent=True, stale=True)))
+    assert "waiting for a controller" in text
+    Writer(path, 3, "second").write()
+    follower.look()
+    assert follower.present
+    assert not follower.stale
+    assert follower.status.document()["run"]["name"] == "second"
+    assert len(follower.status.document()["slices"]) == 3
+    follower.close()
+
+
+def test_a_controller_that_stops_beating_is_stale(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Writer(path).write()
+    follower = Follower(path)
+    assert not follower.stale
+    later_ns = time.monotonic_ns() + 4_000_000_000
+    monkeypatch.setattr(time, "monotonic_ns", lambda: later_ns)
+    assert follower.stale
+    lines = shown(path, stale=True)
+    assert any(re.match(r"! no sign of life for [34]s", line) for line in lines)
+    follower.close()
+
+
+# -- characters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "glyphs"),
+    [
+        ({"LANG": "en_US.UTF-8"}, BLOCKS),
+        ({"LANG": "C"}, ASCII),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, ASCII),  # what Python makes of LANG=C
+        ({"LC_ALL": "C", "LANG": "de_DE.UTF-8"}, ASCII),
+        ({"LC_CTYPE": "de_DE.utf8", "LANG": "C"}, BLOCKS),
+        ({"LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8"}, BLOCKS),
+        ({"LANG": "en_US.UTF-8", "TERM": "linux"}, ASCII),
+        ({"LANG": "en_US.ISO-8859-1"}, ASCII),
+        ({}, ASCII),
+    ],
+)
+def test_blocks_only_where_the_terminal_has_them(environment: dict[str, str], glyphs: Glyphs) -> None:
+    assert glyphs_for(environment) is glyphs
+
+
+@given(st.lists(st.none() | st.floats(0, 1e9), max_size=200), st.integers(1, 60))
+def test_a_sparkline_has_its_width_and_keeps_the_greatest(values: list[float | None], width: int) -> None:
+    placed = resample(values, width, max)
+    assert len(placed) == width
+    assert max((v for v in placed if v is not None), default=None) == max(
+        (v for v in values if v is not None), default=None
+    )
+    if values:
+        assert values[-1] is None or (placed[-1] or 0) >= values[-1]
+    assert len(BLOCKS.spark(placed)) == width
+
+
+@given(st.floats(0, 1e13))
+def test_any_number_is_short(value: float) -> None:
+    assert len(short(value)) <= 5
+
+
+@given(st.floats(0.0011, 1e8))
+def test_short_numbers_are_close(value: float) -> None:
+    text = short(value)
+    read = float(text.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(text[-1], 1.0)
+    assert read == pytest.approx(value, rel=0.05, abs=0.0006)
