@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"flag"
 	"strings"
 	"testing"
 )
@@ -40,25 +39,6 @@ func TestDecodeKeyValuesNamesWhatIsWrong(t *testing.T) {
 		var usage *UsageError
 		if !errors.As(err, &usage) || !strings.Contains(err.Error(), wants) || !strings.Contains(err.Error(), "--flow") {
 			t.Errorf("%q: got %v, want a usage error that mentions --flow and %q", text, err, wants)
-		}
-	}
-}
-
-func TestDecodeStrictRefusesUnknownFieldsAndTrailers(t *testing.T) {
-	for _, text := range []string{`{"speed": 1}`, `{} {}`, `{`, `[]`} {
-		if err := DecodeStrict("line 1", []byte(text), &target{}); err == nil {
-			t.Errorf("%q was accepted", text)
-		}
-	}
-}
-
-func TestParseRefusesUnknownFlagsAndArguments(t *testing.T) {
-	for _, args := range [][]string{{"--nope"}, {"word"}, {"--n", "x"}} {
-		flags := flag.NewFlagSet("test", flag.ContinueOnError)
-		flags.Int("n", 0, "")
-		var usage *UsageError
-		if err := Parse(flags, args, ""); !errors.As(err, &usage) {
-			t.Errorf("%v: got %v, want a usage error", args, err)
 		}
 	}
 }

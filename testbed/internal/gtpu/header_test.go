@@ -1,7 +1,6 @@
 package gtpu
 
 import (
-	"bytes"
 	"encoding/hex"
 	"testing"
 )
@@ -90,25 +89,5 @@ func TestParseRefuses(t *testing.T) {
 	header, _ := Parse(octets(t, "36ff0008"+"00000005"+"00030084"+"01000000"))
 	if header.Unsupported != 0x84 || header.TEID != 5 || header.Seq != 3 {
 		t.Errorf("ErrExtension leaves %+v, want extension 0x84, TEID 5 and sequence number 3", header)
-	}
-}
-
-func TestAppend(t *testing.T) {
-	for _, test := range []struct {
-		name string
-		got  []byte
-		want string
-	}{
-		{"downlink", AppendGPDU(nil, 0x01020304, PDUTypeDownlink, 9, 20), "34ff001c" + "01020304" + "00000085" + "01000900"},
-		{"uplink", AppendGPDU(nil, 1, PDUTypeUplink, 63, 0), "34ff0008" + "00000001" + "00000085" + "01103f00"},
-		{"plain", AppendPlainGPDU(nil, 1, 20), "30ff0014" + "00000001"},
-	} {
-		if want := octets(t, test.want); !bytes.Equal(test.got, want) {
-			t.Errorf("%s: got %x, want %x", test.name, test.got, want)
-		}
-	}
-	b := make([]byte, 0, GPDULen)
-	if allocations := testing.AllocsPerRun(100, func() { AppendGPDU(b, 1, PDUTypeUplink, 9, 1400) }); allocations != 0 {
-		t.Errorf("AppendGPDU allocates %v times", allocations)
 	}
 }

@@ -29,12 +29,3 @@ func TestErrorIndication(t *testing.T) {
 		}
 	}
 }
-
-func TestSupportedExtensionHeaders(t *testing.T) {
-	b := SupportedExtensionHeaders(3)
-	header, err := Parse(b)
-	// Extension Header Type List (type 141), one octet of length, then the types (clause 8.5).
-	if err != nil || header.Type != TypeSupportedExtensionHeadersNot || !bytes.Equal(header.Payload(b), octets(t, "8d0185")) {
-		t.Errorf("%x: header %+v, %v", b, header, err)
-	}
-}

@@ -74,10 +74,3 @@ func TestSinceHoldsOnlyWhatCameAfter(t *testing.T) {
 		t.Errorf("count %d, median %g, max %d", d.Count(), d.Quantile(0.5), d.Max())
 	}
 }
-
-func BenchmarkAdd(b *testing.B) {
-	var h Histogram
-	for i := range b.N {
-		h.Add(int64(i) * 37)
-	}
-}

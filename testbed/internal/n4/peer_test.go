@@ -64,21 +64,6 @@ func TestSessionLife(t *testing.T) {
 	}
 }
 
-func TestTheUPFChoosesTheTunnel(t *testing.T) {
-	stub := newStub(t)
-	endpoint, _ := newEndpoint(t, nil)
-	peer := newPeer(t, endpoint, stub)
-	if _, err := peer.Associate(ctx); err != nil {
-		t.Fatal(err)
-	}
-	spec := testSpec()
-	spec.TEID, spec.N3 = 0, netip.Addr{}
-	outcome, err := peer.Establish(ctx, spec)
-	if err != nil || outcome.TEID != 0xabc || outcome.N3 != netip.MustParseAddr("10.9.9.9") {
-		t.Errorf("tunnel %#x at %s (%v), the UPF chose 0xabc at 10.9.9.9", outcome.TEID, outcome.N3, err)
-	}
-}
-
 func TestChooseNeedsTheFeature(t *testing.T) {
 	stub := newStub(t)
 	stub.set(func() { stub.features = 0 })
@@ -171,18 +156,6 @@ func TestLostContextIsRepaired(t *testing.T) {
 	if event := seen.await(t, "recovered"); event.Count != 1 {
 		t.Errorf("recovered %+v", event)
 	}
-}
-
-func TestSilentPeerIsLostAndComesBack(t *testing.T) {
-	stub, _, seen := established(t, func(c *Config) {
-		c.Heartbeat, c.T1, c.N1 = 20*time.Millisecond, 20*time.Millisecond, 1
-	})
-	stub.set(func() {
-		stub.answer[message.MsgTypeHeartbeatRequest] = func(message.Message) message.Message { return nil }
-	})
-	seen.await(t, "peer_lost")
-	stub.set(func() { delete(stub.answer, message.MsgTypeHeartbeatRequest) })
-	seen.await(t, "peer_back")
 }
 
 // Open5GS answers no heartbeat of a peer that it has no association with.

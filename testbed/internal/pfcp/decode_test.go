@@ -1,13 +1,10 @@
 package pfcp
 
 import (
-	"bytes"
 	"encoding/hex"
 	"errors"
 	"testing"
-	"time"
 
-	"github.com/wmnsk/go-pfcp/ie"
 	"github.com/wmnsk/go-pfcp/message"
 )
 
@@ -62,14 +59,6 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 	if m, err := Decode(octets(t, "2001000c0000070000600008e0000000")); err == nil {
 		t.Errorf("an element beyond the message was accepted: %v", m)
-	}
-}
-
-func TestEncode(t *testing.T) {
-	stamp := time.Unix(0xe0000000-2208988800, 0)
-	got, err := Encode(message.NewHeartbeatRequest(7, ie.NewRecoveryTimeStamp(stamp), nil))
-	if want := octets(t, heartbeatText); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("got %x, %v; want %x", got, err, want)
 	}
 }
 

@@ -259,19 +259,3 @@ func TestFARRefuses(t *testing.T) {
 		checkReject(t, name, reject, test.want)
 	}
 }
-
-func TestQER(t *testing.T) {
-	qer, reject := CreateQER(decoded(t, ie.NewCreateQER(ie.NewQERID(1), ie.NewGateStatus(ie.GateStatusOpen, ie.GateStatusClosed),
-		ie.NewMBR(45_000, 200), ie.NewQFI(9))))
-	want := QER{ID: 1, DownlinkClosed: true, QFI: 9}
-	if reject != nil || qer != want {
-		t.Fatalf("got %+v, %v; want %+v", qer, reject, want)
-	}
-	want.UplinkClosed, want.DownlinkClosed = true, false
-	qer, reject = qer.Update(decoded(t, ie.NewUpdateQER(ie.NewQERID(1), ie.NewGateStatus(ie.GateStatusClosed, ie.GateStatusOpen))))
-	if reject != nil || qer != want {
-		t.Fatalf("got %+v, %v; want %+v", qer, reject, want)
-	}
-	_, reject = CreateQER(decoded(t, ie.NewCreateQER(ie.NewQERID(1))))
-	checkReject(t, "no gate", reject, rejection{ie.CauseMandatoryIEMissing, ie.GateStatus, nil})
-}

@@ -112,25 +112,3 @@ func TestPacketsAreWellFormed(t *testing.T) {
 		}
 	}
 }
-
-func TestParseMarkerRefusesOthers(t *testing.T) {
-	good := make([]byte, MarkerLen)
-	(&Marker{Run: 1, Flow: 2, Sequence: 3, SentNs: 4}).Put(good)
-	if m, ok := ParseMarker(good); !ok || m != (Marker{1, 2, 3, 4}) {
-		t.Errorf("%+v, %v", m, ok)
-	}
-	bad := bytes.Clone(good)
-	bad[0] ^= 1
-	for _, b := range [][]byte{nil, good[:MarkerLen-1], bad} {
-		if _, ok := ParseMarker(b); ok {
-			t.Errorf("%x passed for a marker", b)
-		}
-	}
-}
-
-func BenchmarkBuild(b *testing.B) {
-	template, buffer := newTemplate(path4, 1, 77, IPIDZero), make([]byte, 1500)
-	for i := range b.N {
-		template.build(buffer, 1400, int64(i))
-	}
-}

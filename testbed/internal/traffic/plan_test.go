@@ -39,18 +39,3 @@ func TestNormalizeNamesTheField(t *testing.T) {
 		}
 	}
 }
-
-func TestDefaults(t *testing.T) {
-	f := FlowSpec{Kind: Video, From: "10.0.0.1", To: "[10.0.0.2]", UE: "10.60.0.1", Dst: "10.103.0.2:6000"}
-	plan := Plan{Flows: []FlowSpec{f, f}}
-	if err := plan.Normalize(); err != nil {
-		t.Fatal(err)
-	}
-	got := plan.Flows[1]
-	if *got.ID != 1 || *got.RateMbps != 45 || got.PacketBytes != 1400 || !math.IsInf(*got.EndS, 1) {
-		t.Errorf("%+v", got)
-	}
-	if p, err := got.path(); err != nil || p.to.String() != "10.0.0.2:2152" || p.qfi != -1 {
-		t.Errorf("%+v, %v", p, err)
-	}
-}

@@ -79,23 +79,6 @@ func TestSinkKeepsAccount(t *testing.T) {
 	}
 }
 
-func TestSinkIntervals(t *testing.T) {
-	sink, conn := newTestSink(t, "127.0.0.1", 10)
-	before := sink.Snapshot()
-	for i := range uint64(200) {
-		_, _ = conn.Write(marked(1, i, Monotonic(), 972))
-	}
-	report := await(sink, 200)
-	now := sink.Snapshot()
-	interval := now.Since(&before)
-	if interval.Flows[0].Packets != 200 || interval.Flows[0].Mbps <= 0 || report.Flows[0].Bytes != 200_000 {
-		t.Errorf("%+v", interval)
-	}
-	if again := now.Since(&now); again.Flows[0].Packets != 0 || again.Flows[0].DelayMaxus != 0 {
-		t.Errorf("nothing came, but %+v", again)
-	}
-}
-
 func TestSinkOnATakenAddress(t *testing.T) {
 	conn, taken := farEnd(t, "127.0.0.1")
 	defer conn.Close()

@@ -137,16 +137,6 @@ func TestVideoComesInFrames(t *testing.T) {
 	}
 }
 
-func TestOnOffIsSilentInBetween(t *testing.T) {
-	phase := 0.0
-	source := newSource(spec(OnOff, 50, func(f *FlowSpec) { f.OnS, f.OffS, f.PhaseS = 0.25, 0.75, &phase }), nil)
-	for _, p := range play(source, 10) {
-		if into := math.Mod(p.due, 1); into > 0.25+1e-9 {
-			t.Fatalf("a packet at %g s", p.due)
-		}
-	}
-}
-
 func TestPoissonGapsAreExponential(t *testing.T) {
 	packets := play(newSource(spec(Poisson, 20, nil), nil), 30)
 	mean, square := 0.0, 0.0

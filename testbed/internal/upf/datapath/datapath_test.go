@@ -169,27 +169,3 @@ func TestBurnUnderContention(t *testing.T) {
 		t.Errorf("%s of work took %s of CPU time", want, least)
 	}
 }
-
-func TestBatchSize(t *testing.T) {
-	for burn, want := range map[time.Duration]int{
-		0: maxBatch, time.Nanosecond: maxBatch, 10 * time.Microsecond: 10, 100 * time.Microsecond: 1, time.Second: 1,
-	} {
-		config := Config{Burn: burn}
-		if got := config.batch(); got != want {
-			t.Errorf("%s of work per packet: batches of %d, want %d", burn, got, want)
-		}
-	}
-}
-
-func BenchmarkUplinkPacket(b *testing.B) {
-	p, network := idlePlane(b, Config{})
-	up := userPacket(terminal, server, 1400)
-	datagram := append(gtpu.AppendGPDU(nil, 1, gtpu.PDUTypeUplink, 9, len(up)), up...)
-	from := netio.SockaddrOf(netip.MustParseAddrPort("127.0.0.1:2152"))
-	drain := make([]byte, 2048)
-	b.SetBytes(1400)
-	for range b.N {
-		p.uplink.datagram(datagram, &from)
-		readPacket(network, drain)
-	}
-}

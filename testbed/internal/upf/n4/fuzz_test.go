@@ -2,7 +2,6 @@ package n4
 
 import (
 	"bytes"
-	"fmt"
 	"net/netip"
 	"runtime/debug"
 	"testing"
@@ -99,25 +98,5 @@ func seeds(s *Server, seid uint64) []message.Message {
 		message.NewSessionDeletionRequest(0, 0, seid, 10, 0),
 		message.NewSessionReportResponse(0, 0, seid, 10, 0, ie.NewCause(65)),
 		message.NewPFDManagementRequest(10), message.NewSessionSetDeletionRequest(10, ie.NewNodeID("10.101.0.1", "", ""), nil),
-	}
-}
-
-func TestInLibrary(t *testing.T) {
-	stack := func(f func()) (trace []byte) {
-		defer func() {
-			if recover() != nil {
-				trace = debug.Stack()
-			}
-		}()
-		f()
-		return nil
-	}
-	own := stack(func() { panic(fmt.Sprint("ours")) })
-	library := stack(func() { _, _ = ie.New(ie.SDFFilter, []byte{1, 0, 0xff, 0xff, 1}).SDFFilter() })
-	if own == nil || inLibrary(own) {
-		t.Errorf("our own panic is taken for the library's:\n%s", own)
-	}
-	if library == nil || !inLibrary(library) {
-		t.Errorf("the library's panic is taken for our own:\n%s", library)
 	}
 }

@@ -362,20 +362,6 @@ func TestModificationIsAllOrNothing(t *testing.T) {
 	checkTables(t, s)
 }
 
-func TestRemoveAndReplaceRules(t *testing.T) {
-	s := newTestServer(t)
-	associate(t, s)
-	seid, _ := establish(t, s, 2, rules(s, 1)...)
-	answer := ask[*message.SessionModificationResponse](t, s, message.NewSessionModificationRequest(0, 0, seid, 3, 0,
-		ie.NewRemovePDR(ie.NewPDRID(1)), ie.NewRemoveQER(ie.NewQERID(1)), ie.NewRemoveURR(ie.NewURRID(1)), ie.NewRemoveFAR(ie.NewFARID(2)),
-		ie.NewRemoveBAR(ie.NewBARID(1)), rules(s, 77)[0], rules(s, 77)[5], rules(s, 77)[6]))
-	checkCause(t, answer.Cause, ie.CauseRequestAccepted)
-	if s.plane.TEIDs.Get(1) != nil || s.plane.TEIDs.Get(77) == nil {
-		t.Error("the TEID did not move")
-	}
-	checkTables(t, s)
-}
-
 func TestOtherMessages(t *testing.T) {
 	s := newTestServer(t)
 	heartbeat := ask[*message.HeartbeatResponse](t, s, message.NewHeartbeatRequest(5, ie.NewRecoveryTimeStamp(time.Now()), nil))

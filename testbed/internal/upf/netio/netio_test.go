@@ -21,20 +21,6 @@ func open(t *testing.T, address string, receiveBuffer int) *Socket {
 	return s
 }
 
-func TestSockaddr(t *testing.T) {
-	for _, text := range []string{"10.100.0.2:2152", "[2001:db8::1]:8805", "255.255.255.255:65535"} {
-		want := netip.MustParseAddrPort(text)
-		address := SockaddrOf(want)
-		if got := address.AddrPort(); got != want {
-			t.Errorf("%s came back as %s", want, got)
-		}
-	}
-	var none Sockaddr
-	if got := none.AddrPort(); got.IsValid() {
-		t.Errorf("nothing came back as %s", got)
-	}
-}
-
 func TestBatches(t *testing.T) {
 	for _, host := range []string{"127.0.0.1:0", "[::1]:0"} {
 		from, to := open(t, host, 0), open(t, host, 0)

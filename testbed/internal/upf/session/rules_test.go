@@ -123,14 +123,3 @@ func TestCompileRefuses(t *testing.T) {
 		}
 	}
 }
-
-func TestKeys(t *testing.T) {
-	rules := compile(t, exampleSpec())
-	keys := rules.Keys()
-	_, teid := keys.TEIDs[1]
-	_, ue4 := keys.Addresses[AddressOf(netip.MustParseAddr("10.60.0.1"))]
-	_, ue6 := keys.Addresses[AddressOf(netip.MustParseAddr("2001:db8:60:1::"))]
-	if !teid || !ue4 || !ue6 || len(keys.TEIDs) != 1 || len(keys.Addresses) != 2 {
-		t.Errorf("keys %+v", keys)
-	}
-}
