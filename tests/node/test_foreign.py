@@ -20,6 +20,7 @@ import yaml
 from slicepilot.controller.system.processes import start_ticks
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.testbed.bench.rig import KNOB_FILES, Controller
+from tests.command import slicepilot as run_slicepilot
 
 from .foreign import COUNT, Foreign
 
@@ -31,7 +32,7 @@ AGENT = "static-weights-9"
 
 
 def slicepilot(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([*SLICEPILOT, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    done = run_slicepilot(*arguments, timeout=120)
     assert done.returncode == code, done.stderr
     return done
 
@@ -109,14 +110,11 @@ def controller(
     roots = {"run_root": str(folder / "run"), "state_root": str(folder / "state")}
     config = roots | {"publish": {"log": "pretty"}, "foreign": foreign_changes or {}} | more
     (folder / "run.yaml").write_text(yaml.safe_dump(config))
-    command = [*SLICEPILOT, "run", "-c", str(folder / "run.yaml"), "--node", str(node)]
     log = folder / "log"
+    command = [*SLICEPILOT, "run", "-c", folder / "run.yaml", "--node", node, "--mode", mode, "--agent", agent]
     with log.open("ab") as out:
         process = subprocess.Popen(
-            [*command, "--mode", mode, "--agent", agent, "--period-ms", f"{period_ms:g}"],
-            stdout=out,
-            stderr=out,
-            stdin=subprocess.DEVNULL,
+            [*command, f"--period-ms={period_ms:g}"], stdout=out, stderr=out, stdin=subprocess.DEVNULL
         )
     running = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,10 +23,10 @@ from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.removal import take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
+from tests.command import slicepilot
 
 SLICES = [f"slice{i}" for i in range(1, 6)]
 WEIGHT = "cpu.shares" if Path("/sys/fs/cgroup/cpu/cpu.shares").exists() else "cpu.weight"
-SLICEPILOT = [sys.executable, "-m", "slicepilot.cli"]
 
 Records = np.ndarray[Any, np.dtype[Any]]
 
@@ -126,11 +125,6 @@ def order(rig: Rig, *arguments: str) -> subprocess.CompletedProcess[str]:
 def where(rig: Rig) -> list[str]:
     """Options that name the rig's controller."""
     return ["--name", rig.testbed.spec.name, "--run-root", str(rig.folder / "run")]
-
-
-def slicepilot(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, to its end."""
-    return subprocess.run([*SLICEPILOT, *arguments], capture_output=True, text=True, check=False, timeout=120)
 
 
 def reported(done: subprocess.CompletedProcess[str], status: int) -> str:

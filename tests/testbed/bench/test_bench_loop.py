@@ -14,15 +14,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
-from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.telemetry.layout import FOLDER
-from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES
+from slicepilot.env.encoding import FEATURES, KNOB_FEATURES
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
+from tests.command import slicepilot
+from tests.testbed.controlled import bundle_of
 
 pytestmark = pytest.mark.realtime
 
@@ -40,27 +41,14 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("Slice", [INPUT_NAME, "from", "to", "axes"], ["held"]),
         helper.make_node("Add", ["held", "shift"], [OUTPUT_NAME]),
     ]
-    shapes = ((INPUT_NAME, NUM_FEATURES), (OUTPUT_NAME, 3))
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["L", "S", size]) for name, size in shapes]
-    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
-    graph = helper.make_graph(nodes, "shift", values[:1], values[1:], tensors)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    folder = tmp_path_factory.mktemp("policy") / "bundle"
-    PolicyBundle(SliceSet.from_yaml("five-video"), model.SerializeToString(), TrainingRecord("shift", 0)).save(folder)
-    return folder
+    return Path(bundle_of(tmp_path_factory.mktemp("policy") / "bundle", nodes, constants))
 
 
 @pytest.mark.slow
 @needs_root
 @needs_objects
 def test_it_measures_all_stages_and_leaves_nothing_behind(bundle: Path) -> None:
-    result = subprocess.run(
-        [*PROGRAM, "--bundle", str(bundle), "--seconds", "1", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    result = slicepilot("bench", "loop", "--bundle", bundle, "--seconds", "1", "--json")
     assert result.returncode == 0, result.stderr
     measured = json.loads(result.stdout)
     assert measured["slices"] == 5
@@ -93,7 +81,7 @@ def test_what_ends_it_leaves_nothing_behind(bundle: Path, number: signal.Signals
         assert "Traceback" not in complaint
     else:
         assert own.is_dir()
-        BenchNode(SliceSet.from_yaml("five-video")).close()
+        BenchNode(SliceSet.from_yaml("testbed-five")).close()
     assert not own.is_dir()
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from slicepilot.testbed.lifecycle.removal import running
 from slicepilot.testbed.lifecycle.testbed import missing
+from tests.command import slicepilot
 
 pytestmark = [
     pytest.mark.realtime,
@@ -20,14 +19,7 @@ pytestmark = [
 
 
 def bench(*arguments: str) -> dict[str, Any]:
-    program = "from slicepilot.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "bench", *arguments, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+    done = slicepilot("bench", *arguments, "--json", timeout=180)
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
     return result

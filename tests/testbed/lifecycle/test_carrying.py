@@ -3,9 +3,8 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,56 +24,14 @@ def testbed() -> Iterator[Testbed]:
     take_down(NAME)
 
 
-def ip(namespace: str, *arguments: str) -> None:
-    subprocess.run(["ip", "-n", f"{NAME}-{namespace}", *arguments], check=True)
-
-
-def ask(testbed: Testbed, op: str, **arguments: Any) -> None:
+def modify(testbed: Testbed, gate: str) -> None:
+    """Set a gate of slice1 by its SMF."""
+    name, state = gate.split("=")
     smf = testbed.smf()
     try:
-        smf.ask(op, **arguments)
+        smf.ask("modify", session="slice1/0", **{name: state})
     finally:
         smf.close()
-
-
-def close_gate(testbed: Testbed) -> None:
-    ask(testbed, "modify", session="slice1/0", gate_ul="closed")
-
-
-def open_gate(testbed: Testbed) -> None:
-    ask(testbed, "modify", session="slice1/0", gate_ul="open")
-
-
-def without_n6_route(_: Testbed) -> None:
-    ip("upf-slice1", "route", "del", "default")
-
-
-def with_n6_route(_: Testbed) -> None:
-    ip("upf-slice1", "route", "add", "default", "via", "10.102.0.1")
-
-
-def without_way_back(_: Testbed) -> None:
-    ip("up", "route", "del", "10.60.0.0/24")
-
-
-def with_way_back(_: Testbed) -> None:
-    ip("up", "route", "add", "10.60.0.0/24", "via", "10.102.0.2")
-
-
-def close_downlink(testbed: Testbed) -> None:
-    ask(testbed, "modify", session="slice1/0", gate_dl="closed")
-
-
-def open_downlink(testbed: Testbed) -> None:
-    ask(testbed, "modify", session="slice1/0", gate_dl="open")
-
-
-def narrow_n3(_: Testbed) -> None:
-    ip("upf-slice1", "link", "set", "n3", "mtu", "68")  # the other end's packets are longer than it takes
-
-
-def wide_n3(_: Testbed) -> None:
-    ip("upf-slice1", "link", "set", "n3", "mtu", "1600")
 
 
 UPLINK = r"slice slice1, uplink: no packet from UE 10\.60\.0\.2 through TEID 0x1000 at 10\.100\.0\.2 to 10\.103\.0\.2 "
@@ -84,56 +41,57 @@ DOWNLINK = (
 
 
 @pytest.mark.parametrize(
-    ("break_it", "mend", "said"),
+    ("fault", "repair", "said"),
     [
         pytest.param(
-            close_gate,
-            open_gate,
+            "gate_ul=closed",
+            "gate_ul=open",
             UPLINK + r"arrives; of 20, 20 reached N3, 0 left the UPF for its TUN device \(tun in sptc-upf-slice1\), "
             r"the UPF dropped 20 \(gate\)",
             id="closed gate",
         ),
         pytest.param(
-            without_n6_route,
-            with_n6_route,
+            "upf-slice1 route del default",
+            "upf-slice1 route add default via 10.102.0.1",
             UPLINK + r"arrives; of 20, 20 reached N3, 20 left the UPF for its TUN device, "
             r"0 left on N6 \(n6 in sptc-upf-slice1\)",
             id="no route to N6",
         ),
         pytest.param(
-            without_way_back,
-            with_way_back,
+            "up route del 10.60.0.0/24",
+            "up route add 10.60.0.0/24 via 10.102.0.2",
             DOWNLINK + r"arrives; of 20, 20 came over the shared uplink, \d reached N6 \(n6 in sptc-upf-slice1\)",
             id="no route to the UE",
         ),
         pytest.param(
-            close_downlink,
-            open_downlink,
+            "gate_dl=closed",
+            "gate_dl=open",
             DOWNLINK + r"arrives; of 20, 20 came over the shared uplink, 20 reached N6, 20 reached the UPF's TUN "
             r"device, \d left the UPF on N3 \(n3 in sptc-upf-slice1\), "
             r"the UPF dropped 20 \(gate\)",
             id="closed downlink gate",
         ),
         pytest.param(
-            narrow_n3,
-            wide_n3,
+            "upf-slice1 link set n3 mtu 68",  # the other end's packets are longer than it takes
+            "upf-slice1 link set n3 mtu 1600",
             UPLINK + r"arrives; of 20, \d reached N3 \(n3 in sptc-upf-slice1\)",
             id="narrow N3",
         ),
     ],
 )
-def test_says_where_packets_are_lost(
-    testbed: Testbed,
-    break_it: Callable[[Testbed], None],
-    mend: Callable[[Testbed], None],
-    said: str,
-) -> None:
-    break_it(testbed)
+def test_says_where_packets_are_lost(testbed: Testbed, fault: str, repair: str, said: str) -> None:
+    def change(what: str) -> None:
+        if what.startswith("gate"):
+            modify(testbed, what)
+        else:
+            subprocess.run(f"ip -n {NAME}-{what}".split(), check=True)
+
+    change(fault)
     try:
         with pytest.raises(NotCarriedError) as raised:
             testbed.check_carrying()
     finally:
-        mend(testbed)
+        change(repair)
     assert re.fullmatch(said, str(raised.value)), str(raised.value)
     testbed.check_carrying()
 

@@ -17,6 +17,7 @@ from slicepilot.testbed.lifecycle.layout import STATE_FOLDER, netns_path
 from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from tests.command import slicepilot
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spt"
@@ -172,29 +173,15 @@ def test_a_upf_that_restarts_gets_its_sessions_again(spec: TestbedSpec) -> None:
     assert received > 0
 
 
-def test_a_slice_that_is_absent_sends_nothing(spec: TestbedSpec) -> None:
-    testbed = Testbed.up(spec)
-    loads = {name: (Load("cbr", rate_mbps=1.0, packet_bytes=700),) for name in ("slice1", "slice2")}
-    scenario = Scenario("t", "t", "testbed-five", "testbed", 2.0, 0.1, loads, absent={"slice2": (0.0, 1e9)})
-    run = LoadRun(testbed, scenario, seed=1)
-    run.start()
-    time.sleep(0.3)
-    assert [flow["name"] for flow in run.stop()["load"]["flows"]] == ["slice1/0"]
-
-
 def test_commands_speak_json_and_refuse_what_is_not_there() -> None:
-    def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-        whole = [sys.executable, "-m", "slicepilot.cli", "testbed", *arguments]
-        return subprocess.run(whole, capture_output=True, text=True, check=False)
-
-    refused = command("down", "--name", "nobody")
+    refused = slicepilot("testbed", "down", "--name", "nobody")
     assert refused.returncode == 2
     assert "'nobody' is not up" in refused.stderr
-    assert command("up", "--burn-us", "-1", "--name", NAME).returncode == 2
-    made = json.loads(command("up", "--burn-us", "0", "--name", NAME, "--json").stdout)
+    assert slicepilot("testbed", "up", "--burn-us", "-1", "--name", NAME).returncode == 2
+    made = json.loads(slicepilot("testbed", "up", "--burn-us", "0", "--name", NAME, "--json").stdout)
     try:
         assert len(made["slices"]) == 5
         assert (STATE_FOLDER / NAME / "spec.json").exists()
     finally:
-        assert command("down", "--name", NAME).returncode == 0
+        assert slicepilot("testbed", "down", "--name", NAME).returncode == 0
     assert leftovers(NAME) == []

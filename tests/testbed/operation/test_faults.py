@@ -34,6 +34,7 @@ from slicepilot.testbed.bench import faults
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from tests.command import slicepilot
 from tests.effort import repetitions
 from tests.testbed.controlled import (
     SLICES,
@@ -45,7 +46,6 @@ from tests.testbed.controlled import (
     records,
     reported,
     rig_under,
-    slicepilot,
     wait_ticks,
     where,
 )
@@ -252,18 +252,6 @@ def test_a_probe_that_somebody_detaches_is_attached_again(rig: Rig) -> None:
     assert faults.detach_probe(rig, "slice5") == taken, "all had come back"
     wait_ticks(controller, 200)
     assert set(seen["level"].tolist()) <= {Level.NORMAL, Level.HOLD}
-
-
-def test_knobs_that_somebody_else_sets_are_theirs(rig: Rig) -> None:
-    controller = live(rig)
-    path = faults.set_weight(rig, "slice2", 777)
-    controller.wait_for(lambda: bool(controller.notes()["foreign"]), "noticed")
-    assert controller.notes()["foreign"][-1]["slice"] == "slice2"
-    wait_ticks(controller, 50)
-    assert path.read_text().strip() == "777"
-    rig.stop()
-    assert path.read_text().strip() == "777", "respected at the end, too"
-    path.write_text(weight_as_found(rig))
 
 
 def test_knobs_that_somebody_else_insists_on_are_not_fought_over(rig: Rig) -> None:

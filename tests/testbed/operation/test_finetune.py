@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,8 @@ from slicepilot.data.episodes.files import read_episodes
 from slicepilot.testbed.lifecycle.removal import running
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import missing
-from tests.testbed.controlled import SLICEPILOT, SLICES, WEIGHT, fresh_testbed
+from tests.command import slicepilot
+from tests.testbed.controlled import SLICES, WEIGHT, fresh_testbed
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spft"
@@ -22,15 +22,7 @@ NAME = "spft"
 
 def train(folder: Path, *arguments: str) -> dict[str, object]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*SLICEPILOT, "train", *arguments, "--json"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
+    done = slicepilot("train", *arguments, "--json", cwd=folder, env=environment, timeout=600)
     assert done.returncode == 0, done.stderr
     figures: dict[str, object] = json.loads(done.stdout)
     return figures

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -24,13 +23,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from slicepilot.controller.record.reader import SegmentReader
-from slicepilot.controller.service.run_config import DEFAULT_AGENT, RunConfig
 from slicepilot.controller.system.privileges import CAPABILITIES, LOOP
-from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.testbed.bench import faults
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from tests.command import slicepilot
 from tests.testbed.controlled import (
     SLICES,
     constant,
@@ -40,7 +38,6 @@ from tests.testbed.controlled import (
     order,
     reported,
     rig_under,
-    slicepilot,
     wait_ticks,
     weights,
     where,
@@ -269,31 +266,14 @@ def status_of(path: Path) -> dict[str, str]:
 # -- the command line ----------------------------------------------------------------------------------------------
 
 
-def test_a_scenarios_own_period_holds_unless_another_is_given() -> None:
-    config, scenario = RunConfig.from_yaml("default"), "testbed-bursts"
-    own_s = Scenario.from_yaml(scenario).control_period_s
-    assert config.period_s == pytest.approx(0.01) != own_s
-    assert config.override(scenario=scenario).period_s == own_s
-    assert config.override(scenario=scenario, period_ms=20).period_s == pytest.approx(0.02)
-
-
-def test_without_a_policy_the_rule_decides_that_is_best_on_unseen_nodes() -> None:
-    config = RunConfig.from_yaml("default")
-    assert config.policy == DEFAULT_AGENT == "queue-greedy"
-    assert config.override(agent=AGENT).policy == AGENT
-    assert config.override(bundle="generalist").policy == "generalist"
-
-
 REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"mode": "lvie"}, (), "mode = 'lvie'"),
-    ({"bundel": "x"}, (), "bundel = 'x': unknown field; did you mean bundle?"),
     ({"watchdog": {"hangs": 1}}, (), "did you mean hang_s?"),
     ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: both are given; expected one of them"),
     ({"agent": "static-wieghts-9"}, (), "did you mean static-weights-9"),
     ({"agent": AGENT, "mode": "canary", "canary": ["slcie3"]}, (), "did you mean slice3?"),
     ({"agent": AGENT, "mode": "canary"}, (), "canary = none"),
     ({"agent": AGENT}, ("--scenario", "testbed-contenton"), "did you mean testbed-contention"),
-    ({"agent": AGENT}, ("--guard", "tesbed"), "did you mean testbed"),
     ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: expected a number greater than or equal to 2"),
     ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: expected a number"),
     (
@@ -305,57 +285,18 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"agent": AGENT, "run_root": "/proc/none"}, (), "run_root = /proc/none"),
     ({"agent": AGENT, "state_root": "/proc/none"}, (), "state_root = /proc/none"),
     ({"agent": AGENT, "publish": {"user": "nobdoy"}}, (), "user = 'nobdoy': unknown"),
-    ({"agent": AGENT, "publish": {"user": "nobdoy", "records_mb": 0}}, (), "user = 'nobdoy': unknown"),
     ({"agent": AGENT, "publish": {"user": "root"}}, (), "user = 'root': is root"),
     ({"agent": AGENT, "cpu": 4096}, (), "cpu = 4096; expected one of 0"),
     ({"agent": AGENT}, ("--instance", "a/b"), "instance = 'a/b'"),
     ({"bundle": "/nowhere"}, (), "no such folder"),
 )
-ENDS = ("out", "err")
-# Each call in a process of its own, but all that they import is imported once.
-CALLS = """
-import json, os, sys
-import slicepilot.cli.app, slicepilot.cli.operation.run, slicepilot.controller.service.serve
-import slicepilot.testbed.backend.backend
-from slicepilot.cli import main
-
-for number, arguments in enumerate(json.load(sys.stdin)):
-    if (pid := os.fork()) == 0:
-        for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
-            with open(f"{number}.{name}", "w") as file:
-                os.dup2(file.fileno(), stream.fileno())
-        sys.argv = ["slicepilot", *arguments]
-        main()
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
 
 
-@pytest.fixture(scope="module")
-def refusals(testbed: Testbed, tmp_path_factory: pytest.TempPathFactory) -> list[subprocess.CompletedProcess[str]]:
-    """What has become of each of the `REFUSED`."""
-    del testbed
-    folder = tmp_path_factory.mktemp("refused")
-    locations = {"run_root": str(folder / "run"), "state_root": str(folder / "state")}
-    calls = []
-    for number, (settings, options, _) in enumerate(REFUSED):
-        path = folder / f"{number}.yaml"
-        path.write_text(yaml.safe_dump({"name": NAME} | locations | settings))
-        calls.append(["run", "-c", str(path), *options])
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS],
-        input=json.dumps(calls),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    return [
-        subprocess.CompletedProcess(call, int(status), *((folder / f"{number}.{name}").read_text() for name in ENDS))
-        for number, (call, status) in enumerate(zip(calls, done.stdout.split(), strict=True))
-    ]
-
-
-@pytest.mark.parametrize("number", range(len(REFUSED)), ids=[line for *_, line in REFUSED])
-def test_bad_input_is_one_line(refusals: list[subprocess.CompletedProcess[str]], number: int) -> None:
-    assert REFUSED[number][2] in reported(refusals[number], 2)
+@pytest.mark.parametrize(("settings", "options", "line"), REFUSED, ids=[line for *_, line in REFUSED])
+def test_bad_input_is_one_line(
+    testbed: Testbed, tmp_path: Path, settings: dict[str, Any], options: tuple[str, ...], line: str
+) -> None:
+    path, name = tmp_path / "run.yaml", testbed.spec.name
+    roots = {"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}
+    path.write_text(yaml.safe_dump({"name": name} | roots | settings))
+    assert line in reported(slicepilot("run", "-c", str(path), *options), 2)

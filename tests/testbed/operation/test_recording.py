@@ -19,7 +19,8 @@ from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 from slicepilot.training.recording.minari_files import read_minari
 from slicepilot.training.recording.recording import record_live
-from tests.testbed.controlled import light, slicepilot
+from tests.command import slicepilot
+from tests.testbed.controlled import light
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "sprec"

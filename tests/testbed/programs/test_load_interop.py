@@ -106,26 +106,3 @@ def test_without_a_container_and_with_counting_identification() -> None:
     datagrams, _ = send(V4, ("--ip-id=count",), qfi=None)
     assert all(GTPPDUSessionContainer not in GTP_U_Header(datagram) for datagram in datagrams)
     assert [packet.id for packet in inner_packets(datagrams, IP)] == list(range(len(datagrams)))
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        ([], "flows"),
-        (["--flow", "kind=tcp"], "kind"),
-        (["--flow", "kind=cbr,rate=-1"], "rate_mbps"),
-        (["--flow", "kind=video,speed=4"], "speed"),
-        (["--flow", "kind=video,to=127.0.0.1,from=127.0.0.1,ue=10.0.0.1,dst=10.0.0.2:1,bytes=40"], "packet_bytes"),
-        (["--flow", "kind=video,profile=1-2"], "profile"),
-        (["--plan", "/nonexistent"], "--plan"),
-        (["--plan", "-", "--control", "-"], "--plan"),
-        (["--ip-id", "random"], "--ip-id"),
-        (["--rt", "100"], "--rt"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(flags: list[str], says: str) -> None:
-    done = subprocess.run([LOAD, *flags], capture_output=True, text=True, timeout=10, check=False)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""

@@ -315,32 +315,3 @@ def test_takes_leave_when_told_to_end(start: Callable[..., Smf], upf: Upf) -> No
     answer = pfcp.PFCPAssociationReleaseResponse(IE_list=[upf.node(), pfcp.IE_Cause(cause=ACCEPTED)])
     upf.send(answer, message.seq)
     assert smf.process.wait(5) == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--nope"], "nope"),
-        (["--n4", "somewhere", "--upf", "127.0.0.1"], "--n4"),
-        (["--upf", "upf.example.org"], "--upf"),
-        (["--upf", "127.0.0.1", "--session", "ue=10.0.0.1,speed=3"], "speed"),
-        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.1,ue=10.0.0.1,qfi=64"], "qfi"),
-        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.1,ue=10.0.0.1,gnb=10.0.0.2,gnb-teid=1,sst=1,sd=12"], "sd"),
-        (["--upf", "127.0.0.1", "--session", "upf=127.0.0.2,ue=10.0.0.1,gnb=10.0.0.2,gnb-teid=1"], "127.0.0.2"),
-        (["--script", "/nonexistent"], "--script"),
-        ([], "--upf"),
-    ],
-)
-def test_bad_flags_are_one_line_and_exit_code_2(flags: list[str], says: str) -> None:
-    done = subprocess.run([SMF, *flags], capture_output=True, text=True, timeout=10, check=False)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stdout == ""
-
-
-def test_failing_flags_exit_with_1() -> None:
-    command = [SMF, "--n4=127.0.0.1:0", "--t1=20ms", "--n1=1", "--upf=127.0.0.1:9"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    assert done.returncode == 1
-    assert "no answer" in done.stderr
