@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is live, and begin with it: its waits are filled by what comes beside it, and no long file is last.
 
     What has to do with a kernel that others use too may be tried a second time; the end of the run names it. What is
-    fuzzed may not: a second try would not draw what the first has found.
+    fuzzed may not: a second try would not draw what the first has drawn.
     """
     live, realtime, slow, once, on_ray = (
         [TESTS / name for name in names] for names in (LIVE, REALTIME, SLOW, ONCE, RAY)

@@ -65,14 +65,14 @@ def fuzz(
 
 def seconds_of(text: str) -> float:
     """Of a time as Go writes them, such as 1h30m or 90s."""
-    found = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
-    if not text or found is None:
-        raise SystemExit(f"fuzzing.py: {text}: not a time; accepted: one such as 2h, 1h30m or 90s")
-    return sum(int(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True))
+    match = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
+    if not text or match is None:
+        raise SystemExit(f"fuzzing.py: {text}: expected a time such as 2h, 1h30m or 90s")
+    return sum(int(number or 0) * unit for number, unit in zip(match.groups(), (3600, 60, 1), strict=True))
 
 
 def main(total_s: float) -> int:
-    """Fuzz everything for so long; returns the exit status, 0 when nothing was found."""
+    """Fuzz everything for so long; returns the exit status, 0 without a failure."""
     pytest = [sys.executable, "-m", "pytest", "-m", "fuzz"]
     listed = subprocess.run(
         [*pytest, "--collect-only", "-q"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
@@ -93,7 +93,7 @@ def main(total_s: float) -> int:
             check=False,
         ),
     ]
-    return max(abs(one.returncode) for one in done)
+    return max(abs(process.returncode) for process in done)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def make_reachable() -> None:
 
 def _barrier(path: Path) -> Path | None:
     """The first folder on the way to a path that other users may not enter."""
-    return next((one for one in [*reversed(path.parents), path] if not one.stat().st_mode & stat.S_IXOTH), None)
+    return next((part for part in [*reversed(path.parents), path] if not part.stat().st_mode & stat.S_IXOTH), None)
 
 
 def _mount(

@@ -1,19 +1,15 @@
 """The shape of a source tree: packages, imports, cycles, sizes, words.
 
-``python tests/structure.py [FOLDER]`` prints the figures of a checkout, of this one by default. ``--time`` adds what
-starting a command takes, and as root the speed of the simulator and of the control loop (`slicepilot bench`).
+``python tests/structure.py [FOLDER]`` prints the figures of a checkout, by default of the project that it is part of.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
-import os
 import re
 import statistics
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -52,7 +48,7 @@ class SourceTree:
         """Modules of ours that a module imports, at its top or inside functions."""
         file = self.modules[module]
         package = file.relative_to(self.root).parent.parts
-        found = set()
+        result = set()
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom):
                 base = package[: len(package) - node.level + 1] if node.level else ()
@@ -62,14 +58,14 @@ class SourceTree:
                         continue
                     name = name[1:]
                 named = [".".join((*name, alias.name)) for alias in node.names]
-                found |= {one if one in self.modules else ".".join(name) for one in named}
+                result |= {item if item in self.modules else ".".join(name) for item in named}
             elif isinstance(node, ast.Import):
-                found |= {
+                result |= {
                     alias.name.removeprefix("slicepilot.")
                     for alias in node.names
                     if alias.name.startswith("slicepilot.")
                 }
-        return (found & self.modules.keys()) - {module}
+        return (result & self.modules.keys()) - {module}
 
     def file_graph(self) -> dict[str, set[str]]:
         """What each module imports."""
@@ -96,7 +92,9 @@ def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     _, labels = connected_components(matrix, connection="strong")
     counts = Counter(labels.tolist())
     return [
-        [name for name, label in zip(names, labels, strict=True) if label == one] for one in counts if counts[one] > 1
+        [name for name, label in zip(names, labels, strict=True) if label == group]
+        for group in counts
+        if counts[group] > 1
     ]
 
 
@@ -166,49 +164,14 @@ def figures(root: Path) -> dict[str, str]:
     }
 
 
-def timings(root: Path) -> Iterator[tuple[str, str]]:
-    """What users wait for; medians of five."""
-    python = root / ".venv" / "bin" / "python"
-    for name, code in {
-        "import slicepilot": "import slicepilot",
-        "import gymnasium environment": "import slicepilot.env.environments.slice_env",
-        "import controller": "import slicepilot.controller.service.controller",
-        "slicepilot --help": "import sys; sys.argv = ['slicepilot', '--help']; from slicepilot.cli import main; main()",
-    }.items():
-        seconds = []
-        for _ in range(5):
-            began = time.perf_counter()
-            subprocess.run([python, "-c", code], check=True, stdout=subprocess.DEVNULL, cwd=root)
-            seconds.append(time.perf_counter() - began)
-        yield name, f"{statistics.median(seconds):.2f} s"
-    command = [python, "-m", "slicepilot.cli", "bench"]
-    done = subprocess.run([*command, "sim", "--json"], check=True, capture_output=True, text=True, cwd=root)
-    speed = json.loads(done.stdout)
-    yield "bench sim", f"{speed['vector_env_steps_per_s']:,.0f} and {speed['single_env_steps_per_s']:,.0f} steps/s"
-    if os.geteuid() == 0:
-        bundle = root / "testbed" / "bench" / "barely_trained"
-        loop = [*command, "loop", "--bundle", bundle, "--seconds", "8", "--json"]
-        report = json.loads(subprocess.run(loop, check=True, capture_output=True, text=True, cwd=root).stdout)
-        for part in ("idle", "contended"):
-            stages = ", ".join(
-                f"{stage.removesuffix('_us')} {row['p50']:.0f}/{row['p99']:.0f}"
-                for stage, row in report[part].items()
-                if stage.endswith("_us")
-            )
-            yield f"bench loop, {part}", f"p50/p99 us: {stages}"
-
-
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description="Print the figures of a checkout.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1])
-    parser.add_argument("--time", action="store_true", help="Measure start-up times, simulator and loop as well.")
     options = parser.parse_args()
     root = options.folder.resolve()
     for name, figure in figures(root).items():
         print(f"{name:<28} {figure}")
-    for name, figure in timings(root) if options.time else ():
-        print(f"{name:<28} {figure}", flush=True)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ for name in names:
     if name.endswith(".__main__"):
         continue
     importlib.import_module(name)
-    found = heavy & sys.modules.keys()
-    if found:
-        sys.exit(f"importing {name} also imported {', '.join(sorted(found))}")
+    imported = heavy & sys.modules.keys()
+    if imported:
+        sys.exit(f"importing {name} also imported {', '.join(sorted(imported))}")
 print(*names)
 """
 
@@ -46,9 +46,9 @@ try:
     code = main()
 except SystemExit as stop:
     code = stop.code
-found = set(sys.stdin.read().split()) & sys.modules.keys()
-if code or found:
-    sys.exit(f"exit code {code}, imported {', '.join(sorted(found)) or 'nothing heavy'}")
+imported = set(sys.stdin.read().split()) & sys.modules.keys()
+if code or imported:
+    sys.exit(f"exit code {code}, imported {', '.join(sorted(imported)) or 'nothing heavy'}")
 """
 
 

@@ -117,7 +117,7 @@ def test_wheels_hold_every_file_of_the_package(wheel: Path, pure_wheel: Path) ->
         assert packed - compiled == {f"slicepilot/{file}" for file in {*files, "__init__.py", "py.typed"}}
 
 
-def test_the_version_comes_from_one_place(wheel: Path) -> None:
+def test_the_version_comes_from_one_file(wheel: Path) -> None:
     version = slicepilot.__version__
     assert description(wheel)["Version"] == version
     assert metadata.version("slicepilot") == version, "the editable install is older than pyproject.toml: make setup"
@@ -169,7 +169,7 @@ def test_where_a_wheel_is_built_makes_no_difference(wheel: Path, tmp_path: Path)
 def contents(wheel: Path) -> list[tuple[str, int]]:
     """The files in their order, and a checksum of each: two wheels are too long for pytest to compare."""
     with zipfile.ZipFile(wheel) as archive:
-        return [(one.filename, one.CRC) for one in archive.infolist()]
+        return [(item.filename, item.CRC) for item in archive.infolist()]
 
 
 def interpreters(elf: bytes) -> int:
@@ -220,11 +220,11 @@ class Install:
         self.here = folder / "empty"
         self.here.mkdir()
         for name in base_packages():
-            found = metadata.distribution(name)
-            for top in {file.parts[0] for file in found.files or () if file.parts[0] not in {"..", "__pycache__"}}:
+            package = metadata.distribution(name)
+            for top in {file.parts[0] for file in package.files or () if file.parts[0] not in {"..", "__pycache__"}}:
                 target = self.site / top
                 if not target.exists():
-                    target.symlink_to(Path(str(found.locate_file(top))).resolve())
+                    target.symlink_to(Path(str(package.locate_file(top))).resolve())
         command: list[str | Path] = [(pip or self).python, "-m", "pip", "--python", self.python, "install", "--quiet"]
         self.run(*command, "--no-index", "--no-deps", wheel, code=0)
 
@@ -255,7 +255,7 @@ def base_packages() -> list[str]:
     text = (ROOT / "requirements" / "base.txt").read_text().replace("\\\n", " ")
     lines = [line.partition(" --hash")[0] for line in text.splitlines() if re.match(r"[a-z0-9]", line)]
     wanted = map(Requirement, lines)
-    return [one.name for one in wanted if one.marker is None or one.marker.evaluate()]
+    return [item.name for item in wanted if item.marker is None or item.marker.evaluate()]
 
 
 @pytest.fixture(scope="module")

@@ -35,14 +35,14 @@ def tracked_files() -> list[Path]:
 
 
 def lines_matching(pattern: re.Pattern[str], files: list[Path]) -> list[str]:
-    found = []
+    result = []
     for file in files:
         path = ROOT / file
         if path.is_symlink() or not path.is_file():
             continue
         lines = path.read_bytes().decode(errors="replace").splitlines()
-        found += [f"{file}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if pattern.search(line)]
-    return found
+        result += [f"{file}:{number}: {line.strip()}" for number, line in enumerate(lines, 1) if pattern.search(line)]
+    return result
 
 
 def test_no_registry_address(tracked_files: list[Path]) -> None:

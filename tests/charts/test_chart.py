@@ -53,7 +53,7 @@ def test_the_chart_passes_lint() -> None:
 
 
 def paths(document: Any, within: str = "") -> set[str]:
-    """Paths of values that are no mappings, or empty ones."""
+    """Paths of values that are no mappings, or empty."""
     if not isinstance(document, dict) or not document:
         return {within}
     return {path for key, value in document.items() for path in paths(value, f"{within}/{key}")}

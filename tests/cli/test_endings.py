@@ -1,4 +1,4 @@
-"""Commands end when they are asked to, whatever they are at, and removed what they have made."""
+"""Commands end at a signal, whatever they are at, and remove what they have made."""
 
 import contextlib
 import signal
@@ -188,10 +188,10 @@ def in_c_code(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_c_code_that_does_not_come_back_is_ended(number: signal.Signals) -> None:
     with in_c_code() as process:
-        asked_s = time.monotonic()
+        began_s = time.monotonic()
         process.send_signal(number)
         assert process.wait(20.0) == 128 + number
-        took_s = time.monotonic() - asked_s
+        took_s = time.monotonic() - began_s
     assert PATIENCE_S <= took_s < PATIENCE_S + 2.0, "a busy machine may take its time"
 
 
@@ -231,7 +231,7 @@ def test_what_is_registered_for_the_end_is_run_and_no_more(number: signal.Signal
     assert time.monotonic() - began_s < 10
 
 
-def test_other_exceptions_that_nobody_can_see_are_still_told() -> None:
+def test_other_exceptions_that_nobody_can_see_are_still_reported() -> None:
     program = """
         from slicepilot.cli.shared.endings import unwind_on_signals
 

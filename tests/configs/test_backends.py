@@ -11,7 +11,7 @@ def test_an_unknown_backend_is_refused_with_those_that_there_are() -> None:
         plugin("testbet")
 
 
-def test_what_a_backend_leaves_out_is_said_when_it_is_asked_for() -> None:
+def test_what_a_backend_lacks_is_named() -> None:
     bare = BackendPlugin("bare")
     assert bare.call("missing") == bare.call("checks") == []
     able = ", ".join(name for name, other in plugins().items() if other.open_backend)

@@ -36,7 +36,7 @@ class Thing:
         ("../andrade-ramp", "file '../andrade-ramp' does not exist"),
     ],
 )
-def test_what_cannot_be_found(name: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(name: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as error:
         locate("scenarios", name)

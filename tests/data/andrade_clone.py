@@ -2,7 +2,7 @@
 
 `make_clone` writes README.md, LICENSE, scripts and ``.git`` beside a mongodump of the three collections, in which
 
-- ``cpu`` and ``receive`` have more runs than ``latency`` (13 and 7, in place of ten);
+- ``cpu`` and ``receive`` have more runs than ``latency`` (13 and 7, instead of ten);
 - one run has a 42nd sample, at 1230 s;
 - some round trips of slices with traffic are 0, because no ping was answered, and slices without traffic have zeros
   too;

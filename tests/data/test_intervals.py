@@ -85,7 +85,7 @@ def test_the_interquartile_mean_has_yuens_interval() -> None:
     assert result.high - result.value == pytest.approx(4.3027 * (4.0 / (3 * 2)) ** 0.5, abs=1e-3)
 
 
-# The least that is asked for: the docstring of the module has what was measured with more trials.
+# The least that is required: the docstring of the module has what was measured with more trials.
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
     ("statistic", "kind", "least"),
@@ -143,7 +143,7 @@ def test_strata_count_with_the_spread_inside_them_alone() -> None:
 @pytest.mark.parametrize("kind", [NORMAL, MORE_SKEWED])
 def test_intervals_of_strata_cover_what_they_say(kind: str, strata: int, size: int) -> None:
     rng, draw, at = np.random.default_rng(8), DRAWS[kind], 0.5 * np.arange(strata)
-    truth = float(interquartile_mean(np.concatenate([place + draw(rng, (300_000,)) for place in at])))
+    truth = float(interquartile_mean(np.concatenate([centre + draw(rng, (300_000,)) for centre in at])))
     tasks = draw(rng, (TRIALS // 3, strata, size)) + at[:, None]
     assert 0.92 <= covered([stratified_interval(list(item)) for item in tasks], truth) <= 0.99
 

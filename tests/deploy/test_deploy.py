@@ -48,7 +48,7 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False
     )
-    assert "'WatchdogSecs'" in done.stderr, "a mistake is found"
+    assert "'WatchdogSecs'" in done.stderr, "a mistake is reported"
 
 
 def exposure(unit: Path) -> tuple[float, set[str]]:
@@ -80,7 +80,7 @@ def test_the_unit_exposes_little_and_each_line_is_explained(tmp_path: Path) -> N
 
 
 @needs_systemd
-def test_what_other_arrangements_would_be_worth(tmp_path: Path) -> None:
+def test_what_other_arrangements_would_gain(tmp_path: Path) -> None:
     """A publisher that is a unit of its own, and a loop whose user is not root: docs/operation.md has the figures."""
     [first, *others] = settings()["CapabilityBoundingSet"]
     for_others = {"CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETPCAP", "CAP_CHOWN"}
@@ -145,7 +145,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
         yield end
 
 
-def test_the_manager_is_told(manager: socket.socket) -> None:
+def test_the_manager_is_notified(manager: socket.socket) -> None:
     assert sd_notify.ready("5 slices,\nlive")
     assert manager.recv(4096) == b"READY=1\nSTATUS=5 slices, live\n"
     assert sd_notify.watchdog()
@@ -164,7 +164,7 @@ def test_a_manager_that_does_not_read_holds_nobody_up(manager: socket.socket) ->
 
 
 @pytest.mark.parametrize("address", [None, "", "relative", "/nowhere/notify"])
-def test_without_a_manager_nobody_is_told(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_manager_nobody_is_notified(address: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     if address is not None:
         monkeypatch.setenv("NOTIFY_SOCKET", address)

@@ -1,4 +1,4 @@
-"""The shipped unit under a real systemd: it starts, is watched, comes back, and leaves everything as it found it.
+"""The shipped unit under a real systemd: it starts, is watched, comes back, and restores everything.
 
 systemd is the first process of a machine within this one (`tests/node/machine.py`), UPFs are units of its own. What
 differs from an operator's machine is in `DROP_IN`, and said there.
@@ -49,7 +49,7 @@ class Service:
 
     def __init__(self, machine: Machine) -> None:
         self.machine, self.upfs = machine, SystemdUpfs(machine)
-        self.found = self.upfs.knobs()
+        self.before = self.upfs.knobs()
         machine.write("/etc/slicepilot/node.yaml", self.upfs.node().read_text())
         text = UNIT.read_text().replace("/opt/slicepilot/bin/slicepilot", str(PROGRAM))
         machine.write("/etc/systemd/system/slicepilot@.service", text)
@@ -112,7 +112,7 @@ class Service:
         return self.machine.run(sys.executable, "-c", code)
 
     def moved(self) -> bool:
-        return self.upfs.knobs() != self.found
+        return self.upfs.knobs() != self.before
 
     def wait(self, what: Callable[[], bool], message: str, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
@@ -150,7 +150,7 @@ def _service(made: Service) -> Iterator[Service]:
         yield made
     finally:
         made.stop()
-    assert made.upfs.knobs() == made.found, "everything is as it was found"
+    assert made.upfs.knobs() == made.before, "everything is as before"
 
 
 def test_it_starts_when_it_acts_and_is_confined(service: Service) -> None:
@@ -230,4 +230,4 @@ def test_bad_input_is_not_tried_again(made: Service) -> None:
     assert made.show("ExecMainStatus") == "2"
     time.sleep(2.0)
     assert made.show("ActiveState") == "failed", "not tried again"
-    assert made.upfs.knobs() == made.found
+    assert made.upfs.knobs() == made.before

@@ -48,7 +48,7 @@ def slice_sets(draw: st.DrawFn) -> SliceSet:
 
 
 def filled(shape: tuple[int, ...], values: list[float], seed: int) -> np.ndarray:
-    """An array of the values in random places."""
+    """An array of the values at random indices."""
     return np.random.default_rng(seed).choice(np.asarray(values, np.float32), shape)
 
 

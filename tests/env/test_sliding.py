@@ -74,7 +74,7 @@ def test_the_longest_p99_of_the_window_is_seen() -> None:
         assert view.see(telemetry).delay_p99_us[0, 0] == max(history[-10:])
 
 
-def test_silence_after_a_rate_is_zero() -> None:
+def test_no_traffic_after_a_rate_is_zero() -> None:
     view = SlidingView(context(1, 0.005))
     for _ in range(20):
         view.see(offering(123.4, 1))

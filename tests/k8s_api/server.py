@@ -20,10 +20,10 @@ Answer = tuple[int, dict[str, str], list[dict[str, Any]]]
 
 
 class Server:
-    """Answers each request with the next of a script, and writes down what was asked: method, path, query, time."""
+    """Answers each request with the next of a script, and records it: method, path, query, time."""
 
     def __init__(self, script: Callable[[str, str, dict[str, str], Any], Answer]) -> None:
-        self.asked: list[tuple[str, str, dict[str, str], float]] = []
+        self.requests: list[tuple[str, str, dict[str, str], float]] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -33,7 +33,7 @@ class Server:
                 parts = urlsplit(self.path)
                 query = {key: values[0] for key, values in parse_qs(parts.query).items()}
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                outer.asked.append((self.command, parts.path, query, time.monotonic()))
+                outer.requests.append((self.command, parts.path, query, time.monotonic()))
                 status, headers, documents = script(self.command, parts.path, query, json.loads(body or b"null"))
                 self.send_response(status)
                 for key, value in headers.items():

@@ -62,10 +62,10 @@ def test_a_watch_goes_on_where_it_was_and_is_listed_anew_when_the_server_has_for
         soon(lambda: len(watches) >= 6)  # empty lines, and lines that are no events, end no thread
         reflector.close()
     assert watches[:3] == ["10", "20", "40"]
-    assert all(query["fieldSelector"] == "x=y" for *_, query, _ in server.asked)
+    assert all(query["fieldSelector"] == "x=y" for *_, query, _ in server.requests)
 
 
-def test_who_is_told_to_wait_waits(tmp_path: Path) -> None:
+def test_retry_after_is_respected(tmp_path: Path) -> None:
     def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
         del method, path, query, body
         return 429, {"Retry-After": "1"}, [{"message": "slow\ndown"}]
@@ -76,10 +76,10 @@ def test_who_is_told_to_wait_waits(tmp_path: Path) -> None:
             api, Source("/things", {}), lambda: None, failed=lambda text, wait_s: reported.append(text)
         )
         reflector.start()
-        soon(lambda: len(server.asked) >= 3)
+        soon(lambda: len(server.requests) >= 3)
         reflector.close()
         assert not reflector.synced
-    times = [at_s for *_, at_s in server.asked[:3]]
+    times = [at_s for *_, at_s in server.requests[:3]]
     assert times[1] - times[0] >= 1.0
     assert times[2] - times[1] > 1.25  # longer each time
     assert reported[0] == "/things: 429: GET /things: slow down"
@@ -134,7 +134,7 @@ def test_one_holds_a_lease_and_the_next_has_it_when_it_was_not_renewed_by_the_cl
         other.step(0.0)
         assert (mine.held, other.held, other.holder) == (True, False, "mine")
         mine.step(1.0)
-        assert len(server.asked) == 3  # not due: one has asked and made it, the other has asked
+        assert len(server.requests) == 3  # not due: a process has read and made it, the other has read
         mine.step(100.0)
         other.step(110.0)  # renewed since: it counts from here
         other.step(220.0)

@@ -20,9 +20,9 @@ INSIDE = """
 import sys
 from pathlib import Path
 from slicepilot.cluster.agent.container import enter_cgroup_namespace
-told = lambda: [line for line in Path(f"/proc/{sys.argv[1]}/cgroup").read_text().splitlines()]
-print(told() == sys.argv[2].split("\\n"), enter_cgroup_namespace(Path(f"/proc/{sys.argv[1]}/ns/cgroup")),
-      told() == sys.argv[2].split("\\n"), enter_cgroup_namespace(Path(f"/proc/{sys.argv[1]}/ns/cgroup")))
+groups = lambda: [line for line in Path(f"/proc/{sys.argv[1]}/cgroup").read_text().splitlines()]
+print(groups() == sys.argv[2].split("\\n"), enter_cgroup_namespace(Path(f"/proc/{sys.argv[1]}/ns/cgroup")),
+      groups() == sys.argv[2].split("\\n"), enter_cgroup_namespace(Path(f"/proc/{sys.argv[1]}/ns/cgroup")))
 """
 
 
@@ -36,7 +36,7 @@ def _group() -> Path:
 
 @root
 def test_from_a_cgroup_namespace_of_its_own_it_enters_the_nodes(group: Path) -> None:
-    """In its own, groups of other processes are told relative to its group, which is what a container on cgroup
+    """In its own, groups of other processes are named relative to its group, which is what a container on cgroup
     version 2 sees."""
     unshare = shutil.which("unshare")
     assert unshare is not None
@@ -96,7 +96,7 @@ def test_what_is_compiled_is_kept_by_version_where_the_image_is_read_only(
     check_compiled()
 
 
-def test_ready_is_told_by_a_file_that_a_killed_agent_does_not_leave(tmp_path: Path) -> None:
+def test_ready_is_a_file_that_a_killed_agent_does_not_leave(tmp_path: Path) -> None:
     lock = AgentLock(tmp_path / "agent")
     assert lock.acquire()
     ready = tmp_path / "agent" / "ready"

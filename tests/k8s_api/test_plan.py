@@ -62,7 +62,7 @@ def test_a_canary_that_is_elsewhere_is_a_shadow_here() -> None:
 
 
 def test_pods_of_other_namespaces_are_nobodys_business() -> None:
-    """Whatever a selector says: whoever may write SliceSets of one namespace gets at no pod of another."""
+    """Whatever a selector says: who may write SliceSets of a namespace reaches no pod of another."""
     assert not planned(Planner(), [set_document()], [pod_document(namespace="kube-system")])
 
 
@@ -108,7 +108,7 @@ def test_two_pods_of_a_slice_are_not_guessed_about_and_do_not_end_what_runs() ->
     assert plan.troubles[0].reason == "PodAmbiguous"
 
 
-def test_a_pod_that_will_come_again_keeps_its_place_for_a_while() -> None:
+def test_a_pod_that_restarts_keeps_its_slice_for_a_while() -> None:
     """The next pod of a StatefulSet has the name: the loop finds it, and is not started again."""
     planner = Planner()
     before = planned(planner, [set_document()], [A, B])["video"].loop
@@ -133,7 +133,7 @@ def test_a_pod_of_a_deployment_is_known_by_its_uid() -> None:
     assert not planned(planner, [set_document()], [ending], 2.0)
 
 
-def test_a_container_that_does_not_run_or_is_not_there_is_told() -> None:
+def test_a_container_that_does_not_run_or_is_missing_is_reported() -> None:
     plan = planned(Planner(), [set_document()], [A | WAITING])["video"]
     assert (plan.loop, plan.troubles[0].reason) == (None, "PodNotRunning")
     slices = [slice_document(container="sidecar")]
@@ -154,7 +154,7 @@ def test_what_can_be_ordered_needs_no_new_loop() -> None:
     assert not shadow.starts_as(faster)
 
 
-def test_a_mode_that_is_not_allowed_becomes_shadow_and_is_told() -> None:
+def test_a_mode_that_is_not_allowed_becomes_shadow_and_is_reported() -> None:
     canary = {"mode": "canary", "canary": ["a"]}
     allowed = {
         ("shadow", "shadow"): "shadow",

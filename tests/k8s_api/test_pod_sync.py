@@ -1,4 +1,4 @@
-"""What the API server is told of loops: when, how much of it, and what becomes of it where somebody else has a say."""
+"""What is reported of loops to the API server: when, how much of it, and what happens where others may write too."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ CPU = Follow(cpu_limit_mcpu=(200.0, 1500.0))
 
 @dataclass
 class Pods:
-    """One pod as an API server keeps it, and what is asked for."""
+    """One pod as an API server keeps it, and the requests for it."""
 
     document: dict[str, Any]
     answer: int = 200
-    asked: list[tuple[str, Any]] = field(default_factory=list)
+    requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def script(self, method: str, path: str, _: dict[str, str], body: Any) -> Answer:
-        self.asked.append((path.rpartition("/")[2], body))
+        self.requests.append((path.rpartition("/")[2], body))
         if self.answer != 200:
             return self.answer, {}, [{"message": "no"}]
         assert method == "PATCH"
@@ -69,16 +69,16 @@ class Rig:
         self.pods, self.sync, self.now_s = pods, sync, 1000.0
 
     def after(self, seconds: float, limit_mcpu: float | None = None, **more: Any) -> int:
-        """So long after the last, with what the loop has set; how much was asked for."""
+        """So long after the last, with what the loop has set; how many requests came."""
         self.now_s += seconds
         pod = Pod.of(self.pods.document)
         follow = more.pop("follow", CPU)
         item = Followed(more.pop("generation", 1), pod, "upf", follow, limit_mcpu, more.pop("egress_mbps", None))
         self.sync.post({} if more.pop("ended", False) else {KEY: item}, [] if more.pop("gone", False) else [pod])
-        before = len(self.pods.asked)
+        before = len(self.pods.requests)
         with contextlib.suppress(ApiError):
             self.sync.step(self.now_s)
-        return len(self.pods.asked) - before
+        return len(self.pods.requests) - before
 
 
 @pytest.fixture(name="rig")
@@ -128,7 +128,7 @@ def test_the_next_agent_gives_back_what_the_last_one_has_left(rig: Rig, tmp_path
     assert rig.after(1, 700.0) == 1, "it goes on"
     rig.sync = PodSync(rig.sync._api, "edge-1", tmp_path)
     assert rig.after(1, ended=True) == 1
-    assert rig.pods.limit == "1", "what was found at first"
+    assert rig.pods.limit == "1", "the first state"
     rig.after(3, ended=True)
     assert OriginalsFile(tmp_path).pods == {}
 
@@ -149,7 +149,7 @@ def test_who_else_sets_it_has_it_until_the_slice_set_is_edited(rig: Rig, tmp_pat
     assert rig.sync.troubles[KEY] == "vpa-updater has set 800m instead of 600m: left to them"
     assert OriginalsFile(tmp_path).pods == {} or OriginalsFile(tmp_path).pods["uid-upf-a-0"].empty
     assert rig.after(3, ended=True) == 0
-    assert rig.pods.limit == "800m", "theirs, and not what was found"
+    assert rig.pods.limit == "800m", "theirs, and not the first state"
     assert rig.after(3, 300.0, generation=2) == 1
 
 
@@ -211,17 +211,17 @@ def test_a_resize_that_can_never_be_is_taken_back(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404, 422, 500])
-def test_a_no_is_told_and_taken(rig: Rig, status: int) -> None:
+def test_a_refusal_is_reported_and_respected(rig: Rig, status: int) -> None:
     rig.pods.answer = status
     assert rig.after(0, 600.0) == 1
     assert sum(rig.after(0.05, 600.0) for _ in range(3)) == 0
-    assert (KEY in rig.sync.troubles) == (status != 500), "who does not answer is asked again, and told by the agent"
+    assert (KEY in rig.sync.troubles) == (status != 500), "without an answer it tries again, and the agent reports it"
     rig.pods.answer = 200
     assert rig.after(RETRY_REFUSED_S + 1, 600.0) == 1
     assert not rig.sync.troubles
 
 
-def test_annotations_follow_and_are_as_found_afterwards(rig: Rig) -> None:
+def test_annotations_follow_and_are_restored(rig: Rig) -> None:
     follow = Follow(egress_mbps=(1.0, 100.0), priority="guaranteed")
     rig.pods.document["metadata"]["annotations"] = {EGRESS_NOTE: "50M"}
     assert rig.after(0, math.inf, follow=follow, egress_mbps=12.3456) == 2
@@ -245,7 +245,7 @@ def test_quantities_that_would_be_taken_for_nothing_are_not_sent() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"version": 2, "pods": {}}', '{"version": 1, "pods": {"u": {"x": 1}}}'])
-def test_a_broken_record_of_what_was_found_is_not_passed_over(tmp_path: Path, text: str) -> None:
+def test_a_broken_record_of_the_first_state_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(FailureError, match="resize these by hand"):
         OriginalsFile(tmp_path)

@@ -1,4 +1,4 @@
-"""What a SliceSet says is what a loop is told, field by field."""
+"""A loop is configured as a SliceSet says, field by field."""
 
 from __future__ import annotations
 

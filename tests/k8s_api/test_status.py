@@ -32,7 +32,7 @@ def states(of: Report) -> list[tuple[str, str, str]]:
     return [item.state for item in of.conditions]
 
 
-def test_a_loop_that_runs_is_told_with_its_slices() -> None:
+def test_a_loop_that_runs_is_reported_with_its_slices() -> None:
     lines = reported(LoopState(figures=figures()))
     assert states(lines) == [
         ("Ready", "True", "LoopRunning"),
@@ -103,7 +103,7 @@ def test_sums_over_nodes() -> None:
     assert summed(set_document(), many)[1][0].message.endswith("; and 6 more nodes")
 
 
-def test_waits_grow_differ_and_are_never_shorter_than_asked_for() -> None:
+def test_waits_grow_differ_and_are_never_shorter_than_retry_after() -> None:
     most, least = BackOff(0.5, 30.0, lambda: 1.0), BackOff(0.5, 30.0, lambda: 0.0)
     assert [most.failed() for _ in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
     assert [least.failed() for _ in range(3)] == [0.25, 0.5, 1]
@@ -114,7 +114,7 @@ def test_waits_grow_differ_and_are_never_shorter_than_asked_for() -> None:
     assert retry_after_s("99999999") == 600
 
 
-def test_a_mode_that_is_not_allowed_is_told_and_what_it_is_instead() -> None:
+def test_a_mode_that_is_not_allowed_is_reported_with_the_mode_instead() -> None:
     [plan] = Planner("shadow").plan([set_document(mode="live")], [Pod.of(pod_document())], {}, 0.0)
     lines = report(plan, LoopState(figures=figures("shadow")))
     assert states(lines)[1:] == [("Controlled", "False", "ModeNotAllowed"), ("Degraded", "True", "ModeNotAllowed")]

@@ -37,14 +37,14 @@ def test_a_flood_of_objects_is_written_by_and_by_and_every_one_in_its_turn(tmp_p
         writer = StatusWriter(api, "edge-1", Events(api, "edge-1"))
         writer.post(posted(20))
         steps = 0
-        while len({path for method, path, *_ in server.asked if path.endswith("/status")}) < 20:
+        while len({path for method, path, *_ in server.requests if path.endswith("/status")}) < 20:
             began_s = time.monotonic()
             writer.step(began_s)
             assert time.monotonic() - began_s < STEP_S + 1.0
             steps += 1
             assert steps < 20
         assert steps >= 3
-        written = [path for _, path, *_ in server.asked if path.endswith("/status")]
+        written = [path for _, path, *_ in server.requests if path.endswith("/status")]
         assert len(written) == 20, "none twice before all have been written once"
 
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_removed_is_not_tried_again_at_once(tmp_path: Path) -> No
             writer.step(0.0)
         for moment in range(1, 100):
             writer.step(moment / 1000)
-        assert [method for method, *_ in server.asked].count("DELETE") == 1
+        assert [method for method, *_ in server.requests].count("DELETE") == 1
         with pytest.raises(ApiError):
             writer.step(3600.0)
 

@@ -1,4 +1,4 @@
-"""Fetching by ConfigMaps from a server that says what a test has it say: whose, when again, and what is told."""
+"""Fetching by ConfigMaps from a server that says what a test has it say: whose, when again, and what is reported."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def test_a_bundle_is_fetched_once_and_rules_again_when_a_slice_set_is_edited(
     assert before.read_text() == "dwell: {nice_s: 1}"
     assert "never promoted" in str(fetcher.found[BUNDLE].refusal)
     time.sleep(1.0)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     script.documents["core/g"] = {"data": {"guard.yaml": "dwell: {nice_s: 2}"}}
     fetcher.post({BUNDLE: WHO, GUARD: frozenset({("uid", 2)})}, ())
     soon(lambda: fetcher.found[GUARD].path != before)
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 def test_rules_that_cannot_be_had_any_more_stay_as_they_were(script: Script, served: tuple[Fetcher, Server]) -> None:
@@ -120,7 +120,7 @@ def test_rules_that_cannot_be_had_any_more_stay_as_they_were(script: Script, ser
         (coded(parts() | {"policy.onnx": b"x"}), "policy.onnx: its SHA-256 differs"),
     ],
 )
-def test_what_is_no_such_bundle_is_told_and_tried_again(
+def test_a_bad_bundle_is_reported_and_tried_again(
     script: Script, served: tuple[Fetcher, Server], document: Any, why: str
 ) -> None:
     fetcher, _ = served
@@ -135,7 +135,7 @@ def test_what_is_no_such_bundle_is_told_and_tried_again(
     assert fetcher.found[BUNDLE].problem is None
 
 
-def test_a_namespace_is_asked_for_its_own_alone_and_not_without_end(
+def test_a_namespace_gets_its_own_bundles_alone_and_a_bounded_number(
     script: Script, served: tuple[Fetcher, Server]
 ) -> None:
     fetcher, server = served
@@ -147,7 +147,7 @@ def test_a_namespace_is_asked_for_its_own_alone_and_not_without_end(
     assert fetcher.found[theirs].path is None
     last = Wanted("guest", CONFIG_MAP, f"b{MOST_IN_NAMESPACE - 1}", "", D)
     assert "already refers to 8 others" in str(fetcher.found[last].problem)
-    assert not any(path.endswith(last.name) for _, path, _, _ in server.asked)
+    assert not any(path.endswith(last.name) for _, path, _, _ in server.requests)
 
 
 def test_a_node_that_starts_while_the_server_is_away_has_what_it_had(
@@ -192,7 +192,7 @@ def test_a_bundle_comes_from_a_volume_of_its_own_namespace_and_nothing_outside_i
         else:
             soon(lambda: fetcher.found[item].path is not None)  # noqa: B023
             shutil.rmtree(tmp_path / "state" / FOLDER / "bundles" / "core")
-    assert not server.asked
+    assert not server.requests
 
 
 @pytest.mark.parametrize(

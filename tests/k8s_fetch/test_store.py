@@ -1,4 +1,4 @@
-"""What is kept, for whom, and how much of it."""
+"""What is kept, for which namespaces, and how much of it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_does_not_fit_the_digest_is_not_kept(tmp_path: Path) -> None:
     assert store.find(wanted()) is None
 
 
-def test_who_signs_is_asked_where_somebody_has_to(tmp_path: Path) -> None:
+def test_a_signature_is_checked_where_it_is_required(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
     private, public = tmp_path / "key.pem", tmp_path / "public.pem"
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

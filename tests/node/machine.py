@@ -1,6 +1,6 @@
 """A machine within this machine: namespaces of its own, systemd as their first process, container runtimes in it.
 
-What an operator would type runs in here as it is: units and daemons have their usual names and places, and what they do
+What an operator would type runs in here as it is: units and daemons have their usual names and paths, and what they do
 to the machine stays inside. The kernel, and with it the CPU's scheduler and cgroups, are this machine's.
 """
 

@@ -284,7 +284,7 @@ def until(what: Callable[[], bool], message: str, seconds: float = 8.0) -> float
 
 
 def changes(running: Controller) -> list[dict[str, Any]]:
-    """Knobs that it has found set by somebody else."""
+    """Knobs that somebody else has set."""
     result: list[dict[str, Any]] = running.notes().get("foreign") or []
     return result
 

@@ -1,4 +1,4 @@
-"""Which knobs act is said with a reason; what binds a UPF beside its own cgroup is found."""
+"""Which knobs act is said with a reason; what binds a UPF beside its own cgroup is named."""
 
 import contextlib
 import os

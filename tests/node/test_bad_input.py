@@ -67,7 +67,7 @@ def error_of(command: list[str], node: Path, *before: str, code: int = 1) -> str
 
 
 @pytest.mark.parametrize("command", ["check", "run"])
-def test_a_user_without_privileges_is_told_what_it_takes(node: Path, command: str) -> None:
+def test_what_a_user_without_privileges_lacks_is_named(node: Path, command: str) -> None:
     line = error_of(COMMANDS[command], node, *AS_NOBODY)
     assert "not permitted, needs root or CAP_SYS_PTRACE to see" in line
     assert "CAP_SYS_ADMIN to enter it" in line
@@ -78,7 +78,7 @@ def test_a_user_without_privileges_is_told_what_it_takes(node: Path, command: st
 
 
 @pytest.mark.parametrize("dropped", ["cap_sys_ptrace", "cap_sys_admin,cap_bpf,cap_perfmon"])
-def test_root_without_a_capability_is_told_which(node: Path, dropped: str) -> None:
+def test_a_capability_that_root_lacks_is_named(node: Path, dropped: str) -> None:
     first = dropped.split(",", maxsplit=1)[0]
     drop = ",".join(f"-{name.removeprefix('cap_')}" for name in dropped.split(","))
     line = error_of(COMMANDS["check"], node, "setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")
@@ -167,7 +167,7 @@ def test_a_group_without_the_cpu_controller_leaves_the_rest(tmp_path: Path) -> N
 
 
 def test_a_kernel_without_clsact() -> None:
-    """There is none here to try: it is asked for a kind of qdisc that it has not, and what it says of that is told."""
+    """There is none here to try: a kind of qdisc that it lacks is requested, and its answer reported."""
     with private_netns() as netns, closing(RouteSocket(netns)) as route:
         message = tc.TCMSG.pack(0, 1, tc.CLSACT_HANDLE, tc.CLSACT_PARENT, 0) + attribute(tc.TCA_KIND, b"sp-none\0")
         with pytest.raises(ActuatorError) as caught:

@@ -49,7 +49,7 @@ def limited(group: Path, mcpu: float) -> Iterator[None]:
         quota.close()
 
 
-def test_a_parents_limit_is_told_and_reaches_the_policy(foreign: Foreign) -> None:
+def test_a_parents_limit_is_reported_and_reaches_the_policy(foreign: Foreign) -> None:
     parent = foreign.group(1).parent
     with backend_of(foreign) as backend:
         agent = QueueGreedy()
@@ -68,7 +68,7 @@ def test_a_parents_limit_is_told_and_reaches_the_policy(foreign: Foreign) -> Non
             telemetry.offered_mbps[:] = 30.0
             telemetry.node[:] = 1.0
             agent.decide(telemetry, backend.receipt.applied)
-            # It reckons with no more than what the UPFs can use.
+            # It counts on no more than what the UPFs can use.
             assert np.all(agent.peak_mcpu <= 250.0)
         assert backend.check() == []
         assert backend.context.threads.tolist() == [[1.0]] * COUNT
@@ -76,7 +76,7 @@ def test_a_parents_limit_is_told_and_reaches_the_policy(foreign: Foreign) -> Non
         assert np.all(agent.peak_mcpu > 250.0)
 
 
-def test_fewer_cpus_to_run_on_are_told(foreign: Foreign) -> None:
+def test_fewer_cpus_to_run_on_are_reported(foreign: Foreign) -> None:
     cpus = os.sched_getaffinity(foreign.pid(1))
     if len(cpus) < 2:
         pytest.skip("needs two CPUs")
@@ -99,8 +99,8 @@ def test_a_controller_says_it_within_a_second(foreign: Foreign, tmp_path: Path) 
         assert not running.notes()["unmeasured"]
         started = time.monotonic()
         with limited(foreign.group(1).parent, 250.0):
-            until(lambda: bool(running.notes()["unmeasured"]), "not told", 3.0)
+            until(lambda: bool(running.notes()["unmeasured"]), "not reported", 3.0)
             took = time.monotonic() - started
             assert "limits it to 250 mCPU" in running.notes()["unmeasured"][0]
-        until(lambda: not running.notes()["unmeasured"], "still told", 3.0)
+        until(lambda: not running.notes()["unmeasured"], "still reported", 3.0)
     assert took < NOTICED_S

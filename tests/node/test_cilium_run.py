@@ -36,7 +36,7 @@ from .runtimes import until
 from .test_foreign import SLICEPILOT, Controller
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF, network namespaces")
-FOUND = value_of(6_250_000, prio=9)
+BEFORE = value_of(6_250_000, prio=9)
 NAME = f"paced{os.getpid()}"
 PORT = 7000
 SERVICE = f"""
@@ -105,7 +105,7 @@ def _site(tmp_path: Path) -> Iterator[Site]:
         with closing(typed_map(DIRECTION, tmp_path)) as made:
             agent.pin(map_of(made).fd)
             agent.endpoint(ENDPOINT, pod.link, pod.ifindex)
-            agent.write(ENDPOINT, FOUND)
+            agent.write(ENDPOINT, BEFORE)
             run("ip", "address", "add", "10.251.0.1/24", "dev", pod.link)
             pod.tool("ip", "address", "add", "10.251.0.2/24", "dev", "eth0")
             inside = ["nsenter", f"--net={pod.netns}", sys.executable, "-c", SERVICE]
@@ -170,7 +170,7 @@ def test_a_killed_run_gives_it_back(site: Site) -> None:
         controller.wait_ready("live")
         until(lambda: site.rate < 6_250_000, "nothing was moved")
         controller.process.send_signal(signal.SIGKILL)
-        until(lambda: site.agent.read(ENDPOINT) == FOUND, "not put back")
+        until(lambda: site.agent.read(ENDPOINT) == BEFORE, "not put back")
 
 
 class Running(Controller):

@@ -49,7 +49,7 @@ def _run(tmp_path: Path) -> Path:
 
 
 def picture(foreign: Foreign) -> dict[str, str]:
-    """But for links of whoever else runs tests on this machine."""
+    """But for links of others who run tests on this machine."""
     return whole_picture(foreign) | {"links": ""}
 
 
@@ -119,7 +119,7 @@ def test_a_step_moves_what_acts_and_nothing_else(foreign: Foreign, tmp_path: Pat
     assert knobs(foreign) == before
 
 
-def test_a_run_starts_from_what_was_found(foreign: Foreign, node: Path, run: Path) -> None:
+def test_a_run_starts_from_the_state_of_the_node(foreign: Foreign, node: Path, run: Path) -> None:
     """Also where that is a limit, which an agent then sees."""
     group = foreign.group(1)
     quota, limit, none = (
@@ -137,7 +137,7 @@ def test_a_run_starts_from_what_was_found(foreign: Foreign, node: Path, run: Pat
                 env.step(LOWEST)
             assert knobs(foreign) != before
             env.reset()
-            until(lambda: env.loop.knobs.cpu_limit_mcpu[0, 0] == 500.0, "not as found")
+            until(lambda: env.loop.knobs.cpu_limit_mcpu[0, 0] == 500.0, "not as at first")
         assert knobs(foreign) == before
     finally:
         (group / quota).write_text(none)
@@ -210,7 +210,7 @@ def test_recording_in_shadow_keeps_what_operators_do(foreign: Foreign, node: Pat
     assert "accepted with --mode live" in error
 
 
-def test_recording_live_explores_around_what_was_found(foreign: Foreign, node: Path, run: Path, tmp_path: Path) -> None:
+def test_recording_live_explores_around_the_state(foreign: Foreign, node: Path, run: Path, tmp_path: Path) -> None:
     foreign.load(seconds=12, mbps=4)
     before, out = knobs(foreign), tmp_path / "log.parquet"
     command = ["dataset", "record", "--node", str(node), "--mode", "live", "--run", str(run)]

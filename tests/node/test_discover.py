@@ -46,7 +46,7 @@ def of(pid: int) -> Found:
     return result
 
 
-def test_all_five_are_found_with_all_that_can_be_told(foreign: Foreign) -> None:
+def test_all_five_are_discovered_with_all_that_can_be_known(foreign: Foreign) -> None:
     result = {item.netns_name: item for item in discover() if item.netns_name in foreign.netns}
     assert sorted(result) == foreign.netns
     for number, name in enumerate(foreign.netns, 1):
@@ -102,7 +102,7 @@ def test_a_program_of_a_upfs_name_that_listens_to_nothing_is_unclear(tmp_path: P
 
 
 def test_names_that_others_choose_write_nothing_into_the_draft(tmp_path: Path) -> None:
-    """Whoever can run a program can have it found, and the draft is read by root."""
+    """Anybody who can run a program can have it discovered, and the draft is read by root."""
     evil = tmp_path / "upf\nmode: live\n  - name: evil\x1b[2J"
     shutil.copy(Path(sys.executable).resolve(), evil)
     with listener(evil, 2152, 8805) as pid:
@@ -115,7 +115,7 @@ def test_names_that_others_choose_write_nothing_into_the_draft(tmp_path: Path) -
     assert len(document["slices"]) == 1
 
 
-def test_the_far_end_of_a_link_is_found_and_of_others_none(foreign: Foreign) -> None:
+def test_the_far_end_of_a_link_is_known_and_of_others_none(foreign: Foreign) -> None:
     named = sorted(NAMED.iterdir())
     upf = NAMED / foreign.netns[1]
     end = far_end(upf, "n3", named)

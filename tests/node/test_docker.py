@@ -1,4 +1,4 @@
-"""UPFs in containers of a real Docker are found, checked and controlled; `docker update` is noticed."""
+"""UPFs in containers of a real Docker are discovered, checked and controlled; `docker update` is noticed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quota_us(upfs: DockerUpfs, number: int) -> str:
     return next((group / name).read_text() for name in ("cpu.max", "cpu.cfs_quota_us") if (group / name).exists())
 
 
-def test_services_are_found_by_composes_labels_and_checked(upfs: DockerUpfs) -> None:
+def test_services_are_selected_by_the_labels_of_compose_and_checked(upfs: DockerUpfs) -> None:
     document = upfs.discovered()
     assert [item["name"] for item in document["slices"]] == list(upfs.slices)
     for number, item in enumerate(document["slices"], 1):

@@ -1,4 +1,4 @@
-"""eUPF, which is not the project's and forwards in XDP, is found and measured; no knob is said to act on it."""
+"""eUPF, which is not the project's and forwards in XDP, is discovered and measured; no knob is said to act on it."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def _node(eupf: Foreign, tmp_path: Path) -> Path:
     return eupf.draft(tmp_path / "node.yaml")
 
 
-def test_it_is_found_and_measured_at_the_far_ends_of_its_links(eupf: Foreign) -> None:
+def test_it_is_discovered_and_measured_at_the_far_ends_of_its_links(eupf: Foreign) -> None:
     [result] = [item for item in discover() if item.netns_name in eupf.netns]
     assert (result.confidence, result.why[0]) == ("sure", "its program is that of eUPF")
     assert (result.process.pid, result.cgroup) == (eupf.pid(1), eupf.group(1))

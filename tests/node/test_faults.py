@@ -34,7 +34,7 @@ def nothing(foreign: Foreign) -> Callable[[], None]:
 
 
 def restarted(foreign: Foreign) -> Callable[[], None]:
-    """The UPF dies; its cgroup is removed, and made again by whoever starts it."""
+    """The UPF dies; its cgroup is removed, and made again by its service manager."""
     foreign.stop_upf(NUMBER)
     foreign.remove_group(NUMBER)
     foreign.start_upf(NUMBER)

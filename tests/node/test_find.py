@@ -52,7 +52,7 @@ def proc(pid: int, parent: int = 1, group: str = "/", program: str = "upf") -> P
     return Process(pid, parent, 1, program[:15], 0, program, (program,), (("cpu", group),), (1, 2), names)
 
 
-def test_program_and_arguments_tell_one_from_the_other() -> None:
+def test_program_and_arguments_select_a_process() -> None:
     with running("--n3", "192.0.2.1") as first, running("--n3", "192.0.2.2"):
         selector = UpfSelector(process=ProcessSelector(program(), ("192.0.2.1",)), user=USER)
         assert Finder().find("a", selector).process.pid == first
@@ -93,7 +93,7 @@ def test_a_containers_init_and_workers_are_no_companions() -> None:
     assert companions(under, {process.pid: process for process in (init, tini, under)}) == []
 
 
-def test_links_of_the_dead_go_when_the_next_ones_are_made(tmp_path: Path) -> None:
+def test_links_of_the_dead_go_when_the_next_are_made(tmp_path: Path) -> None:
     with running("links") as pid:
         (tmp_path / f"{PREFIX}{pid}-x").mkdir()
         first = UpfLinks(tmp_path)
@@ -279,11 +279,11 @@ def test_who_looks_at_many_processes_ahead_of_others_rests_in_between() -> None:
         began_s = time.monotonic()
         seen = snapshot(rest_s=0.1)
         assert time.monotonic() - began_s > 0.2
-        assert {one.pid for one in idle} <= set(seen) & set(snapshot())
+        assert {process.pid for process in idle} <= set(seen) & set(snapshot())
     finally:
-        for one in idle:
-            one.kill()
-            one.wait()
+        for process in idle:
+            process.kill()
+            process.wait()
 
 
 def test_what_is_printed_has_no_line_ends_nor_terminal_codes() -> None:
@@ -313,7 +313,7 @@ slices:
         ("{nmae: upf}", "nmae"),
     ],
 )
-def test_bad_selectors_are_told_in_one_line(upf: str, said: str, tmp_path: Path) -> None:
+def test_bad_selectors_are_reported_in_one_line(upf: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(NODE.replace("{UPF}", upf))
     with pytest.raises(ConfigError) as error:

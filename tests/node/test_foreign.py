@@ -1,4 +1,4 @@
-"""UPFs that slicepilot has not started are watched and controlled, followed, and left as they were found."""
+"""UPFs that slicepilot has not started are watched and controlled, followed, and restored."""
 
 import contextlib
 import json

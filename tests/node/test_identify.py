@@ -1,4 +1,4 @@
-"""What traffic tells of a node is found again where it is known; what it does not tell is assumed, and said to be."""
+"""What traffic shows of a node is identified where it is known; the rest is assumed, and said to be."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def estimate_of(segments: list[Segment]) -> Estimate:
     return estimate_hardware(segments, SLICES, START, FACTS, PERIOD_S, 6, lambda _: None)
 
 
-def test_the_cost_of_a_packet_is_found_though_slices_are_silent() -> None:
+def test_the_cost_of_a_packet_is_identified_though_slices_are_silent() -> None:
     reported = estimate_of([segment((8.0, 4.0, 0.0, 12.0, 0.0), seed=seed) for seed in range(3)])
     assert reported.hardware.upf_cost_us == pytest.approx(73.0, rel=0.03)
     assert np.isnan(reported.cost_us).tolist() == [False, False, True, False, True]
@@ -79,7 +79,7 @@ def test_the_cost_of_a_packet_is_found_though_slices_are_silent() -> None:
     assert set(reported.assumed).isdisjoint({*reported.known, *reported.measured, *reported.fitted})
 
 
-def test_what_waking_up_adds_is_told_where_loads_differ() -> None:
+def test_the_cost_of_waking_up_is_identified_where_loads_differ() -> None:
     rates = [(8.0,) * 5, (60.0, 8.0, 8.0, 8.0, 8.0), (30.0, 8.0, 8.0, 8.0, 8.0)]
     reported = estimate_of([segment(item) for item in rates])
     assert "wake_cost_ratio" in reported.measured
@@ -92,7 +92,7 @@ def test_a_slice_that_is_held_back_tells_how_much_queues() -> None:
     assert "n3_buffer_packets" in reported.fitted
 
 
-def test_without_traffic_there_is_nothing_to_tell() -> None:
+def test_without_traffic_nothing_is_identified() -> None:
     with pytest.raises(FailureError, match=r"no slice has had 200 packets.*needed: traffic"):
         estimate_of([segment((0.0,) * 5)] * 3)
     with pytest.raises(FailureError, match=r"handled elsewhere, in softirqs"):

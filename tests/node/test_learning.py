@@ -1,4 +1,4 @@
-"""Slices of one UPF, told apart by the sessions that it is seen to set up on N4."""
+"""Slices of a UPF, distinguished by the sessions that it is seen to set up on N4."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ DISTINGUISHED_BY: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]
 
 @pytest.mark.parametrize("chosen", [False, True], ids=["given TEIDs", "chosen TEIDs"])
 @pytest.mark.parametrize(("first", "second", "of_second"), DISTINGUISHED_BY.values(), ids=DISTINGUISHED_BY)
-def test_slices_of_one_upf_are_told_apart_to_the_packet(
+def test_slices_of_one_upf_are_distinguished_to_the_packet(
     node: Foreign,
     smf: Smf,
     tmp_path: Path,
@@ -326,7 +326,8 @@ def test_a_controller_measures_a_session_within_a_second_or_so(node: Foreign, sm
     path = written(tmp_path, node.prefix, *by_s_nssai(node))
     with controller(path, node, tmp_path, mode="shadow") as running:
         until(
-            lambda: any("no session of it was seen yet" in line for line in running.notes()["unmeasured"]), "not told"
+            lambda: any("no session of it was seen yet" in line for line in running.notes()["unmeasured"]),
+            "not reported",
         )
         smf.establish("a", 0, teid=1)
         sending = threading.Thread(target=lambda: node.load(seconds=6, mbps=2))

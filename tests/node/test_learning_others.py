@@ -52,7 +52,7 @@ def chosen_teid(answer: Any) -> int:
 
 @pytest.mark.parametrize("choose", [False, True], ids=["given TEID", "chosen TEID"])
 def test_the_messages_of_scapy(network: Network, tmp_path: Path, choose: bool) -> None:
-    """It names no DNN: the Network Instance stands for it."""
+    """It names no DNN: the Network Instance is used instead."""
     netns = network.names["upf"]
     where = {
         "upf": {"process": {"name": "upf"}, "netns": netns, "user": "root"},

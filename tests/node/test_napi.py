@@ -179,7 +179,7 @@ def test_the_weight_of_their_group_and_their_nice_value_act_on_packets(eupf: For
 def test_threads_are_moved_to_their_upf_and_back_where_that_is_allowed(
     eupf: Foreign, node: Path, threads: list[int], tmp_path: Path
 ) -> None:
-    """Of a UPF that restarts the new ones, too; and by the supervisor, when the controller is killed."""
+    """Of a UPF that restarts the new threads, too; and by the supervisor, when the controller is killed."""
     document = yaml.safe_load(node.read_text())
     document["slices"][0]["own_cgroup"] = True
     node.write_text(yaml.safe_dump(document))

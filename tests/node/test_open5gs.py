@@ -29,7 +29,7 @@ def _open5gs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     given = Path(GIVEN or "").absolute()
     locations = [given, given / PROGRAM, given / "bin" / PROGRAM]
     result = [path for path in locations if path.is_file() and os.access(path, os.X_OK)]
-    assert result, f"{VARIABLE} = {given}: accepted: an executable {PROGRAM}, or a folder with it or its bin"
+    assert result, f"{VARIABLE} = {given}: expected an executable {PROGRAM}, or a folder with it or its bin"
     node = Foreign(tmp_path_factory.mktemp("open5gs"), count=1, prefix="fg", KIND="open5gs", PROGRAM=str(result[0]))
     try:
         yield node
@@ -37,7 +37,7 @@ def _open5gs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
         node.down()
 
 
-def test_it_is_found_measured_and_its_knobs_act(open5gs: Foreign, tmp_path: Path) -> None:
+def test_it_is_discovered_measured_and_its_knobs_act(open5gs: Foreign, tmp_path: Path) -> None:
     [result] = [item for item in discover() if item.netns_name in open5gs.netns]
     assert (result.confidence, result.why[0]) == ("sure", "its program is that of Open5GS")
     assert (result.devices.n3, result.devices.n6, result.devices.tun) == ("n3", "n6", "ogstun")

@@ -101,7 +101,7 @@ def same_threads(before: dict[str, str], now: dict[str, str]) -> bool:
     return now["groups"] == before["groups"] and all(text in where for name, text in now.items() if name != "groups")
 
 
-def in_place(foreign: Foreign, *numbers: int) -> bool:
+def moved_in(foreign: Foreign, *numbers: int) -> bool:
     """Whether UPFs are in groups of their own with all their threads, each alone."""
     return all(
         make_group(foreign, number).is_dir()
@@ -151,7 +151,7 @@ def test_a_limit_acts_in_it(foreign: Foreign, node: Path, tmp_path: Path) -> Non
     config = tmp_path / "run.yaml"
     config.write_text(yaml.safe_dump({"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}))
     with closing(open_live(str(node), 0.02, mode="live", run=str(config))) as backend:
-        assert in_place(foreign, 1, 2)
+        assert moved_in(foreign, 1, 2)
         foreign.load(seconds=8, mbps=8)
         backend.reset()
         until(lambda: bool((backend.observe().carried_mbps > 2.0).all()), "no packets")
@@ -210,9 +210,9 @@ def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> Non
     where = ["--name", foreign.prefix, "--run-root", str(tmp_path / "run")]
     with controller(node, foreign, tmp_path, mode="shadow") as running:
         slicepilot("control", "mode", "live", *where)
-        assert in_place(foreign, 1, 2)
+        assert moved_in(foreign, 1, 2)
         slicepilot("control", "mode", "canary", "--slices", "slice2", *where)
-        assert in_place(foreign, 2)
+        assert moved_in(foreign, 2)
         assert not make_group(foreign, 1).exists()
         slicepilot("control", "mode", "shadow", *where)
         assert same_threads(before, memberships(foreign))
@@ -223,13 +223,13 @@ def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> Non
 def test_sigkill_leaves_nobody_in_it(foreign: Foreign, node: Path, tmp_path: Path, both: bool) -> None:
     before = memberships(foreign)
     with controller(node, foreign, tmp_path) as running:
-        assert in_place(foreign, 1, 2)
+        assert moved_in(foreign, 1, 2)
         if both:
             os.kill(running.supervisor, signal.SIGKILL)
         running.process.kill()
         if both:
             running.process.wait()
-            assert in_place(foreign, 1, 2)
+            assert moved_in(foreign, 1, 2)
             [report] = json.loads(slicepilot("restore", "--state", str(tmp_path / "state"), "--json").stdout)
             assert any(
                 f"1 processes back in {ROOT}, {make_group(foreign, 1)} removed" in item for item in report["restored"]
@@ -245,9 +245,9 @@ def test_the_next_start_puts_right_what_two_killed_processes_have_left(
         os.kill(running.supervisor, signal.SIGKILL)
         running.process.kill()
         running.process.wait()
-    assert in_place(foreign, 1, 2)
+    assert moved_in(foreign, 1, 2)
     with controller(node, foreign, tmp_path):
-        assert in_place(foreign, 1, 2)
+        assert moved_in(foreign, 1, 2)
     assert same_threads(before, memberships(foreign))
 
 
@@ -258,7 +258,7 @@ def test_a_upf_that_restarts_is_moved_again(foreign: Foreign, node: Path, tmp_pa
         until(lambda: not make_group(foreign, 1).exists(), "an empty group stays in the way")
         foreign.start_upf(1)
         assert group_of(foreign.pid(1)) == ROOT
-        until(lambda: in_place(foreign, 1), "not moved again")
+        until(lambda: moved_in(foreign, 1), "not moved again")
         until(lambda: running.notes()["unmeasured"] == [], "not taken up again")
         until(lambda: weight(foreign, 1) > weight(foreign, 2), "not weighed")
     assert memberships(foreign)["groups"] == ""
@@ -267,7 +267,7 @@ def test_a_upf_that_restarts_is_moved_again(foreign: Foreign, node: Path, tmp_pa
 
 
 @pytest.mark.parametrize("policy", ["respect", "reassert"])
-def test_who_moves_it_out_is_told_and_treated_by_the_rule(
+def test_moving_a_process_out_is_reported_and_treated_by_the_rule(
     foreign: Foreign, node: Path, tmp_path: Path, policy: str
 ) -> None:
     before = memberships(foreign)
@@ -279,12 +279,12 @@ def test_who_moves_it_out_is_told_and_treated_by_the_rule(
         assert {item["policy"] for item in reported} == {policy}
         assert "moved out of the group that was made for it" in reported[0]["text"]
         if policy == "reassert":
-            until(lambda: in_place(foreign, 1), "not moved back in")
+            until(lambda: moved_in(foreign, 1), "not moved back in")
         else:
             time.sleep(2.5)
             assert group_of(foreign.pid(1)) == ROOT
             slicepilot("control", "resume", "--name", foreign.prefix, "--run-root", str(tmp_path / "run"))
-            until(lambda: in_place(foreign, 1), "not taken up again")
+            until(lambda: moved_in(foreign, 1), "not taken up again")
             assert running.notes()["foreign"] == []
     assert same_threads(before, memberships(foreign))
 

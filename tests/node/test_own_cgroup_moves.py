@@ -1,4 +1,4 @@
-"""Processes are moved to a group that is made for them and back: all of them, to the right place, and safely."""
+"""Processes are moved to a group that is made for them and back: all of them, to the right group, and safely."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_all_that_is_in_a_group_is_put_back(tmp_path: Path) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def test_where_the_place_has_gone_it_is_the_nearest_above() -> None:
+def test_where_the_group_has_gone_it_is_the_nearest_above() -> None:
     above, ours = f"sp-above-{os.getpid()}", f"{PREFIX}test-{os.getpid()}"
     with group(above, "gone") as gone, group(ours) as own, sleeper(into=own) as process:
         gone.rmdir()
@@ -122,7 +122,7 @@ def unified_group(path: Path, delegates: str = "", **files: str) -> Path:
     return path
 
 
-def test_in_version_2_the_place_is_beside_unless_something_would_be_escaped(tmp_path: Path) -> None:
+def test_in_version_2_the_group_is_a_sibling_unless_a_limit_would_be_escaped(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     root = unified_group(tmp_path / "unified", "cpu memory")
     hierarchy = CpuHierarchy(2, root)

@@ -94,7 +94,7 @@ def last(running: Controller) -> Any:
         return reader.last(1)
 
 
-def test_a_node_is_controlled_by_what_a_server_says_and_left_as_found(measured: Measured, tmp_path: Path) -> None:
+def test_a_node_is_controlled_by_the_figures_of_a_server_and_restored(measured: Measured, tmp_path: Path) -> None:
     before = knobs(measured.foreign)
     measured.foreign.load(seconds=40, mbps=MBPS)
     with controlled(measured, tmp_path, "live") as running:

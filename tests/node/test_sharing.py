@@ -46,7 +46,7 @@ DISTINGUISHED_BY = {
 
 
 @pytest.mark.parametrize("traffic", DISTINGUISHED_BY.values(), ids=DISTINGUISHED_BY)
-def test_slices_of_one_upf_are_told_apart(node: Foreign, tmp_path: Path, traffic: tuple[dict[str, Any], ...]) -> None:
+def test_slices_of_a_upf_are_distinguished(node: Foreign, tmp_path: Path, traffic: tuple[dict[str, Any], ...]) -> None:
     """One is shaped to a quarter of what it sends: only it carries less, and only its packets wait."""
     slices = [slice_of(node, name, 1, **own) for name, own in zip("ab", traffic, strict=True)]
     node.load(seconds=4, mbps=8)

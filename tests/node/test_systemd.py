@@ -1,4 +1,4 @@
-"""UPFs in units of a real systemd: found, checked, controlled; what systemd writes meanwhile is noticed."""
+"""UPFs in units of a real systemd: discovered, checked, controlled; what systemd writes meanwhile is noticed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def weight(upfs: SystemdUpfs, number: int) -> str:
     return next((group / name).read_text() for name in ("cpu.weight", "cpu.shares") if (group / name).exists()).strip()
 
 
-def test_units_are_found_by_name_and_checked(upfs: SystemdUpfs) -> None:
+def test_units_are_selected_by_name_and_checked(upfs: SystemdUpfs) -> None:
     document = upfs.discovered()
     assert [item["name"] for item in document["slices"]] == list(upfs.slices)
     for number, item in enumerate(document["slices"], 1):

@@ -65,7 +65,7 @@ def means(backend: NodeBackend, ticks: int = 80) -> Any:
     return np.mean([backend.observe().slices[:, :, 0].copy() for _ in range(ticks)], axis=0)
 
 
-def test_both_are_found_told_apart_and_measured_without_a_word(foreign: Foreign, tmp_path: Path) -> None:
+def test_both_are_discovered_distinguished_and_measured_without_configuration(foreign: Foreign, tmp_path: Path) -> None:
     result = {item.process.pid: item for item in discover() if item.netns_name == foreign.netns[0]}
     assert sorted(result) == sorted((foreign.pid(1), foreign.pid(2)))
     for number in (1, 2):
@@ -73,12 +73,12 @@ def test_both_are_found_told_apart_and_measured_without_a_word(foreign: Foreign,
         assert item.confidence == "sure"
         assert (item.devices.n3, item.devices.n6, item.devices.tun) == ("n3", "n6", f"tun{number}")
         assert item.cgroup == foreign.group(number)
-        assert item.selector.pid is None, "it would not be found again"
+        assert item.selector.pid is None, "after a restart it would be another"
         assert item.selector.netns == foreign.netns[0]
         assert Finder().find(item.name, item.selector).process.pid == item.process.pid
         assert item.ue_pools == (f"10.61.{number}.0/24",)
 
-    path = foreign.draft(tmp_path / "found.yaml")
+    path = foreign.draft(tmp_path / "draft.yaml")
     slices = yaml.safe_load(path.read_text())["slices"]
     assert sorted(item["traffic"]["ue_pools"][0] for item in slices) == ["10.61.1.0/24", "10.61.2.0/24"]
     before = picture(foreign)
@@ -150,7 +150,7 @@ def test_one_of_them_restarts_and_the_other_goes_on(foreign: Foreign, path: Path
     foreign.carried_mbps()
 
 
-def test_tunnels_do_not_tell_them_apart_where_both_number_them_alike(foreign: Foreign, path: Path) -> None:
+def test_tunnels_do_not_distinguish_upfs_that_number_them_alike(foreign: Foreign, path: Path) -> None:
     path.write_text(yaml.safe_dump(document_of(foreign, teids=[1])))
     with pytest.raises(ConfigError, match="TEID 0x1 belongs to both; expected pools, TEIDs or QFIs that are one"):
         opened(path)

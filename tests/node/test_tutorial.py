@@ -162,7 +162,7 @@ def check_words(reported: str, names: list[str], writer: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_with_open5gs(machine: Machine) -> None:
-    """Its five slices, and the training for them. No registry has Open5GS: the project's own UPF is in its place, in
+    """Its five slices, and the training for them. No registry has Open5GS: the project's own UPF runs instead, in
     units, with a user and interfaces such as the page names."""
     network, *_ = (item for item in section("With systemd") if item.file == "/usr/local/sbin/upf-network")
     configuration, train = section("With Open5GS")

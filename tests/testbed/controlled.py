@@ -1,4 +1,4 @@
-"""A testbed under load, policies whose decisions are known, and what a running controller has told."""
+"""A testbed under load, policies whose decisions are known, and what a running controller reports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fresh_testbed(spec: TestbedSpec) -> Iterator[Testbed]:
 
 @contextlib.contextmanager
 def rig_under(load: Scenario | None, testbed: Testbed, folder: Path) -> Iterator[Rig]:
-    """A rig whose knobs have to be as found in the end."""
+    """A rig whose knobs have to be as at first in the end."""
     with Rig(testbed, folder) as rig:
         if load is not None:
             rig.load(load)

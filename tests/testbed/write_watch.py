@@ -38,7 +38,7 @@ POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Write:
-    """One kind of write: by whom (0: not known), to what."""
+    """A kind of write: process id (0: not known), and what was written."""
 
     pid: int
     what: str

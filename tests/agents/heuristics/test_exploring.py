@@ -89,7 +89,7 @@ def test_seed_and_name_make_the_noise() -> None:
     assert not np.array_equal(first, other)
 
 
-def test_an_agent_with_a_memory_is_asked_in_every_period() -> None:
+def test_an_agent_with_a_memory_decides_in_every_period() -> None:
     requested = []
 
     class Counting(FixedAgent):

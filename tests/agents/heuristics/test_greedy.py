@@ -283,7 +283,7 @@ def test_a_full_uplink_is_believed_at_once_and_an_idle_one_slowly(node: tuple[Sl
     assert rates[2] < 2 * rates[1]
 
 
-def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:
+def test_a_slice_is_cut_by_one_knob(node: tuple[SliceSet, Context]) -> None:
     """Before its UPF, where quotas are even enough: that hands the shaper less than it lets through."""
     slices, context = node
     assert context.traits is not None

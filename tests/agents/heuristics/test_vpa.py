@@ -64,7 +64,7 @@ def test_bounds_close_in_with_the_days_of_history(slice_set: Any) -> None:
     assert upper[0, 0] > 1e6
     for _ in range(60):
         fed.feed([100.0, 100.0])
-    # A minute stands for a day: times (1 + 0.001)^-2 and times 2, of the bucket's end with 15%.
+    # A minute is a day here: times (1 + 0.001)^-2 and times 2, of the bucket's end with 15%.
     target, lower, upper = fed.agent.recommendation()
     base = 1.15 * bucket_end(100.0)
     assert target[0, 0] == np.ceil(base)

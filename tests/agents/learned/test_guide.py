@@ -126,10 +126,10 @@ def test_a_lane_is_decided_for_as_if_it_were_alone(untrained: guided.GuidedPolic
         slices, node, age_s = (np.repeat(part, 2, axis=-1) for part in (first.slices, first.node, first.age_s))
         again = Telemetry(slices, node, age_s, np.repeat(first.valid, 2, axis=-1))
         agents[0].warm_up(first)  # looks at nothing that the decision would miss
-        one, two = agents[0].decide(first, held[0]), agents[1].decide(again, held[1])
-        np.testing.assert_allclose(two.values[..., :1], one.values, rtol=1e-4)
-        held = [one, two]
-        backends[0].apply(one)
+        first_knobs, second_knobs = agents[0].decide(first, held[0]), agents[1].decide(again, held[1])
+        np.testing.assert_allclose(second_knobs.values[..., :1], first_knobs.values, rtol=1e-4)
+        held = [first_knobs, second_knobs]
+        backends[0].apply(first_knobs)
         telemetries[0] = backends[0].observe()
 
 
@@ -151,8 +151,8 @@ def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPo
 
 def limits(departures: Any, rule: float) -> np.ndarray:
     """Where limits come to be, for departures from one rule and a share of 0.1."""
-    course = np.asarray(departures, np.float32)
-    return departed(course, np.full_like(course, rule), np.full_like(course, 0.1), 0.3)
+    values = np.asarray(departures, np.float32)
+    return departed(values, np.full_like(values, rule), np.full_like(values, 0.1), 0.3)
 
 
 @pytest.mark.parametrize("rule", [0.1, -0.5, 1.0])
@@ -162,9 +162,9 @@ def test_no_departure_is_the_rule(rule: float) -> None:
 
 @pytest.mark.parametrize("rule", [0.1, 1.0])
 def test_more_departure_is_never_a_tighter_limit(rule: float) -> None:
-    course = limits(np.linspace(-1, 1, 81), rule)
-    assert (np.diff(course) >= -1e-6).all()
-    assert course[0] < 0.1 < course[-1] == 1.0
+    values = limits(np.linspace(-1, 1, 81), rule)
+    assert (np.diff(values) >= -1e-6).all()
+    assert values[0] < 0.1 < values[-1] == 1.0
 
 
 def test_a_free_slice_stays_free_and_a_limited_one_limited_for_small_departures() -> None:
@@ -208,7 +208,7 @@ def test_an_absent_slice_keeps_its_knobs() -> None:
     np.testing.assert_allclose(rows[:, ~step.valid], step.held[:, ~step.valid], atol=2e-3)
 
 
-def test_a_bid_moves_what_is_granted_from_one_slice_to_another() -> None:
+def test_a_bid_moves_capacity_from_one_slice_to_another() -> None:
     """With every other slice bid down, a slice is granted its promise wherever that alone fits."""
     step = OneStep(256)
     kept = RULE_AT + GUIDE_FEATURES.index("kept")

@@ -46,8 +46,10 @@ def test_a_policy_decides_for_each_lane_as_for_it_alone() -> None:
     alone.reset(single.slices, single.context, 0)
     knobs = Knobs.none(len(backend.slices), 3)
     for _ in range(20):
-        one = telemetry.copy()
-        lane = type(one)(one.slices[..., :1].copy(), one.node[..., :1].copy(), one.age_s[:1], one.valid[:, :1].copy())
+        single = telemetry.copy()
+        lane = type(single)(
+            single.slices[..., :1].copy(), single.node[..., :1].copy(), single.age_s[:1], single.valid[:, :1].copy()
+        )
         expected = alone.decide(lane, Knobs(knobs.values[..., :1].copy()))
         alone.warm_up(lane)
         decided = together.decide(telemetry, knobs)

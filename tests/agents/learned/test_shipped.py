@@ -14,7 +14,7 @@ from slicepilot.env.simulator.scenario import Scenario
 
 
 def test_the_name_wins_over_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else whoever may write there could put a policy of their own in a command's way."""
+    """Else anybody who may write there could put a policy of their own in a command's way."""
     (tmp_path / GENERALIST).mkdir()
     monkeypatch.chdir(tmp_path)
     assert folder_of(GENERALIST) == SHIPPED / GENERALIST

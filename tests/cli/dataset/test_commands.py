@@ -317,7 +317,7 @@ def test_what_cannot_be_read_is_not_blamed_on_the_target(tmp_path: Path) -> None
         (out / "no" / "x").write_bytes(b"")
 
 
-def test_validate_of_a_table_repeats_what_was_found_at_import(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_validate_of_a_table_repeats_the_faults_of_its_import(run: Callable[..., Ran], tmp_path: Path) -> None:
     path = tmp_path / "o1_pfcp_exp_light.csv"
     path.write_text("pfcp_type,latency_us\nmodification,100\nmodification,fast\n")
     run("import", path, "--out", tmp_path / "out")

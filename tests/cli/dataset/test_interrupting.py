@@ -1,4 +1,4 @@
-"""Files full of faults are read fast, and whoever is reading one can be ended at any time."""
+"""Files full of faults are read fast, and a command that reads them can be ended at any time."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def row(n: int, name: str = "mMTC", interface: str = "eth0") -> str:
     return f"{name},21.5,66,{sent_ns - 21_500},{sent_ns},{interface}"
 
 
-# A quote in the middle of a field stands for itself.
+# A quote in the middle of a field is a character like others.
 FAULTY = {
     "open quote at the beginning": (lambda n: row(n, name='"mMTC') if n else row(n), LINES - 1),
     "open quote at the end": (lambda n: row(n, interface='"eth0') if n % 2 else row(n), LINES // 2),
@@ -89,7 +89,7 @@ def begins_to_read(process: subprocess.Popen[str], path: Path) -> bool:
         ("convert", signal.SIGTERM),
     ],
 )
-def test_a_command_that_reads_ends_when_it_is_asked_to(
+def test_a_command_that_reads_ends_at_a_signal(
     tmp_path: Path, faulty: Path, command: str, number: signal.Signals
 ) -> None:
     others = {"import": ["--out", str(tmp_path / "out")], "convert": [str(tmp_path / "out.csv")]}
@@ -128,7 +128,7 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after_s", [0.03, 0.15, 0.4])
-def test_a_command_that_starts_ends_when_it_is_asked_to(faulty: Path, after_s: float, number: signal.Signals) -> None:
+def test_a_command_that_starts_ends_at_a_signal(faulty: Path, after_s: float, number: signal.Signals) -> None:
     program = STARTING.format(after_s=after_s, number=int(number))
     result = subprocess.run(
         [sys.executable, "-c", program, str(faulty)],

@@ -138,8 +138,8 @@ def test_bad_rows_are_named_and_the_rest_is_kept(
     tmp_path: Path, good: list[str], others: list[tuple[int, str]], last_end: bool, block_bytes: int
 ) -> None:
     lines = ["first,1.5,2,3", *good]
-    for place, line in others:
-        lines.insert(1 + place, line)
+    for offset, line in others:
+        lines.insert(1 + offset, line)
     text = "\n".join(lines) + ("\n" if last_end else "")
     result = read(written(tmp_path, HEADER + text.encode()), block_bytes=block_bytes)
     rows = {n: line.split(",") for n, line in enumerate(lines, 2) if line}

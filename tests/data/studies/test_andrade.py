@@ -117,7 +117,7 @@ def test_samples_of_all_collections(collection: str) -> None:
 
 
 @pytest.mark.parametrize("collection", COLLECTIONS)
-def test_units_are_told_by_what_is_plausible(collection: str, tmp_path: Path) -> None:
+def test_units_are_those_that_are_plausible(collection: str, tmp_path: Path) -> None:
     for unit in COLLECTIONS[collection].units:
         scale = TIDY[collection] / unit.factor / TYPICAL[collection]
         rows = documents(collection, scale=scale)
@@ -151,7 +151,7 @@ def test_a_few_values_in_another_unit_are_noted_and_kept(tmp_path: Path) -> None
     assert table.num_rows == len(rows)
 
 
-def test_a_unit_that_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+def test_an_ambiguous_unit_has_to_be_given(tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"its unit cannot be detected .* expected --unit UNIT with one of bit/s, kbit/s"
     ):

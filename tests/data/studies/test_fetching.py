@@ -17,7 +17,7 @@ CONTENT = bytes(range(256)) * 4096  # 1 MiB
 
 
 class Site:
-    """What the server serves, how it misbehaves, and how often it was asked.
+    """What the server serves, how it misbehaves, and how often it had a request.
 
     Attributes:
         cut: of each of the next answers, the bytes of its body after which the connection is closed.
@@ -124,7 +124,7 @@ def test_a_wrong_checksum_or_size_keeps_nothing(site: Site, tmp_path: Path) -> N
     assert names_in(tmp_path) == []
 
 
-def test_a_busy_server_is_asked_again(site: Site, tmp_path: Path) -> None:
+def test_a_busy_server_gets_another_request(site: Site, tmp_path: Path) -> None:
     site.statuses = [503, 429, 500]
     get(site, tmp_path / "data.bin")
     assert site.requests == 4

@@ -57,7 +57,7 @@ def test_the_run_is_what_the_folder_is_called(path: str, run: Run) -> None:
     assert run_of(Path(path)) == run
 
 
-def test_the_run_can_be_given_and_is_asked_for(tmp_path: Path) -> None:
+def test_the_run_can_be_given_and_may_be_required(tmp_path: Path) -> None:
     assert run_of(tmp_path / "a.csv", 9, "load") == Run(9, "load")
     assert run_of(Path("qf1_baseline/a.csv"), qfi=5) == Run(5, "baseline")
     with pytest.raises(DatasetError, match="QFI and condition: not given"):

@@ -352,7 +352,7 @@ class Stubborn(SimulatorBackend):
         return Receipt(super().apply(admitted).applied, "cpu_limit_mcpu: capped at 500")
 
 
-def test_the_policy_sees_the_knobs_that_hold_not_those_it_asked_for() -> None:
+def test_the_policy_sees_the_knobs_that_hold_not_those_it_wanted() -> None:
     env = SliceEnv(Stubborn(ScenarioRuns(RAMP, control_period_s=30.0)))
     env.reset(seed=0)
     observation = env.step(np.ones((5, 3), np.float32))[0].reshape(5, -1)

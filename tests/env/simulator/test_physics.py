@@ -87,7 +87,7 @@ def test_nice_of_process_scope_changes_nothing(Loads: Any, play: Play, knobs_of:
     np.testing.assert_array_equal(play(Loads(mbps)).slices, reniced.slices)
 
 
-def test_a_thread_stands_still_while_its_cpu_serves_interrupts(Loads: Any, play: Play, quiet: Hardware) -> None:
+def test_a_thread_waits_while_its_cpu_serves_interrupts(Loads: Any, play: Play, quiet: Hardware) -> None:
     """One busy UPF on four CPUs that are otherwise idle gets what softirqs leave of one."""
     alone = [1000.0, 0.0]
     carried = {

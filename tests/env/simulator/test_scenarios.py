@@ -69,9 +69,9 @@ def test_slices_arrive_and_depart() -> None:
     recording = played("slice-churn")
     names = recording.slices.names
     there = recording.valid[:, :, 0]
-    office, agv = there[:, names.index("embb-office")], there[:, names.index("urllc-agv")]
-    assert not office[:110].any()
-    assert office[125:].all()
+    embb, agv = there[:, names.index("embb-office")], there[:, names.index("urllc-agv")]
+    assert not embb[:110].any()
+    assert embb[125:].all()
     assert np.flatnonzero(np.diff(agv.astype(int))).size == 2, "it leaves and comes back"
     offered = recording.row("offered_mbps")
     assert not offered[~recording.valid].any(), "nothing is offered by a slice that is not there"

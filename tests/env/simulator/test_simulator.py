@@ -179,7 +179,7 @@ def test_block_length_does_not_change_the_figures(monkeypatch: pytest.MonkeyPatc
     assert_equal(usual, seen(backend, RandomKnobs((SLICES, LANES), 3), 3, 40))
 
 
-def test_a_lanes_figures_do_not_depend_on_its_place() -> None:
+def test_a_lanes_figures_do_not_depend_on_its_index() -> None:
     """The step takes lanes in chunks, whose last lanes are computed one by one: the same run is put everywhere."""
     copies = 2 * kernels.LANE_CHUNK // LANES + 1
     backend = SimulatorBackend(mixtures(), LANES)

@@ -160,7 +160,7 @@ def test_modes_change_by_order_without_a_gap(rig: Rig, bundles: dict[str, str]) 
         restored = watch.total
         wait_ticks(controller, 100)
         time.sleep(0.3)
-        assert watch.total == restored, "nothing after what was found"
+        assert watch.total == restored, "nothing after the restoring"
     assert rig.knobs.read() == result
     assert not journalled(rig)
     assert not supervisors(controller)
@@ -353,9 +353,9 @@ def test_a_broken_reload_is_refused_and_the_loop_goes_on(rig: Rig, bundles: dict
         (("--guard", str(guard), "--bundle", bundles["high"], "--force"), "did you mean limit_ratio?"),
     ):
         assert line in reported(order(rig, "reload", *arguments), 1), arguments
-        told_by = controller.notes()["reload"]
-        controller.wait_for(lambda: controller.notes()["reload"] is not None, "told")
-        controller.wait_for(lambda line=line: line in controller.notes()["reload"]["detail"], f"{line}, not {told_by}")
+        notes = controller.notes()["reload"]
+        controller.wait_for(lambda: controller.notes()["reload"] is not None, "reported")
+        controller.wait_for(lambda line=line: line in controller.notes()["reload"]["detail"], f"{line}, not {notes}")
         assert controller.notes()["reload"]["ok"] is False
     lost = missed_by(controller) - before
     print(f"six refused reloads: {lost} ticks missed")

@@ -1,6 +1,6 @@
 """What happens to slices and knobs when things go wrong, each on real UPFs under load: the table in docs/operation.md.
 
-A fault that is survived leaves the knobs either under control or as they were found, and the other slices alone.
+A fault that is survived leaves the knobs either under control or as they were at first, and the other slices alone.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
     assert journal_path(rig.state_folder).exists()
     rig.stop()
     controller = rig.start("live", agent="no-control")
-    controller.wait_for(lambda: rig.knobs.files()["slice1/" + WEIGHT] == result["slice1/" + WEIGHT], "found again")
+    controller.wait_for(lambda: rig.knobs.files()["slice1/" + WEIGHT] == result["slice1/" + WEIGHT], "restored")
     assert rig.stop() == 0
     assert rig.knobs.read() == result
 
@@ -190,7 +190,7 @@ def test_a_namespace_that_is_deleted(doomed: Rig) -> None:
     controller = live(doomed)
     faults.remove_namespace(doomed, "slice2")
     controller.wait_for(
-        lambda: any("slice2" in item or "spd-s2" in item for item in controller.notes()["unmeasured"]), "told"
+        lambda: any("slice2" in item or "spd-s2" in item for item in controller.notes()["unmeasured"]), "reported"
     )
     seen = wait_ticks(controller, 100)
     assert (seen["reasons"][-1][1] & Reason.SLICE_MISSING.bit) != 0
@@ -203,7 +203,7 @@ def test_a_cgroup_that_is_removed_and_made_again(doomed: Rig) -> None:
     controller = live(doomed)
     group = doomed.testbed.cgroup("slice4")
     faults.remove_cgroup(doomed, "slice4")
-    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "told")
+    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "reported")
     wait_ticks(controller, 50)
     beside = group.with_name("as-made")  # the controller may have moved the group's own weight before it is read
     beside.mkdir()
@@ -220,7 +220,7 @@ def test_hands_off_while_a_cgroup_is_gone(doomed: Rig) -> None:
     before = doomed.knobs.files()
     controller = live(doomed)
     faults.remove_cgroup(doomed, "slice4")
-    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "told")
+    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "reported")
     done = order(doomed, "mode", "shadow")
     assert done.returncode == 0, done.stderr
     others = {name: text for name, text in before.items() if not name.startswith("slice4/")}
@@ -236,7 +236,7 @@ def test_a_cgroup_made_again_has_the_weight_of_its_request(doomed: Rig) -> None:
     controller.wait_for(lambda: group.read_text() != result, "weights set")
     acted = group.read_text()
     faults.remove_cgroup(doomed, "slice4")
-    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "told")
+    controller.wait_for(lambda: any("slice4" in item for item in controller.notes()["unmeasured"]), "reported")
     group.parent.mkdir()
     doomed.testbed.restart_upf("slice4")
     controller.wait_for(lambda: not any("slice4" in item for item in controller.notes()["unmeasured"]), "back", 15.0)

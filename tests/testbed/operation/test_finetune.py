@@ -1,4 +1,4 @@
-"""An offline policy goes on learning on real UPFs, under the guard, and leaves the knobs as it found them."""
+"""An offline policy goes on learning on real UPFs, under the guard, and restores the knobs."""
 
 import json
 import os

@@ -110,7 +110,7 @@ def test_from_shadow_by_promotion_to_live(rig: Rig, folder: Path) -> None:
     wait_ticks(controller, 300)
     assert rig.stop() == 0
     strict = slicepilot("promote", str(bundle), "--records", str(kept))
-    assert strict.returncode == 1, "an hour is asked for"
+    assert strict.returncode == 1, "an hour is required"
     assert "shadow.min_duration_s" in strict.stdout
     verdict = rig.command("promote", str(bundle), "--records", str(kept), "--criteria", str(criteria))
     assert verdict["promoted"]
@@ -161,7 +161,7 @@ def test_only_bundles_that_a_trusted_key_has_signed(rig: Rig, folder: Path) -> N
     assert description(controller)["bundle"]["path"] == str(bundle)
 
 
-def test_records_have_the_last_tick_when_everybody_is_asked_to_end(rig: Rig) -> None:
+def test_records_have_the_last_tick_when_all_processes_get_sigterm(rig: Rig) -> None:
     """As a service manager does it: SIGTERM to all processes of the unit at once."""
     controller = rig.start("live", agent=AGENT)
     wait_ticks(controller, 150)
@@ -213,7 +213,7 @@ def get(address: str, path: str) -> str:
         return str(answer.read().decode())
 
 
-def test_a_service_manager_is_told(rig: Rig) -> None:
+def test_a_service_manager_is_notified(rig: Rig) -> None:
     """Ready when it ticks, alive while it does, also at periods of more than a second, and stopping."""
     path = rig.folder / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

@@ -22,7 +22,7 @@ GROUPED = {CREATE_PDR, PDI, CREATE_FAR, FORWARDING, CREATE_QER, UPDATE_FAR, UPDA
 
 
 class Elements:
-    """Information elements read from octets (clause 8.1.1), in order; grouped ones hold `Elements`."""
+    """Information elements read from octets (clause 8.1.1), in order; grouped elements hold `Elements`."""
 
     def __init__(self, octets: bytes) -> None:
         self.items: list[tuple[int, Any]] = []

@@ -77,7 +77,7 @@ SESSION: dict[str, Any] = {
 
 
 class Smf:
-    """The program, told what to do line by line."""
+    """The program, which takes orders line by line."""
 
     def __init__(self, *flags: str) -> None:
         self.process = subprocess.Popen(
@@ -90,7 +90,7 @@ class Smf:
         self.ready = self.read()
         assert self.ready["event"] == "ready"
 
-    def tell(self, op: str, **arguments: Any) -> None:
+    def send(self, op: str, **arguments: Any) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
         self.process.stdin.flush()
@@ -130,7 +130,7 @@ def start() -> Iterator[Callable[..., Smf]]:
 
 def associated(start: Callable[..., Smf], upf: Upf, *flags: str, **features: int) -> Smf:
     smf = start("--heartbeat=0", *flags)
-    smf.tell("associate", upf=upf.address)
+    smf.send("associate", upf=upf.address)
     upf.associate(**features)
     assert smf.read()["ok"]
     return smf
@@ -138,7 +138,7 @@ def associated(start: Callable[..., Smf], upf: Upf, *flags: str, **features: int
 
 def with_session(start: Callable[..., Smf], upf: Upf, *flags: str, seid: int = 77) -> Smf:
     smf = associated(start, upf, *flags)
-    smf.tell("establish", upf=upf.address, **SESSION)
+    smf.send("establish", upf=upf.address, **SESSION)
     upf.establish(seid)
     assert smf.read()["ok"]
     return smf
@@ -158,7 +158,7 @@ def unread(message: Any) -> list[Any]:
 
 def test_association_setup(start: Callable[..., Smf], upf: Upf) -> None:
     smf = start("--heartbeat=0", "--node-id=smf.example.org")
-    smf.tell("associate", upf=upf.address, id=5)
+    smf.send("associate", upf=upf.address, id=5)
     message = upf.associate()
     answer = smf.read()
     assert answer["ok"]
@@ -176,7 +176,7 @@ def test_association_setup(start: Callable[..., Smf], upf: Upf) -> None:
 
 def test_session_establishment_holds_to_the_specification(start: Callable[..., Smf], upf: Upf) -> None:
     smf = associated(start, upf)
-    smf.tell("establish", upf=upf.address, **SESSION)
+    smf.send("establish", upf=upf.address, **SESSION)
     message = upf.establish(77)
     answer = smf.read()
     assert (answer["ok"], answer["teid"], answer["n3"]) == (True, 17, "10.100.0.2")
@@ -221,7 +221,7 @@ def test_session_establishment_holds_to_the_specification(start: Callable[..., S
 def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
     smf = associated(start, upf)
     addresses = {"ue": "2001:db8:1::2", "n3": "2001:db8:2::2", "gnb": "2001:db8:2::1"}
-    smf.tell("establish", upf=upf.address, **{**SESSION, **addresses})
+    smf.send("establish", upf=upf.address, **{**SESSION, **addresses})
     message = upf.establish(1)
     assert smf.read()["ok"]
     assert {kind for kind, _ in unread(message)} == {44, S_NSSAI}
@@ -238,7 +238,7 @@ def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
 
 def test_the_upf_chooses_the_tunnel(start: Callable[..., Smf], upf: Upf) -> None:
     smf = associated(start, upf, FTUP=1)
-    smf.tell("establish", upf=upf.address, session="a", ue="10.60.0.2", gnb="10.100.0.1", gnb_teid=5)
+    smf.send("establish", upf=upf.address, session="a", ue="10.60.0.2", gnb="10.100.0.1", gnb_teid=5)
     chosen = pfcp.IE_FTEID(V4=1, TEID=0xABCD, ipv4="10.100.0.2")
     message = upf.establish(1, pfcp.IE_CreatedPDR(IE_list=[pfcp.IE_PDR_Id(id=1), chosen]))
     answer = smf.read()
@@ -251,7 +251,7 @@ def test_the_upf_chooses_the_tunnel(start: Callable[..., Smf], upf: Upf) -> None
 
 def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
     smf = with_session(start, upf)
-    smf.tell("modify", session="a", mbr_ul_mbps=30, gate_dl="closed")
+    smf.send("modify", session="a", mbr_ul_mbps=30, gate_dl="closed")
     message = upf.accept(MODIFICATION)
     assert message.seid == 77
     assert unread(message) == []
@@ -259,11 +259,11 @@ def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
     elements = upf.elements
     assert elements.only(UPDATE_QER).only(GATE_STATUS) == b"\x01"  # uplink open, downlink closed
     assert elements.only(UPDATE_QER).only(MBR) == (30_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")
-    smf.tell("delete", session="a")
+    smf.send("delete", session="a")
     message = upf.accept(DELETION)
     assert message.seid == 77
     assert smf.read()["ok"]
-    smf.tell("release", upf=upf.address)
+    smf.send("release", upf=upf.address)
     message = upf.receive()
     assert pfcp.PFCPAssociationReleaseRequest in message
     upf.send(
@@ -275,7 +275,7 @@ def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
 
 def test_heartbeats_both_ways(start: Callable[..., Smf], upf: Upf) -> None:
     smf = start("--heartbeat=50ms")
-    smf.tell("associate", upf=upf.address)
+    smf.send("associate", upf=upf.address)
     upf.associate()
     message = upf.receive(skip_heartbeats=False)
     assert pfcp.PFCPHeartbeatRequest in message
@@ -290,7 +290,7 @@ def test_heartbeats_both_ways(start: Callable[..., Smf], upf: Upf) -> None:
 
 def test_session_report_is_answered(start: Callable[..., Smf], upf: Upf) -> None:
     smf = associated(start, upf)
-    smf.tell("establish", upf=upf.address, **SESSION)
+    smf.send("establish", upf=upf.address, **SESSION)
     message = upf.establish(77)
     assert smf.read()["ok"]
     own = next(element.seid for element in message.IE_list if isinstance(element, pfcp.IE_FSEID))
@@ -306,7 +306,7 @@ def test_session_report_is_answered(start: Callable[..., Smf], upf: Upf) -> None
     assert [element.cause for element in answer.IE_list] == [CONTEXT_NOT_FOUND]
 
 
-def test_takes_leave_when_told_to_end(start: Callable[..., Smf], upf: Upf) -> None:
+def test_sessions_and_associations_end_at_sigterm(start: Callable[..., Smf], upf: Upf) -> None:
     smf = with_session(start, upf)
     smf.process.send_signal(signal.SIGTERM)
     upf.accept(DELETION)

@@ -107,11 +107,11 @@ def test_however_wild_the_noise_what_is_applied_stays_in_the_envelope(std: float
     assert (knobs.egress_mbps >= 5.0 * (1 - 1e-4)).all()
     for side, within in ((0, np.greater_equal), (1, np.less_equal)):
         assert within(knobs.nice, backend.slices.bound("nice", side)).all()
-    asked, _ = KnobDecoder(backend.slices).decode(episode.wanted)
+    wanted, _ = KnobDecoder(backend.slices).decode(episode.wanted)
     reported = backend.interventions
     assert reported.ticks == 100
     if std > 1:
-        assert (asked.cpu_limit_mcpu < 100.0).any()
+        assert (wanted.cpu_limit_mcpu < 100.0).any()
         assert reported.reasons["floor"] > 0
         # A knob that flips at every tick is frozen where it is safe: without a limit.
         assert reported.reasons["oscillation"] > 50

@@ -106,7 +106,7 @@ def learned(name: str, episodes: EpisodeSet, updates: int, device: torch.device 
 
 @pytest.mark.parametrize("device", DEVICES, ids=str)
 @pytest.mark.parametrize("name", list(MAKERS))
-def test_the_best_logged_action_is_found_by_all_but_behaviour_cloning(name: str, device: torch.device) -> None:
+def test_all_but_behaviour_cloning_learn_the_best_logged_action(name: str, device: torch.device) -> None:
     learner = learned(name, bandit(), 300, device)
     with torch.no_grad():
         low, high = learner.policy(torch.tensor([[-1.0], [1.0]], device=device)).cpu().squeeze(-1).tolist()
@@ -118,7 +118,7 @@ def test_the_best_logged_action_is_found_by_all_but_behaviour_cloning(name: str,
             assert action == pytest.approx(GOOD, abs=0.2)
 
 
-# -- a chain: what an action is worth shows only a step later -----------------------------------------------------
+# -- a chain: the value of an action shows only a step later -----------------------------------------------------
 
 
 def chain(count: int = 400) -> EpisodeSet:

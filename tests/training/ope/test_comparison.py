@@ -106,7 +106,7 @@ def test_a_difference_is_reported_where_both_intervals_leave_no_zero(
     assert result.verdict == said
 
 
-def test_the_best_is_whoever_earned_most_among_those_with_as_many_slices(log: EpisodeSet) -> None:
+def test_the_best_earned_most_among_those_with_as_many_slices(log: EpisodeSet) -> None:
     """One slice alone earns more whatever is set: who had but one is no measure for five."""
     lonely = []
     for episode in log.of("no-control"):
@@ -139,7 +139,7 @@ def lacking(episode: Episode, slice_index: int, from_step: int) -> Episode:
 
 
 def test_stretches_of_a_run_are_one_run(log: EpisodeSet) -> None:
-    """Cut in two where a step has no reward, a run does not become two independent ones."""
+    """Cut in two where a step has no reward, a run does not become two independent runs."""
     cut = []
     for episode in log.of("no-control"):
         rewards = episode.rewards.copy()

@@ -21,7 +21,7 @@ from slicepilot.training.ope.model_based import Calibration, IdentifiedModel, li
 NODE = Hardware.from_yaml(str(Path(__file__).with_name("steady-node.yaml")))
 
 
-def test_loads_are_the_measured_ones_in_every_lane(log: EpisodeSet) -> None:
+def test_loads_are_as_measured_in_every_lane(log: EpisodeSet) -> None:
     node = Node.of(log)
     episodes = (log.episodes[0], log.episodes[3])
     backend = SimulatorBackend(MeasuredLoads(episodes, node, NODE), 2)
@@ -113,14 +113,14 @@ def test_the_error_is_that_on_behaviours_the_line_has_not_seen() -> None:
 
 
 def test_behaviours_that_do_the_same_are_one_pair() -> None:
-    """Left out together, as they tell of each other."""
+    """Left out together, as each predicts the other."""
     said, earned = np.asarray([1.0, 2.0, 3.0, 3.0, 3.0]), np.asarray([1.0, 2.0, 5.0, 5.0, 5.0])
     grouped = Calibration.of(said, earned, "abcde", np.asarray([0, 1, 2, 2, 2]))
     once = Calibration.of(said[:3], earned[:3], "abc", np.arange(3))
     assert (grouped.intercept, grouped.slope, grouped.error) == (once.intercept, once.slope, once.error)
     assert grouped.groups == 3
     assert grouped.error > Calibration.of(said, earned, "abcde", np.arange(5)).error
-    # Without a second group there is nothing to tell by but what the model was off by.
+    # Without a second group there is no estimate but the error of the model.
     single = Calibration.of(said[2:], earned[2:], "cde", np.zeros(3, np.int64))
     assert single.error == pytest.approx(2.0)
     assert single(np.asarray([3.0])) == pytest.approx(5.0)

@@ -1,4 +1,4 @@
-"""Runs of the published study as episodes: what they say, what stands in for what, and what they leave out."""
+"""Runs of the published study as episodes: what they say, what replaces what, and what they leave out."""
 
 from __future__ import annotations
 

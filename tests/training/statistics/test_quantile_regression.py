@@ -98,7 +98,7 @@ def test_table_has_the_form_of_the_published_one() -> None:
     assert [column for column in rows[0] if column in published[0]] == list(published[0])
     assert [row["quantile"] for row in rows] == [float(row["quantile"]) for row in published]
     assert [row["n"] for row in rows] == [int(row["n"]) for row in published]
-    # Where the study could not tell p, neither can this: 240 values are too few for the density at 0.99.
+    # Where the study has no p, nor has this: 240 values are too few for the density at 0.99.
     assert [[row["cpu_p"] is None, row["constant_rate_p"] is None] for row in rows] == [
         [not row["cpu_p"], not row["constant_rate_p"]] for row in published
     ]

@@ -147,8 +147,8 @@ def test_no_random_p_is_zero() -> None:
     assert permutation_p(np.ones(40), np.ones(50), [0.5], resamples=100) == [1.0]
 
 
-def test_places_are_those_of_shuffled_labels() -> None:
-    # All 20 ways to give 3 of 6 places a label, each as likely: places of its second member, and of the other's first.
+def test_p_values_are_those_of_shuffled_labels() -> None:
+    # All 20 ways to give 3 of 6 indices a label, each as likely: those of its second member, and of the other's first.
     every = {}
     for ours in itertools.combinations(range(6), 3):
         theirs = [i for i in range(6) if i not in ours]
@@ -217,7 +217,7 @@ def delays_like_the_study(seed: int = 0) -> dict[str, np.ndarray]:
     return {name: np.round(14 + shift + rng.gamma(2.0, 2.0, 60), 2) for name, shift in shifts.items()}
 
 
-def test_tables_have_the_form_of_the_published_ones() -> None:
+def test_tables_have_the_published_form() -> None:
     suite = noisy_neighbour(delays_like_the_study(), "Baseline", "ns")
     tests, classes = published("moreira_group_tests"), published("moreira_traffic_class_latency_ns")
     own_tests, own_classes = suite.comparison_rows(), suite.description_rows("ue_traffic")

@@ -15,7 +15,7 @@ TRUTH = np.asarray([0.0, 0.5, 0.2, -0.3, -0.1, 0.8, 0.1, 0.2, 0.3, -0.2])
 
 
 def steps_of(rng: np.random.Generator, lanes: int, per_lane: int) -> list[TowerStep]:
-    """Costs by `TRUTH`, on lanes that differ by far more than choices do, the more loaded ones being cheaper."""
+    """Costs by `TRUTH`, on lanes that differ by far more than choices do, the more loaded being cheaper."""
     steps = []
     for lane in range(lanes):
         base = rng.uniform(0.2, 1.5)
@@ -36,9 +36,9 @@ def test_differences_between_lanes_do_not_pass_for_effects_of_choices() -> None:
     assert np.linalg.eigvalsh(precision).min() > 0
 
 
-def test_a_prior_is_worth_so_many_steps() -> None:
+def test_a_prior_counts_for_so_many_steps() -> None:
     steps = [steps_of(np.random.default_rng(0), 100, 20)]
-    once, tenfold = (np.asarray(fit(steps, "use", worth).precision) for worth in (10.0, 100.0))
+    once, tenfold = (np.asarray(fit(steps, "use", steps_of_prior).precision) for steps_of_prior in (10.0, 100.0))
     np.testing.assert_allclose(tenfold[5, 5] / once[5, 5], 10.0, rtol=0.2)
 
 

@@ -86,7 +86,7 @@ def test_it_takes_up_a_proposal_that_it_would_not_find(contended: Any, play: Any
     # One round of four plans and no variation: it can do little more than choose.
     choosing = PlanningConfig(candidates=4, iterations=1, elites=2, segments=1, mutation=(0.0, 0.0, 0.0))
     good = play(Clairvoyant(config=QUICK), contended).knobs[-1]
-    setting = FixedAgent("found before", good.cpu_limit_mcpu[:, 0], good.nice[:, 0], good.egress_mbps[:, 0])
+    setting = FixedAgent("known before", good.cpu_limit_mcpu[:, 0], good.nice[:, 0], good.egress_mbps[:, 0])
     alone = play(Clairvoyant(config=choosing), contended).returns
     advised = play(Clairvoyant(config=choosing, proposals=(setting,)), contended).returns
     assert (advised > alone + 1).all()
