@@ -10,7 +10,7 @@ QUICK_SHARE, FEWEST = 4, 10
 
 
 def examples(thorough: int) -> int:
-    """Of a property: this many in a thorough run, a part of them in a quick one."""
+    """Of a property: this many in a thorough run, a part of them in a quick run."""
     return thorough if THOROUGH else min(thorough, max(FEWEST, thorough // QUICK_SHARE))
 
 

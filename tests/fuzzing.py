@@ -1,4 +1,4 @@
-"""Properties that are tried for as long as one likes, and the command that does so with everything that is fuzzed.
+"""Properties that are tried for as long as you like, and the command that does so with everything that is fuzzed.
 
 ``python tests/fuzzing.py 2h`` (``make fuzz FUZZ_TIME=2h``) takes that long in all, an hour by default: one half is for
 Go's parsers, the other for the tests marked `fuzz`, each target having the same. SLICEPILOT_FUZZ_SEED repeats what a

@@ -80,7 +80,7 @@ class SourceTree:
 
 
 def cycles(graph: Mapping[str, set[str]]) -> list[list[str]]:
-    """Groups of nodes that reach each other: strongly connected components of more than one."""
+    """Groups of nodes that reach each other: strongly connected components of several nodes."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 

@@ -30,7 +30,7 @@ PARTS = {link.name for link in (ROOT / ".links" / "slicepilot").iterdir() if lin
 PROGRAMS = ("edge", "load", "sink", "smf", "upf")
 BIN = "slicepilot/testbed/bin"
 pytestmark = pytest.mark.slow
-# What builds the programs; without it a wheel is pure. Where the machine has no Go, testbed/go.sh has put one here.
+# What builds the programs; without it a wheel is pure. Where the machine has no Go, testbed/go.sh has put Go here.
 PATH = os.pathsep.join([os.environ["PATH"], str(ROOT / ".tools/go/bin")])
 COMPILERS = (
     all(shutil.which(name, path=PATH) for name in ("go", "clang")) and Path("/usr/include/bpf/bpf_helpers.h").exists()
@@ -208,7 +208,7 @@ class Install:
     Args:
         folder: where.
         wheel: what.
-        pip: of another environment, to install it with; None makes one here, which takes seconds.
+        pip: of another environment, to install it with; None makes an environment here, which takes seconds.
     """
 
     def __init__(self, folder: Path, wheel: Path, pip: Install | None = None) -> None:

@@ -40,7 +40,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 
 
 def test_no_folder_is_a_drawer() -> None:
-    """A folder with many files answers more than one question."""
+    """A folder with many files answers several questions."""
     counts = {name: len(list(folder.glob("*.py"))) - 1 for name, folder in TREE.packages.items()}
     crowded = {name: count for name, count in counts.items() if count > MOST_FILES}
     assert not crowded, f"at most {MOST_FILES} modules in a folder: move some that belong together into a subfolder"

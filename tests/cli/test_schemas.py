@@ -101,7 +101,7 @@ def test_shapes_do_not_import_pydantic() -> None:
     assert not {"pydantic", "numpy", "typer"} & set(run.stdout.split())
 
 
-# Commands that need neither root nor minutes. In FOLDER lie a table and episodes; NEW is an empty one.
+# Commands that need neither root nor minutes. In FOLDER lie a table and episodes; NEW is an empty folder.
 REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
     "doctor": (("doctor",), list[machine.Check], 1),
     "study": (

@@ -104,7 +104,7 @@ def test_intervals_cover_what_they_say(statistic: Callable[[Array], Array], kind
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", [NORMAL, SKEWED, MORE_SKEWED, TAILED])
 def test_intervals_of_paired_differences_cover_what_they_say(kind: str, size: int) -> None:
-    """Both rivals share their luck, and each has its own of the same kind, the first one twice as much."""
+    """Both rivals share their luck, and each has its own of the same kind, the first twice as much."""
     rng, draw = np.random.default_rng(6), DRAWS[kind]
     luck, own, other = (draw(rng, (TRIALS, size)) for _ in range(3))
     result = [paired_differences(a, b)[0] for a, b in zip(luck + 2.0 * own, luck + other, strict=True)]

@@ -161,7 +161,7 @@ def test_it_starts_when_it_acts_and_is_confined(service: Service) -> None:
     for pid in processes.values():
         facts = service.status(pid)
         assert facts["NoNewPrivs"] == "1"
-        # systemd's own filters, and one that the process has put on top.
+        # systemd's own filters, and the filter that the process has put on top.
         assert facts["Seccomp"] == "2"
     filters = {name: int(service.status(pid)["Seccomp_filters"]) for name, pid in processes.items()}
     assert filters["controller"] >= 2

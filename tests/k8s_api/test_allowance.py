@@ -49,7 +49,7 @@ def test_a_node_runs_so_many_loops_and_a_namespace_has_its_part_of_them() -> Non
     assert [uid for uid, plan in plans.items() if plan.loop] == ["uid-core-0", "uid-core-1", "uid-other-4"]
     crowded = plans["uid-core-2"]
     assert report(crowded, None).conditions[0].state == ("Ready", "False", "TooManyLoops")
-    # What runs is not ended by an older one whose pod comes later.
+    # What runs is not ended by an older request whose pod comes later.
     again = planned(allowing, sets[1:], pods)
     assert [uid for uid, plan in again.items() if plan.loop] == ["uid-core-1", "uid-core-2", "uid-other-4"]
     again = planned(allowing, sets, pods)

@@ -28,7 +28,7 @@ print(groups() == sys.argv[2].split("\\n"), enter_cgroup_namespace(Path(f"/proc/
 
 @pytest.fixture(name="group")
 def _group() -> Path:
-    """A group of our own in some hierarchy, as a container has one."""
+    """A group of our own in some hierarchy, as a container has."""
     group = CpuHierarchy.find().root / f"spc{os.getpid()}"
     group.mkdir()
     return group

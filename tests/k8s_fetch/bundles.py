@@ -9,7 +9,7 @@ from slicepilot.agents.learned.shipped import GENERALIST, SHIPPED
 
 
 def parts(mark: str = "") -> dict[str, bytes]:
-    """Its files; with a mark, a bundle of the same policy that is another one."""
+    """Its files; with a mark, a bundle of the same policy with other files."""
     result = {name: (SHIPPED / GENERALIST / name).read_bytes() for name in (MODEL_FILE, DESCRIPTION_FILE)}
     if mark:
         result[DESCRIPTION_FILE] += f"# {mark}\n".encode()

@@ -98,7 +98,7 @@ class Foreign:
         return path
 
     def start_upf(self, number: int, **environment: str) -> None:
-        """Start one again, in another second than before: Recovery Time Stamps count them (TS 29.244, clause 8.2.65),
+        """Start a UPF again, in another second than before: Recovery Time Stamps count them (TS 29.244, clause 8.2.65),
         and an SMF would not notice."""
         while self._started_s[number] == int(time.time()):
             time.sleep(0.01)
@@ -124,7 +124,7 @@ class Foreign:
                 time.sleep(0.01)
 
     def stop_upf(self, number: int) -> None:
-        """Kill one, and wait until it has gone."""
+        """Kill a UPF, and wait until it has gone."""
         process = ProcessId.of(self.pid(number))
         process.stop()
         assert not process.alive

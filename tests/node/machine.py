@@ -31,7 +31,7 @@ class MachineError(Exception):
 
 
 class Machine:
-    """Boots one; its cgroups go by a name that is this process's own.
+    """Boots a machine; its cgroups go by a name that is this process's own.
 
     Args:
         folder: empty, not on overlayfs: for what the machine writes.

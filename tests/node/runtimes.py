@@ -90,7 +90,7 @@ class Runtime:
         self._loads: list[subprocess.Popen[str]] = []
 
     def pid(self, number: int) -> int:
-        """Of a UPF, in the machine; raises AssertionError for one that does not run."""
+        """Of a UPF, in the machine; raises AssertionError if it does not run."""
         raise NotImplementedError
 
     def group(self, number: int) -> Path:

@@ -85,7 +85,7 @@ def test_the_manuals_environment_moves_knobs_and_puts_them_back(
 
 @pytest.mark.parametrize("mode", ["shadow", "live"])
 def test_gymnasiums_checker_finds_nothing(foreign: Foreign, node: Path, run: Path, mode: str) -> None:
-    """In live it cannot open a second one beside the first: a slice has one controller."""
+    """In live it cannot open a second beside the first: a slice has one controller."""
     foreign.load(seconds=8, mbps=4)
     before, live = knobs(foreign), mode == "live"
     env = gymnasium.make(LIVE_ENV_ID, node=str(node), mode=mode, episode_s=0.5, run=str(run)).unwrapped

@@ -22,7 +22,7 @@ from slicepilot.node.find.sockets import listed
 from .foreign import COUNT, Foreign
 
 BINDS = "import socket, sys, time; s = [socket.socket(2, 2) for _ in sys.argv[2:]]; "
-BINDS += "[one.bind(('127.0.0.77', int(port))) for one, port in zip(s, sys.argv[2:])]; "
+BINDS += "[each.bind(('127.0.0.77', int(port))) for each, port in zip(s, sys.argv[2:])]; "
 BINDS += "name = bytes.fromhex(sys.argv[1]); name and __import__('ctypes').CDLL(None).prctl(15, name); "  # PR_SET_NAME
 BINDS += "print('bound', flush=True); time.sleep(60)"
 

@@ -25,7 +25,7 @@ from tests.command import slicepilot as run_slicepilot
 from .foreign import COUNT, Foreign
 
 SLICEPILOT = [sys.executable, "-m", "slicepilot.cli"]
-MOST_RESTORED_S = 0.5  # p99 is 50 ms on a machine of one's own: docs/operation.md
+MOST_RESTORED_S = 0.5  # p99 is 50 ms on an idle machine: docs/operation.md
 AGAIN_S = 8.0
 STOPPED_S = 60.0  # on a machine that others use, too
 AGENT = "static-weights-9"

@@ -255,7 +255,7 @@ def test_a_tunnel_of_two_slices_stays_with_the_first_until_that_has_ended(
     with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
         smf.establish("a", 0, teid=1)
         polled(backend)
-        os.kill(node.pid(1), signal.SIGSTOP)  # it would refuse the second one
+        os.kill(node.pid(1), signal.SIGSTOP)  # it would refuse the second
         try:
             forge(node, establishment(9, 0x777, teid=1, sd="000001"), N4_SMF, PFCP_PORT)
             forge(node, accepted(9, 0x777, 0x888), N4_UPF, PFCP_PORT, by_upf=True)
@@ -390,7 +390,7 @@ def forge(node: Foreign, octets: bytes, source: str, port: int, *, by_upf: bool 
     addresses = b"".join(bytes(map(int, item.split("."))) for item in (source, destination))
 
     def send() -> None:
-        with closing(socket(AF_INET, SOCK_RAW, 255)) as raw:  # IPPROTO_RAW: with a header of one's own
+        with closing(socket(AF_INET, SOCK_RAW, 255)) as raw:  # IPPROTO_RAW: with a header of the test's own
             raw.sendto(head + addresses + udp, (destination, 0))
 
     inside(node.netns[0] if by_upf else f"{node.prefix}-ran", send)

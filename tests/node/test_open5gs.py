@@ -1,4 +1,4 @@
-"""Open5GS's UPF, where somebody has one: SLICEPILOT_OPEN5GS names open5gs-upfd, or a folder with it or its bin.
+"""Open5GS's UPF, where it is installed: SLICEPILOT_OPEN5GS names open5gs-upfd, or a folder with it or its bin.
 
 No package registry has it, so that nothing here says it works: that is known where this has been run.
 """

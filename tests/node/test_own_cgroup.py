@@ -1,4 +1,4 @@
-"""UPFs that have no CPU group of their own get one while they are controlled, and only where the YAML allows it."""
+"""UPFs that have no CPU group of their own get a group while they are controlled, and only where the YAML allows it."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_a_shadow_moves_nothing_and_says_what_would_be_moved(foreign: Foreign, n
 
 
 def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> None:
-    """From shadow to live, to a canary on one, and back."""
+    """From shadow to live, to a canary on a slice, and back."""
     before = memberships(foreign)
     where = ["--name", foreign.prefix, "--run-root", str(tmp_path / "run")]
     with controller(node, foreign, tmp_path, mode="shadow") as running:

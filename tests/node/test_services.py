@@ -1,4 +1,4 @@
-"""A slice that is no UPF, alone and beside one: configured, measured, moved, followed, and restored."""
+"""A slice that is no UPF, alone and beside a UPF: configured, measured, moved, followed, and restored."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_the_process_gets_what_its_slices_ask_for_together(node: Foreign, tmp_pa
         group = backend.targets[0].group
         quota = group / "cpu.max"
         assert int((quota if quota.exists() else group / "cpu.cfs_quota_us").read_text().split()[0]) in {45_000, 4_500}
-        # One of them without a limit: nobody in the process has one, and the receipt says so.
+        # One of them without a limit: nobody in the process has a limit, and the receipt says so.
         wanted.values[CPU_LIMIT, 1, 0] = np.inf
         assert actuator.apply(wanted).applied.values[CPU_LIMIT, :, 0].tolist() == [np.inf, np.inf, 200]
     assert knobs(node) == before

@@ -31,7 +31,7 @@ class Fed:
 
 
 def bucket_end(use_mcpu: float) -> float:
-    """Upper end of the bucket: the first is 10 mCPU wide, each further one by 5% wider."""
+    """Upper end of the bucket: the first is 10 mCPU wide, each further by 5% wider."""
     end = width = 10.0
     while use_mcpu >= end:
         width *= 1.05

@@ -150,7 +150,7 @@ def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPo
 
 
 def limits(departures: Any, rule: float) -> np.ndarray:
-    """Where limits come to be, for departures from one rule and a share of 0.1."""
+    """Where limits come to be, for departures from a rule and a share of 0.1."""
     values = np.asarray(departures, np.float32)
     return departed(values, np.full_like(values, rule), np.full_like(values, 0.1), 0.3)
 

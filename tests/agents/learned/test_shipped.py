@@ -1,4 +1,4 @@
-"""A name alone is a shipped bundle's where there is one; whatever else is a folder."""
+"""A name alone is that of a shipped bundle, if any; whatever else is a folder."""
 
 from pathlib import Path
 

@@ -281,7 +281,7 @@ def test_validate_names_lines_and_is_exit_code_1(run: Callable[..., Ran], tmp_pa
 
 @pytest.fixture
 def mixed(tmp_path: Path) -> Path:
-    """A folder with a good file and a truncated one."""
+    """A folder with a good file and a truncated file."""
     folder = tmp_path / "mixed"
     folder.mkdir()
     shutil.copy(SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", folder)

@@ -258,7 +258,7 @@ def test_a_rate_is_promised_over_an_averaging_window() -> None:
     meter = PromiseMeter(replace(context, period_s=np.full(1, 0.2, np.float32), num_steps=50))
     carried = telemetry.carried_mbps.copy()
     assert not meter.broken(telemetry).any()
-    # What is late by a period comes in the next one; what is lost does not.
+    # What is late by a period comes in the next; what is lost does not.
     telemetry.carried_mbps[:2] *= 0.8
     assert meter.broken(telemetry)[:2].all()
     telemetry.carried_mbps[0] = 1.2 * carried[0]

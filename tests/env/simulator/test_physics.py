@@ -1,4 +1,4 @@
-"""The simulator models causes: each knob and each part of the node moves what it moves on a real one, and nothing else.
+"""The simulator models causes: each knob and each part of a node moves what it moves on a real node, and nothing else.
 
 All runs here are on a node without noise, so that figures can be computed by hand. A packet of 1470 B is 11.76 kbit; at
 50 us of CPU each, one CPU carries 235 Mbit/s.

@@ -43,7 +43,7 @@ def backend() -> Iterator[TestbedBackend]:
 
 def test_passes_the_environment_checks(backend: TestbedBackend) -> None:
     env = gym.make(LIVE_ENV_ID, backend=backend, disable_env_checker=True).unwrapped
-    # A second one beside it would share this one's knobs.
+    # A second backend beside it would share its knobs.
     gymnasium_check(env, skip_render_check=True, skip_close_check=True)
     sb3_check(env)
 

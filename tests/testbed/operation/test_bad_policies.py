@@ -1,4 +1,4 @@
-"""Policies that fail, and one that was trained to do harm, on real UPFs: what the guard lets of them through.
+"""Policies that fail, and a policy that was trained to do harm, on real UPFs: what the guard lets of them through.
 
 Each is a bundle like any other: a model in ONNX, loaded, checked and run as all are.
 """
@@ -83,7 +83,7 @@ def fails_later(folder: Path) -> str:
 
 
 def flipping(folder: Path) -> str:
-    """A policy that asks for the other end of each knob's range than the one it is at."""
+    """A policy that asks for the other end of each knob's range than where it is."""
     first = FEATURES.index(KNOB_FEATURES[0])
     pick = np.zeros((NUM_FEATURES, NUM_KNOBS), np.float32)
     pick[first : first + NUM_KNOBS] = -100.0 * np.eye(NUM_KNOBS, dtype=np.float32)
@@ -100,7 +100,7 @@ def flipping(folder: Path) -> str:
 
 
 def watched(controller: Controller, count: int) -> Records:
-    """All ticks from the first one on, after so many more."""
+    """All ticks from the first on, after so many more."""
     wait_ticks(controller, count)
     return records(controller, controller.ticks())
 
@@ -114,7 +114,7 @@ def had(seen: Records, reason: Reason) -> int:
 def test_a_policy_whose_first_decision_is_nan_is_refused(rig: Rig, tmp_path: Path) -> None:
     bundle = constant(tmp_path / "nan", np.nan, np.nan, np.nan)
     controller = rig.start("live", "--force", wait=False, bundle=bundle)
-    assert controller.process.wait(90.0) == 2  # a busy machine takes long to start one
+    assert controller.process.wait(90.0) == 2  # a busy machine takes long to start
     assert "its first decision fails: ValueError: action: not a number" in controller.tail()
 
 

@@ -85,7 +85,7 @@ def cost(controller: Controller, rig: Rig, *arguments: str) -> int:
 
 
 def changed(rig: Rig, result: dict[str, int]) -> set[str]:
-    """Slices whose weight is another one."""
+    """Slices whose weight has changed."""
     return {name for name, weight in weights(rig).items() if weight != result[name]}
 
 
@@ -248,7 +248,7 @@ def test_a_signal_is_as_good_as_the_start_that_was_forced(rig: Rig, bundles: dic
     assert order(rig, "mode", "shadow").returncode == 0
     assert order(rig, "reload", "--bundle", bundles["high"]).returncode == 0
     controller.process.send_signal(signal.SIGUSR2)
-    controller.wait_for(lambda: controller.notes()["last_error"] is not None, "refused: nobody has forced this one")
+    controller.wait_for(lambda: controller.notes()["last_error"] is not None, "refused: nobody has forced this policy")
     assert "never promoted" in controller.notes()["last_error"]
     assert records(controller, 1)["mode"][-1] == Mode.SHADOW
 

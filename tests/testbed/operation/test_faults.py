@@ -76,7 +76,7 @@ def rig(shared: Testbed, tmp_path: Path) -> Iterator[Rig]:
 
 @pytest.fixture
 def doomed(tmp_path: Path) -> Iterator[Rig]:
-    """A testbed of one's own, for faults that take parts of it away."""
+    """A testbed of the test's own, for faults that take parts of it away."""
     with fresh_testbed(TestbedSpec(name=OTHER, burn_us=50)) as testbed, Rig(testbed, tmp_path) as rig:
         rig.load(light())
         yield rig
@@ -100,7 +100,7 @@ def fill(path: Path) -> None:
 
 
 def weight_as_found(rig: Rig) -> str:
-    """Of a slice like the one that was changed."""
+    """Of a slice like that which was changed."""
     return (rig.testbed.cgroup("slice3") / WEIGHT).read_text().strip()
 
 
@@ -124,7 +124,7 @@ def test_sigkill_of_the_supervisor(rig: Rig) -> None:
     controller = live(rig)
     first = controller.supervisor
     faults.kill_supervisor(rig)
-    controller.wait_for(lambda: controller.notes()["supervisor"]["restarts"] == 1, "a new one")
+    controller.wait_for(lambda: controller.notes()["supervisor"]["restarts"] == 1, "a new process")
     assert controller.supervisor != first
     assert rig.knobs.read() != result
     assert rig.restored_after_s(result, lambda: faults.kill_controller(rig)) < RESTORE_S
@@ -160,7 +160,7 @@ def test_sigkill_of_the_publisher_does_not_reach_the_loop(rig: Rig) -> None:
     controller = live(rig)
     before = controller.notes()["totals"]["missed_ticks"]
     first = faults.kill_publisher(rig)
-    controller.wait_for(lambda: controller.notes()["publisher_restarts"] == 1, "a new one")
+    controller.wait_for(lambda: controller.notes()["publisher_restarts"] == 1, "a new process")
     assert faults.publisher_pid(rig) != first
     assert controller.notes()["totals"]["missed_ticks"] - before <= 2
     controller.wait_for(lambda: bool(rig.command("control", "status", *where(rig))), "it answers")

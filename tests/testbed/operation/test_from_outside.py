@@ -131,7 +131,7 @@ def test_from_shadow_by_promotion_to_live(rig: Rig, folder: Path) -> None:
 
 
 def explained(rig: Rig, kept: Path) -> None:
-    """What the records of a run in shadow and one that was live say afterwards."""
+    """What the records of a run in shadow and of a run that was live say afterwards."""
     last = rig.command("explain", "--at", "last", "--records", str(kept))
     assert last["mode"] == "live"
     window = rig.command("explain", "--at", "last", "--window", "2s", "--records", str(kept))

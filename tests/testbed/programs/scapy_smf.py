@@ -259,7 +259,7 @@ class Peer:
 
 
 def forward() -> Any:
-    """FORW, in the two octets of Release 16: scapy knows the first, the second one is zero."""
+    """FORW, in the two octets of Release 16: scapy knows the first, the second is zero."""
     return pfcp.IE_ApplyAction(FORW=1, extra_data=b"\x00")
 
 

@@ -1,6 +1,6 @@
 """The UPF against an SMF, a gNB and a terminal that share no code with it: scapy builds and reads every message.
 
-It runs as users run it, in a network namespace with a real TUN device; the SMF and the gNB are in another one. Over
+It runs as users run it, in a network namespace with a real TUN device; the SMF and the gNB are in another. Over
 IPv4 and over IPv6, outside and inside the tunnel.
 """
 

@@ -71,8 +71,8 @@ def scenario_of(folder: Path, uplink_mbps: float, cost_us: float) -> Scenario:
 
 @pytest.mark.parametrize(("uplink_mbps", "cost_us"), [(150.0, 1.0), (1000.0, 1e6 * 0.01 / 150.0)])
 def test_half_of_what_is_short_by_half_a_promise_is_broken(tmp_path: Path, uplink_mbps: float, cost_us: float) -> None:
-    """150 Mbit/s for two promises of 99, whether the uplink or the CPU allows no more: the dear one is kept, and half
-    of the other, (150 - 99) / 99."""
+    """150 Mbit/s for two promises of 99, whether the uplink or the CPU allows no more: the dear promise is kept, and
+    half of the other, (150 - 99) / 99."""
     limit = bound(scenario_of(tmp_path, uplink_mbps, cost_us), 1, 0, RewardWeights.from_yaml())
     assert limit.violation_s[0] == pytest.approx(0.25 * 40 * (1 - 51 / 99), rel=0.03)
 

@@ -108,7 +108,7 @@ def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None
     assert [item.rival for item in against_rivals([replace(r, agents=r.agents[2:]) for r in results], "greedy")] == [
         "captain"
     ]
-    # A setting that is the same as another one on some nodes plays there under the other's name.
+    # A setting that is the same as another on some nodes plays there under the other's name.
     reported = summary([*results[:2], replace(results[2], agents=results[2].agents[:1] + results[2].agents[2:])])
     assert {"greedy", "captain"} <= set(reported)
     assert len(reported) == len(results[0].rivals) - 1

@@ -76,7 +76,7 @@ def ancestors(pid: int) -> set[int]:
 def test_the_figures_are_those_of_one_process_bit_for_bit(suite: str, tmp_path: Path) -> None:
     alone = end(evaluate(tmp_path / "alone", *CHOSEN[suite]))
     process = evaluate(tmp_path / "on-ray", *CHOSEN[suite], "--ray")
-    if suite == "named":  # kill one that plays: its play is done again
+    if suite == "named":  # kill a worker that plays: its play is done again
         deadline = time.monotonic() + 150
         while not (those := playing(process.pid)):
             assert process.poll() is None, process.communicate()

@@ -59,7 +59,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# -- a bandit: two contexts, a good action that was rarely logged, a bad one that was logged often ----------------
+# -- a bandit: two contexts, a good action that was rarely logged, a bad action that was logged often ----------------
 
 
 GOOD, BAD, GOOD_SHARE = 0.5, -0.5, 0.3

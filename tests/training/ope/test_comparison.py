@@ -107,7 +107,7 @@ def test_a_difference_is_reported_where_both_intervals_leave_no_zero(
 
 
 def test_the_best_earned_most_among_those_with_as_many_slices(log: EpisodeSet) -> None:
-    """One slice alone earns more whatever is set: who had but one is no measure for five."""
+    """One slice alone earns more whatever is set: who had a single slice is no measure for five."""
     lonely = []
     for episode in log.of("no-control"):
         seen = episode.observations.copy()

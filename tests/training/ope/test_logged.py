@@ -26,7 +26,7 @@ FULL_SCALE = np.asarray([9e3, 9e3, 9e6, 9e6, 0.99, 15e3, 0.99, 9e5])
 
 @pytest.mark.parametrize("agent", [ReactiveSla(), ProportionalShare()])
 def test_who_acted_would_have_done_what_it_did(agent: Agent, record: Any) -> None:
-    """Also one with a memory: it is its own run that it watches."""
+    """Also an agent with a memory: it is its own run that it watches."""
     own = record([agent])
     node = Node.of(own)
     for episode, wanted in zip(own, watch(agent, own.episodes, node), strict=True):

@@ -85,7 +85,7 @@ ALONE = np.arange(6)
 
 def test_the_line_and_what_it_misses() -> None:
     said = np.arange(1.0, 7.0)
-    # The ridge: as much as the mean pair, and as one that is 0.1 off.
+    # The ridge: as much as the mean pair, and as a pair that is 0.1 off.
     spread = float(np.square(said - 3.5).sum())
     ridge = spread / 6 + 0.01
     slope = (0.5 * spread + ridge) / (spread + ridge)
