@@ -208,13 +208,6 @@ def test_who_may_not_look_is_told_so(cluster: Cluster, access: Path) -> None:
     assert result["API server"]["ok"], "versions may be read by all"
 
 
-def test_the_page_is_80_columns_wide(cluster: Cluster, access: Path) -> None:
-    command = ["slicepilot", "doctor", "--kubernetes", "--kubeconfig", str(access), "--node", NODE]
-    lines = cluster.machine.run("env", "COLUMNS=80", *command).splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any(line.split()[:3] == ["ok", "API", "server"] for line in lines)
-
-
 def test_a_server_that_is_away_is_an_exit_code(cluster: Cluster, access: Path, tmp_path: Path) -> None:
     away = cluster.folder / "away.yaml"
     away.write_text(access.read_text().replace(":6443", ":1"))

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from slicepilot.env.backend import Receipt
 from slicepilot.env.knobs import Knobs
 
 
 def drawn(seed: int = 0) -> Knobs:
     return Knobs(np.random.default_rng(seed).uniform(1, 900, (3, 4, 2)).astype(np.float32))
-
-
-def test_they_are_made_of_copies_of_three_arrays() -> None:
-    limit, nice, rate = drawn().values
-    knobs = Knobs.of(limit, nice.astype(int), rate, "process")
-    assert knobs.values.dtype == np.float32
-    limit[0, 0] = 0.0
-    assert knobs.cpu_limit_mcpu[0, 0] != 0.0
-    np.testing.assert_array_equal(knobs.nice, np.trunc(nice))
-    with pytest.raises(ValueError, match="shape"):
-        Knobs.of(limit, nice[:2], rate)
 
 
 def test_the_same_are_the_same_bit_for_bit() -> None:
@@ -36,13 +23,6 @@ def test_the_same_are_the_same_bit_for_bit() -> None:
     assert not item.same_as(Knobs(item.values.reshape(3, 2, 4)))
     unknown = Knobs(np.full((3, 1, 1), np.nan, np.float32))
     assert unknown.same_as(unknown.copy()), "what is not known stays unknown"
-
-
-def test_receipts_are_the_same_with_the_same_error() -> None:
-    knobs = drawn()
-    assert Receipt(knobs).same_as(Receipt(knobs.copy()))
-    assert not Receipt(knobs, "gone").same_as(Receipt(knobs))
-    assert not Receipt(knobs).same_as(Receipt(drawn(1)))
 
 
 def test_between_groups_the_nice_of_processes_is_none() -> None:

@@ -27,8 +27,9 @@ from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.node.authority.authority import authority, can_be_limited
 
 from .foreign import Foreign
+from .runtimes import until
 from .test_authority import OWN, POINTS, upf
-from .test_foreign import document_of, until
+from .test_foreign import document_of
 
 REACHABLE = Path(__file__).parents[1] / "reachable.py"
 AS_NOBODY = (sys.executable, str(REACHABLE), "setpriv", "--reuid=65534", "--clear-groups")

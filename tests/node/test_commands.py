@@ -26,7 +26,8 @@ from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.simulator.hardware import HardwareFile
 
 from .foreign import COUNT, Foreign
-from .test_foreign import document_of, knobs, slicepilot, until
+from .runtimes import until
+from .test_foreign import document_of, knobs, slicepilot
 from .test_foreign import picture as whole_picture
 
 MANUAL = Path(__file__).parents[2] / "docs" / "node.md"

@@ -18,7 +18,8 @@ from tests.effort import repetitions
 
 from .foreign import Foreign, restored_ms
 from .machine import children
-from .test_foreign import controller, document_of, knobs, measured, until
+from .runtimes import until
+from .test_foreign import controller, document_of, knobs, measured
 
 pytestmark = [
     pytest.mark.realtime,

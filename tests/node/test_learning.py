@@ -26,7 +26,8 @@ from slicepilot.testbed.bench.rig import Controller
 from slicepilot.testbed.lifecycle.processes import bin_folder
 
 from .foreign import Foreign, opened, written
-from .test_foreign import controller, slicepilot, until
+from .runtimes import until
+from .test_foreign import controller, slicepilot
 
 N4_UPF, N4_SMF, PFCP_PORT = "10.211.1.2", "10.211.1.1", 8805
 SENT = {"a": 30, "b": 20}

@@ -25,7 +25,8 @@ from slicepilot.node.find.napi import napi_threads, napis
 
 from .eupf import start_eupf
 from .foreign import Foreign
-from .test_foreign import controller, in_netns, slicepilot, until
+from .runtimes import until
+from .test_foreign import controller, in_netns, slicepilot
 
 OFFERED_MBPS, OCTETS = 24.0, "100"  # packets so small that they cost more than they carry
 SECONDS = 2.0

@@ -28,7 +28,8 @@ from slicepilot.node.live.backend import NodeBackend
 from slicepilot.node.live.stepped import GuardedNode, open_live
 
 from .foreign import Foreign
-from .test_foreign import controller, document_of, slicepilot, until
+from .runtimes import until
+from .test_foreign import controller, document_of, slicepilot
 
 ROOT = CpuHierarchy.find().root
 UPFS = 2

@@ -18,15 +18,14 @@ import yaml
 from slicepilot.configs import FailureError
 from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
 from slicepilot.data.episodes.files import read_episodes
-from slicepilot.env.encoding import FEATURES
-from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.testbed.bench.rig import Controller
 from tests.controller.telemetry.prometheus.servers import SCRAPE_S, Pod, Prometheus, exporting
 
 from .foreign import Foreign
-from .test_foreign import controller, document_of, in_netns, knobs, slicepilot, until
+from .runtimes import until
+from .test_foreign import controller, document_of, in_netns, knobs, slicepilot
 
 COUNT, PERIOD_S, MBPS = 2, 2.0, 4.0
 LONG_PERIOD_S = 12.0
@@ -141,27 +140,6 @@ def test_orders_and_the_end_do_not_wait_for_a_long_period(measured: Measured, tm
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(10.0) == 0
         assert time.monotonic() - began < 0.6 * LONG_PERIOD_S
-
-
-def test_an_environment_steps_on_it(measured: Measured) -> None:
-    measured.foreign.load(seconds=15, mbps=MBPS)
-    env = SliceEnv(node=str(measured.node), control_period_s=PERIOD_S, episode_s=3 * PERIOD_S)
-    try:
-        observation, _ = env.reset(seed=0)
-        ended = False
-        steps = 0
-        while not ended:
-            observation, reward, _, ended, _ = env.step(env.action_space.sample())
-            assert np.isfinite(reward)
-            steps += 1
-        table = observation.reshape(COUNT, len(FEATURES))
-        assert steps == 3
-        assert table[:, FEATURES.index("active")].tolist() == [1.0] * COUNT
-        assert (table[:, FEATURES.index("carried_mbps")] > 0).all()
-        assert (table[:, FEATURES.index("runqueue_delay_us")] == 0).all()
-    finally:
-        env.close()
-    measured.foreign.carried_mbps()
 
 
 def test_it_is_recorded_to_learn_from(measured: Measured, tmp_path: Path) -> None:

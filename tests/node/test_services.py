@@ -16,8 +16,9 @@ from slicepilot.node.config.spec import NodeSpec
 from slicepilot.testbed.bench.rig import KNOB_FILES
 
 from .foreign import Foreign, written
+from .runtimes import until
 from .site import Site
-from .test_foreign import controller, in_netns, measured, slicepilot, until
+from .test_foreign import controller, in_netns, measured, slicepilot
 
 
 @pytest.fixture(scope="module", name="beside")
@@ -82,18 +83,6 @@ def test_check_says_that_a_service_is_measured_and_what_acts(beside: Foreign, vi
     assert 0 < service["traffic"]["delay_p50_us"] < service["traffic"]["delay_p99_us"]
     assert service["traffic"]["carried_mbps"] > 10 * service["traffic"]["offered_mbps"] > 0
     assert upf["traffic"]["match_ratio"] > 0.99
-    assert state(visited) == before
-
-
-@pytest.mark.realtime
-def test_what_is_tried_is_felt(visited: Site, tmp_path: Path) -> None:
-    """A CPU limit and an egress rate below what a service takes and gives hold it back."""
-    before = state(visited)
-    node = written(tmp_path, "services", visited.document())
-    [item] = json.loads(slicepilot("node", "check", str(node), "--try", "--json").stdout)
-    for knob in ("cpu_limit", "egress"):
-        assert item["knobs"][knob]["authority"], item["knobs"]
-        assert item["knobs"][knob]["tried"]["carried_ratio"]["high"] < 1.0, item["knobs"]
     assert state(visited) == before
 
 

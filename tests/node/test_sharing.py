@@ -19,7 +19,8 @@ from slicepilot.controller.guard.records import State
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE, Knobs
 
 from .foreign import Foreign, opened, written
-from .test_foreign import controller, knobs, slicepilot, until
+from .runtimes import until
+from .test_foreign import controller, knobs, slicepilot
 
 
 @pytest.fixture(scope="module", name="node")

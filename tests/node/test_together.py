@@ -20,7 +20,8 @@ from slicepilot.node.find.locate import Finder
 from slicepilot.node.live.backend import NodeBackend
 
 from .foreign import Foreign, opened
-from .test_foreign import knobs, picture, slicepilot, until
+from .runtimes import until
+from .test_foreign import knobs, picture, slicepilot
 
 WORK_NS = 100_000
 

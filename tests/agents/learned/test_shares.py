@@ -8,8 +8,8 @@ import numpy as np
 
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.shares import NUM_INPUTS, add_shares
-from slicepilot.env.encoding import FEATURES, NUM_FEATURES
+from slicepilot.agents.learned.shares import NUM_INPUTS
+from slicepilot.env.encoding import FEATURES
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
@@ -21,17 +21,6 @@ def rows(count: int, num_slices: int) -> np.ndarray:
     table = np.random.default_rng(0).uniform(0, 1, (count, num_slices, NUM_INPUTS)).astype(np.float32)
     table[..., FEATURES.index("active")] = 1.0
     return table
-
-
-def test_the_order_of_slices_means_nothing_and_an_absent_one_counts_for_nothing() -> None:
-    table, order = rows(200, 5), np.array([3, 0, 4, 1, 2])
-    shuffled, fewer = table[:, order].copy(), table[:, :4].copy()
-    table[:, 4, FEATURES.index("active")] = shuffled[:, 2, FEATURES.index("active")] = 0.0
-    for each in (table, shuffled, fewer):
-        add_shares(each)
-    np.testing.assert_allclose(shuffled, table[:, order], atol=1e-6)
-    np.testing.assert_allclose(table[:, :4], fewer, atol=1e-6)
-    assert not table[:, 4, NUM_FEATURES:].any()
 
 
 def test_a_policy_decides_for_each_lane_as_for_it_alone() -> None:

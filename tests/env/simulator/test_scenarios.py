@@ -87,13 +87,3 @@ def test_the_uplink_is_what_limits_while_it_is_degraded() -> None:
     capacity = 0.4 * scenario.hardware_spec().uplink_mbps
     assert carried[0] == pytest.approx(capacity, rel=0.02)
     assert carried[1] > 1.05 * capacity
-
-
-def test_tcp_takes_what_it_gets() -> None:
-    free, squeezed = played("application-mix"), played("application-mix", "experiment-8")
-    backup = free.slices.index("backup")
-    sending = (free.time_s > 120) & (free.time_s < 390)
-    offered = [r.row("offered_mbps")[sending, backup].mean() for r in (free, squeezed)]
-    assert not free.row("offered_mbps")[free.time_s < 55, backup].any()
-    assert offered[1] < 0.6 * offered[0], "with a quarter of a CPU it sends less"
-    assert squeezed.row("carried_mbps")[sending, backup].mean() > 0.9 * offered[1], "and loses little"

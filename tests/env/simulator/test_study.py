@@ -98,13 +98,6 @@ def test_150_mbps_shows_the_onset(of: dict[int, dict[str, Any]]) -> None:
     assert of[12]["throughput_mbps"]["others"]["mean"] > 0.7 * of[5]["throughput_mbps"]["others"]["mean"]
 
 
-@pytest.mark.parametrize(("plain", "with_shaper"), [(5, 11), (6, 17), (7, 18), (8, 19)])
-def test_a_shaper_without_a_rate_does_nothing_much(of: dict[int, dict[str, Any]], plain: int, with_shaper: int) -> None:
-    for group in ("slice1", "others"):
-        means = [of[n]["throughput_mbps"][group]["mean"] for n in (plain, with_shaper)]
-        assert means[1] == pytest.approx(means[0], rel=0.06)
-
-
 def test_more_slices_leave_less_for_each(of: dict[int, dict[str, Any]]) -> None:
     means = [of[number]["throughput_mbps"]["slice1"]["mean"] for number in range(1, 6)]
     delays = [of[number]["latency_ms"]["slice1"]["median"] for number in range(1, 6)]

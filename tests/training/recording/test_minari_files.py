@@ -14,11 +14,11 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import is_minari
-from slicepilot.data.episodes.header import arrays_of
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.recording.minari_files import read_minari, write_minari
 from slicepilot.training.recording.recording import record_simulated
+from tests.data.episodes.test_files import assert_same
 
 SCENARIO = dataclasses.replace(Scenario.from_yaml("testbed-contention"), duration_s=0.2, control_period_s=0.01)
 
@@ -27,18 +27,6 @@ SCENARIO = dataclasses.replace(Scenario.from_yaml("testbed-contention"), duratio
 def episodes() -> EpisodeSet:
     agents = [make(name, SCENARIO.slice_set(), SCENARIO.hardware_spec()) for name in ("random", "experiment-25-scaled")]
     return record_simulated(agents, SCENARIO, 2, 0, RewardWeights.from_yaml())
-
-
-def assert_same(left: EpisodeSet, right: EpisodeSet) -> None:
-    assert left.facts == right.facts
-    assert len(left) == len(right)
-    for item, other in zip(left, right, strict=True):
-        mine, theirs = arrays_of(item), arrays_of(other)
-        assert mine.keys() == theirs.keys()
-        for name, array in mine.items():
-            assert array.dtype == theirs[name].dtype
-            np.testing.assert_array_equal(array, theirs[name], err_msg=name)
-        assert (item.behaviour, item.terminated, item.info) == (other.behaviour, other.terminated, other.info)
 
 
 def test_what_is_written_is_read_again(tmp_path: Path, episodes: EpisodeSet, monkeypatch: pytest.MonkeyPatch) -> None:
