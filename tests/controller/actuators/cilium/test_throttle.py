@@ -70,36 +70,32 @@ def test_a_map_without_types_is_taken_by_what_it_is(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "message"),
+    ("wrong", "message"),
     [
         (MOVED, r"value\.bps = 8 bytes at 8; expected a number of 8 bytes at 0"),
         (UNNAMED, r"value\.bps: not in rate, t_last, t_horizon_drop, pad; expected"),
         (LARGER, "value size = 64; expected 56"),
         (OTHER_FLAGS, "flags = 0; expected 1"),
-    ],
-)
-def test_what_no_version_has_is_refused(agent: Agent, objects: Path, layout: int, message: str) -> None:
-    with pinned(agent, objects, layout), pytest.raises(ActuatorError, match=message) as raised:
-        ThrottleMap(agent.paths.pin)
-    assert "\n" not in str(raised.value)
-    assert not raised.value.vanished
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
         ({"key_bytes": 4}, "key size = 4; expected 8"),
         ({"value_bytes": 48}, "value size = 48; expected 56"),
         ({"name": "cilium_lxc"}, "name = cilium_lxc; expected cilium_throttle"),
         ({"kind": 9, "flags": 0}, "type = 9; expected 1"),  # least recently used
     ],
 )
-def test_another_map_instead_is_refused(agent: Agent, wrong: dict[str, Any], message: str) -> None:
-    descriptor = untyped_map(**wrong)
-    agent.pin(descriptor)
-    with pytest.raises(ActuatorError, match=message):
-        ThrottleMap(agent.paths.pin)
-    os.close(descriptor)
+def test_a_map_that_no_version_has_is_refused(
+    agent: Agent, objects: Path, wrong: int | dict[str, Any], message: str
+) -> None:
+    with contextlib.ExitStack() as undo:
+        if isinstance(wrong, int):
+            undo.enter_context(pinned(agent, objects, wrong))
+        else:
+            descriptor = untyped_map(**wrong)
+            undo.callback(os.close, descriptor)
+            agent.pin(descriptor)
+        with pytest.raises(ActuatorError, match=message) as raised:
+            ThrottleMap(agent.paths.pin)
+    assert "\n" not in str(raised.value)
+    assert not raised.value.vanished
 
 
 def test_a_program_instead_is_refused(agent: Agent, objects: Path) -> None:
