@@ -46,6 +46,14 @@ class N4:
         self.hear(request, sent=False, other=address)
         self.hear(message(51, sequence, node(UP), cause(), f_seid(seid, UP), seid=5), sent=True, other=address)
 
+    def accept(self, *parts: bytes, created: bytes = b"") -> Session:
+        """Establish a session of these elements."""
+        self.hear(message(50, 2, node(), f_seid(5), *parts, seid=0), sent=False)
+        self.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), created, seid=5), sent=True)
+        session = self.get()
+        assert session is not None
+        return session
+
     def get(self, seid: int = 0x99) -> Session | None:
         self.changed()
         return self.sessions.get((0, seid))
@@ -68,11 +76,7 @@ def test_a_session_is_there_once_it_was_accepted(n4: N4) -> None:
 
 
 def test_a_tunnel_that_the_upf_has_chosen(n4: N4) -> None:
-    n4.hear(message(50, 2, node(), f_seid(5), rules(None, "10.61.1.2"), seid=0), sent=False)
-    created = pdr(1, f_teid(0x1001), kind=8)
-    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), created, seid=5), sent=True)
-    session = n4.get()
-    assert session is not None
+    session = n4.accept(rules(None, "10.61.1.2"), created=pdr(1, f_teid(0x1001), kind=8))
     assert session.teids == {0x1001}
     # An update that lets it choose, without naming another tunnel, leaves it as it is.
     n4.hear(message(52, 3, pdr(1, pdi(f_teid(None)), kind=9), seid=0x99), sent=False)
@@ -80,21 +84,9 @@ def test_a_tunnel_that_the_upf_has_chosen(n4: N4) -> None:
     assert session.teids == {0x1001}
 
 
-def test_a_tunnel_from_the_core_is_no_slices(n4: N4) -> None:
-    both = pdr(1, pdi(f_teid(17))) + pdr(2, pdi(f_teid(18), source=1))
-    n4.hear(message(50, 2, node(), f_seid(5), both, seid=0), sent=False)
-    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
-    session = n4.get()
-    assert session is not None
-    assert session.teids == {17}
-
-
-def test_without_a_dnn_network_instances_stand_for_it(n4: N4) -> None:
-    n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2", instance=b"video"), seid=0), sent=False)
-    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
-    session = n4.get()
-    assert session is not None
-    assert session.dnns == {"video"}
+def test_tunnels_from_the_core_are_left_out_and_network_instances_stand_in_for_a_dnn(n4: N4) -> None:
+    session = n4.accept(rules(17, "10.61.1.2", instance=b"video"), pdr(3, pdi(f_teid(18), source=1)))
+    assert (session.teids, session.dnns) == ({17}, {"video"})
 
 
 def test_a_modification_counts_once_it_was_accepted(n4: N4) -> None:
