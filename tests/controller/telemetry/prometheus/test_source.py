@@ -4,9 +4,7 @@ that are away, slow, or somebody else's."""
 from __future__ import annotations
 
 import contextlib
-import datetime
 import http.server
-import ipaddress
 import json
 import os
 import re
@@ -20,10 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from slicepilot.configs import ConfigError, FailureError, validate
 from slicepilot.controller.system.cgroup import CpuHierarchy
@@ -254,45 +248,21 @@ def test_pings_that_nobody_answers_are_no_delay(pod: Pod, whole: Prometheus) -> 
 # -- authentication --------------------------------------------------------------------------------------------------
 
 
-def certificate(
-    name: str, issuer: tuple[Any, Any] | None = None, host: str | None = None
-) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if issuer is None else issuer[0].subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-    )
-    if host is not None:
-        names = [x509.DNSName(host), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(key if issuer is None else issuer[1], hashes.SHA256()), key
-
-
-def written(folder: Path, name: str, made: tuple[Any, Any]) -> tuple[str, str]:
-    file, key = folder / f"{name}.pem", folder / f"{name}.key"
-    file.write_bytes(made[0].public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    key.write_bytes(
-        made[1].private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, plain)
-    )
-    key.chmod(0o600)
-    return str(file), str(key)
+def certificate(folder: Path, name: str, issuer: tuple[str, str] | None = None) -> tuple[str, str]:
+    """Files of a certificate for this machine and of its key; without an issuer it is an authority's."""
+    file, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
+    signed = [] if issuer is None else ["-CA", issuer[0], "-CAkey", issuer[1]]
+    options = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}"]
+    names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", *options, *names, "-keyout", key, "-out", file, *signed]
+    subprocess.run(command, check=True, capture_output=True)
+    return file, key
 
 
 def test_tls_names_users_and_certificates(pod: Pod, tmp_path: Path) -> None:
-    authority, stranger = certificate("authority"), certificate("stranger")
-    ca, _ = written(tmp_path, "ca", authority)
-    strange, _ = written(tmp_path, "strange", stranger)
-    file, key = written(tmp_path, "server", certificate("server", authority, "localhost"))
-    mine, my_key = written(tmp_path, "client", certificate("client", authority))
+    authority = certificate(tmp_path, "authority")
+    ca, (strange, _) = authority[0], certificate(tmp_path, "stranger")
+    (file, key), (mine, my_key) = (certificate(tmp_path, name, authority) for name in ("server", "client"))
     tls = {"cert_file": file, "key_file": key, "client_ca_file": ca, "client_auth_type": "RequireAndVerifyClientCert"}
     password = tmp_path / "password"
     password.write_text("wrong\n")
