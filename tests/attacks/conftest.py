@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.controller.publisher.conftest import Controller
-from tests.controller.record.conftest import keys, make_bundle, make_keys  # noqa: F401 (fixtures)
+from tests.controller.record.conftest import bundle, keys, make_keys  # noqa: F401 (fixtures)
 from tests.reachable import make_reachable
 
 NOBODY = 65534

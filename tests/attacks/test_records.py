@@ -218,13 +218,10 @@ def test_counts_that_were_changed_do_not_count(state: Path) -> None:
     assert counted(state)[2] == {"run-2.json": "expected version 1, and the name of its run"}
 
 
-def test_promote_does_not_believe_ticks_that_the_controller_has_not_counted(
-    state: Path, make_bundle: Callable[[], Path]
-) -> None:
+def test_promote_does_not_believe_ticks_that_the_controller_has_not_counted(state: Path, bundle: Path) -> None:
     """The publisher's user makes up an hour of shadow."""
     from slicepilot.agents.learned.files import BundleFiles
 
-    bundle = make_bundle()
     facts, made_up = description("run-7", BundleFiles.read(bundle).digest), ticks(COUNT)
 
     def forge() -> None:

@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from onnx import TensorProto, helper
 
-from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.controller.promotion.evidence import Evidence
 from slicepilot.controller.promotion.signed import EvidenceFolder
 from slicepilot.controller.record.estimate import window_ticks
 from slicepilot.controller.record.ring import Records, record_dtype
-from slicepilot.env.encoding import FEATURES, NUM_FEATURES
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS
+from tests.testbed.controlled import constant
 
 SLICES = SliceSet.from_yaml("testbed-five")
 PERIOD_S = 0.005
@@ -109,24 +107,9 @@ def _ticks() -> Callable[..., Records]:
 
 
 @pytest.fixture
-def make_bundle(tmp_path: Path) -> Callable[[], Path]:
-    """A policy that holds whatever knobs it sees, as a folder."""
-
-    def make() -> Path:
-        first = FEATURES.index("cpu_limit")
-        values = {"starts": [first], "ends": [first + 3], "axes": [2]}
-        graph = helper.make_graph(
-            [helper.make_node("Slice", ["observation", *values], ["action"])],
-            "holding",
-            [helper.make_tensor_value_info("observation", TensorProto.FLOAT, ["lanes", "slices", NUM_FEATURES])],
-            [helper.make_tensor_value_info("action", TensorProto.FLOAT, ["lanes", "slices", 3])],
-            [helper.make_tensor(name, TensorProto.INT64, [1], value) for name, value in values.items()],
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
-        PolicyBundle(SLICES, model.SerializeToString(), TrainingRecord("ppo", seed=7)).save(tmp_path / "bundle")
-        return tmp_path / "bundle"
-
-    return make
+def bundle(tmp_path: Path) -> Path:
+    """A policy that always wants the same, as a folder."""
+    return Path(constant(tmp_path / "bundle", 0.0))
 
 
 @pytest.fixture

@@ -45,11 +45,6 @@ estimate: {min_windows: 2, min_promise_gain_s_per_hour: 0, min_carried_gain_pct:
 
 
 @pytest.fixture
-def bundle(make_bundle: Callable[[], Path]) -> Path:
-    return make_bundle()
-
-
-@pytest.fixture
 def criteria(tmp_path: Path) -> Criteria:
     path = tmp_path / "criteria.yaml"
     path.write_text(CRITERIA)

@@ -16,17 +16,16 @@ from slicepilot.configs import ConfigError
 OPENSSL = shutil.which("openssl")
 
 
-@pytest.fixture
-def bundle(make_bundle: Callable[[], Path], keys: tuple[Path, Path]) -> Path:
-    folder = make_bundle()
-    (folder / "promotion.yaml").write_text("bundle: this one\n")
-    sign(BundleFiles.read(folder), keys[0])
-    return folder
+@pytest.fixture(name="bundle")
+def _signed(bundle: Path, keys: tuple[Path, Path]) -> Path:
+    (bundle / "promotion.yaml").write_text("bundle: this\n")
+    sign(BundleFiles.read(bundle), keys[0])
+    return bundle
 
 
 def test_a_signed_bundle_is_verified_and_loads(bundle: Path, keys: tuple[Path, Path]) -> None:
     verify(BundleFiles.read(bundle), keys[1])
-    assert PolicyBundle.load(bundle).training.seed == 7
+    assert PolicyBundle.load(bundle).training.algorithm == "made"
 
 
 def flip(name: str) -> Callable[[Path], object]:
@@ -80,20 +79,19 @@ def test_a_changed_policy_is_refused_by_its_sums(bundle: Path, keys: tuple[Path,
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")
-def test_openssl_makes_the_keys_and_agrees(make_bundle: Callable[[], Path], tmp_path: Path) -> None:
+def test_openssl_makes_the_keys_and_agrees(bundle: Path, tmp_path: Path) -> None:
     assert OPENSSL is not None
-    private, public, folder = tmp_path / "key.pem", tmp_path / "public.pem", make_bundle()
+    private, public = tmp_path / "key.pem", tmp_path / "public.pem"
     subprocess.run([OPENSSL, "genpkey", "-algorithm", "ed25519", "-out", private], check=True)
     subprocess.run([OPENSSL, "pkey", "-in", private, "-pubout", "-out", public], check=True)
-    (folder / "promotion.yaml").write_text("bundle: this one\n")
-    sign(BundleFiles.read(folder), private)
-    verify(BundleFiles.read(folder), public)
+    sign(BundleFiles.read(bundle), private)
+    verify(BundleFiles.read(bundle), public)
     script = (
         "(cat SHA256SUMS; sha256sum promotion.yaml) > ../signed; base64 -d SHA256SUMS.sig > ../signature; "
         'exec "$0" pkeyutl -verify -pubin -inkey "$1" -rawin -in ../signed -sigfile ../signature'
     )
     done = subprocess.run(
-        ["sh", "-c", script, OPENSSL, public], cwd=folder, capture_output=True, text=True, check=False
+        ["sh", "-c", script, OPENSSL, public], cwd=bundle, capture_output=True, text=True, check=False
     )
     assert "Signature Verified Successfully" in done.stdout, done.stderr
 
