@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.publisher.conftest import Controller
+from tests.controller.publisher.conftest import controller, make  # noqa: F401 (fixtures)
 from tests.controller.record.conftest import bundle, keys, make_keys  # noqa: F401 (fixtures)
+from tests.controller.watchdog.test_supervisor import kernel, node  # noqa: F401 (fixtures)
 from tests.reachable import make_reachable
 
 NOBODY = 65534
@@ -36,15 +36,6 @@ def as_nobody(act: Callable[[], object], uid: int = NOBODY) -> None:
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-@pytest.fixture
-def controller() -> Iterator[Controller]:
-    """One whose publisher is a process of its own, in a folder that its user may enter."""
-    with contextlib.ExitStack() as undo:
-        item = Controller(Path(undo.enter_context(tempfile.TemporaryDirectory())))
-        undo.callback(item.close)
-        yield item
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import pytest
 
 from slicepilot.controller.system.confinement import landlock_version, without_seccomp
 from slicepilot.testbed.bench.node import BenchNode
-from tests.controller.publisher.conftest import Controller as Publishing
+from tests.controller.publisher.conftest import Controller
 from tests.controller.watchdog import test_supervisor as supervised
 from tests.node.foreign import Foreign
 
@@ -107,20 +106,10 @@ if not os.path.exists(records + "/again"):
 """
 
 
-@pytest.fixture(name="publishing")
-def _publishing() -> Iterator[Publishing]:
-    with tempfile.TemporaryDirectory() as folder:  # nobody gets to what is below pytest's own
-        made = Publishing(Path(folder))
-        try:
-            yield made
-        finally:
-            made.close()
-
-
 def test_foreign_code_in_the_publisher_gets_nowhere(
-    publishing: Publishing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    controller: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    foreign = publishing.run.parent / "foreign" / "file"
+    foreign = controller.run.parent / "foreign" / "file"
     foreign.parent.mkdir(mode=0o777)
     foreign.parent.chmod(0o777)
     foreign.write_text("to be read by all")
@@ -128,9 +117,9 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, ("PublisherProcess", "run"), code))
     from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 
-    options = PublisherOptions(run=publishing.run, state=publishing.state, log="off", records_mb=10.0, estimate_s=0.0)
-    publishing.publisher = publisher = Publisher.start(options, publishing.theirs)
-    reported = publishing.state / "records" / "answers.json"
+    options = PublisherOptions(run=controller.run, state=controller.state, log="off", records_mb=10.0, estimate_s=0.0)
+    controller.publisher = publisher = Publisher.start(options, controller.theirs)
+    reported = controller.state / "records" / "answers.json"
     until(lambda: not publisher.alive(), "it was not ended for execve(2)")
     process = publisher._process
     assert process is not None
@@ -148,14 +137,14 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     # Another one serves on the same sockets; it is attacked as well, but for the end.
     reported.unlink()
     until(publisher.restart, "not started again")
-    status = publishing.ask({"command": "status"})["status"]
+    status = controller.ask({"command": "status"})["status"]
     assert status["publisher"]["confined"].startswith("seccomp, ")
     assert reported.exists()
 
 
-def test_what_is_switched_off_is_reported(publishing: Publishing) -> None:
-    publishing.publish(harden=False)
-    assert publishing.ask({"command": "status"})["status"]["publisher"]["confined"] == "off (harden: false)"
+def test_what_is_switched_off_is_reported(controller: Controller) -> None:
+    controller.publish(harden=False)
+    assert controller.ask({"command": "status"})["status"]["publisher"]["confined"] == "off (harden: false)"
 
 
 # -- supervisor --------------------------------------------------------------------------------------------------------
@@ -177,12 +166,6 @@ with open({answers_file!r} + ".part", "w") as file:
     json.dump(answers, file)
 os.rename({answers_file!r} + ".part", {answers_file!r})
 """
-
-
-@pytest.fixture(scope="module", name="node")
-def _node() -> Iterator[BenchNode]:
-    with BenchNode(supervised.SliceSet.from_yaml("testbed-five")) as made:
-        yield made
 
 
 def test_foreign_code_in_the_supervisor_gets_nowhere_and_it_restores(

@@ -7,8 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +15,10 @@ import pytest
 
 from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.controller.watchdog.supervisor import RESTORED_FILE
-from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
 from tests.controller.watchdog.test_supervisor import Controller, Kernel, command, controller, wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
-
-
-@pytest.fixture(scope="module", name="node")
-def _node() -> Iterator[BenchNode]:
-    """Five groups with a device each, and a process in each group."""
-    with BenchNode(SliceSet.from_yaml("testbed-five")) as made:
-        made.saturate()
-        yield made
-
-
-@pytest.fixture(name="kernel")
-def _kernel(node: BenchNode) -> Iterator[Kernel]:
-    with closing(Kernel(node.targets)) as made:
-        yield made
 
 
 def removed(state: Path) -> None:
