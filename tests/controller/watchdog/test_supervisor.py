@@ -107,18 +107,11 @@ def node() -> Iterator[BenchNode]:
         yield made
 
 
-class Controller:
-    """The script above as a process; `facts` is what it has said when it was acting."""
+class Script:
+    """A controller's script as a process; `facts` is what it has printed when it was acting."""
 
-    def __init__(
-        self, node: BenchNode, state: Path, hang_s: float = HANG_S, mode: str = "run", groups: Sequence[Path] = ()
-    ) -> None:
-        rows = [[t.name, str(t.cgroup), t.egress_device, str(t.netns)] for t in node.targets]
-        join = "".join(f"echo 0 >{group}/cgroup.procs && " for group in groups)
-        script = [sys.executable, "-c", CONTROLLER, str(state), str(hang_s), json.dumps(rows), mode]
-        self.process = subprocess.Popen(
-            ["sh", "-c", f'{join}exec "$@"', "sh", *script], stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, *command: str) -> None:
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self._output = self.process.stdout
         try:
@@ -140,6 +133,18 @@ class Controller:
     def close(self) -> None:
         self.kill()
         self._output.close()
+
+
+class Controller(Script):
+    """`CONTROLLER` on a node's slices, in cgroups of its own if there are some."""
+
+    def __init__(
+        self, node: BenchNode, state: Path, hang_s: float = HANG_S, mode: str = "run", groups: Sequence[Path] = ()
+    ) -> None:
+        rows = [[t.name, str(t.cgroup), t.egress_device, str(t.netns)] for t in node.targets]
+        join = "".join(f"echo 0 >{group}/cgroup.procs && " for group in groups)
+        script = [sys.executable, "-c", CONTROLLER, str(state), str(hang_s), json.dumps(rows), mode]
+        super().__init__("sh", "-c", f'{join}exec "$@"', "sh", *script)
 
 
 @contextlib.contextmanager

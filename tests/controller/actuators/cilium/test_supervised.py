@@ -6,15 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from slicepilot.controller.actuators.cilium.layout import entry_of
 from slicepilot.controller.system.confinement import without_seccomp
-from slicepilot.controller.watchdog.journal import journal_path
+from tests.controller.watchdog.test_supervisor import Script, restored, wait_for
 
 from .machine import ENDPOINT, ORIGINAL, Agent, Pod, untyped_map, value_of
 
@@ -92,54 +89,21 @@ print(json.dumps(answers))
 """
 
 
-class Controller:
-    """The script above; `facts` is what it has said when it was acting."""
-
-    def __init__(self, agent: Agent, pod: Pod, state: Path) -> None:
-        arguments = map(str, (state, pod.netns, agent.paths.pin, agent.paths.state))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", CONTROLLER, *arguments], stdout=subprocess.PIPE, text=True
-        )
-        try:
-            self.facts = self.next_line()
-            assert self.facts["error"] is None
-        except BaseException:
-            self.kill()
-            raise
-
-    def next_line(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+def started(agent: Agent, pod: Pod, state: Path) -> Script:
+    arguments = map(str, (state, pod.netns, agent.paths.pin, agent.paths.state))
+    return Script(sys.executable, "-c", CONTROLLER, *arguments)
 
 
-def until(agent: Agent, value: bytes, seconds: float = 5) -> float:
+def until(agent: Agent, value: bytes) -> float:
     """How long it took for the entry to be this."""
-    start = time.monotonic()
-    while agent.read(ENDPOINT) != value:
-        assert time.monotonic() - start < seconds, entry_of(agent.read(ENDPOINT))
-        time.sleep(0.001)
-    return time.monotonic() - start
-
-
-def restored(state: Path) -> dict[str, Any]:
-    deadline = time.monotonic() + 5
-    while not (state / "restored.json").exists() or journal_path(state).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return json.loads((state / "restored.json").read_text())
+    return wait_for(lambda: agent.read(ENDPOINT) == value)
 
 
 def test_a_killed_controllers_rate_comes_back(paced: Agent, pod: Pod, tmp_path: Path) -> None:
-    controller = Controller(paced, pod, tmp_path / "run")
+    controller = started(paced, pod, tmp_path / "run")
     assert controller.facts["confined"] == "seccomp"
     assert paced.read(ENDPOINT) == value_of(1_250_000, 77, prio=9)
-    controller.kill()
+    controller.close()
     took_s = until(paced, ORIGINAL)
     assert took_s < 1
     report = restored(tmp_path / "run")
@@ -149,14 +113,14 @@ def test_a_killed_controllers_rate_comes_back(paced: Agent, pod: Pod, tmp_path: 
 
 @pytest.mark.parametrize("what", ["entry", "pod"])
 def test_what_is_gone_is_reported_and_no_failure(paced: Agent, pod: Pod, tmp_path: Path, what: str) -> None:
-    controller = Controller(paced, pod, tmp_path / "run")
-    os.kill(controller.facts["pid"], 19)  # the supervisor sleeps until both are as another controller would see them
+    controller = started(paced, pod, tmp_path / "run")
+    os.kill(controller.supervisor, 19)  # the supervisor sleeps until both are as another controller would see them
     paced.delete(ENDPOINT)
     if what == "pod":
         pod.close()
         paced.write(ENDPOINT, value_of(9_000_000))  # of another pod, whose endpoint has the number now
-    controller.kill()
-    os.kill(controller.facts["pid"], 18)
+    controller.close()
+    os.kill(controller.supervisor, 18)
     report = restored(tmp_path / "run")
     assert report["restored"] == report["failed"] == []
     [gone] = report["gone"]
@@ -171,8 +135,8 @@ def test_what_is_gone_is_reported_and_no_failure(paced: Agent, pod: Pod, tmp_pat
 
 def test_a_map_that_is_made_anew_meanwhile_is_followed(paced: Agent, pod: Pod, tmp_path: Path) -> None:
     """Cilium's agent makes its map anew where its size has changed; the supervisor could open none any more."""
-    controller = Controller(paced, pod, tmp_path / "run")
-    first = controller.facts["pid"]
+    controller = started(paced, pod, tmp_path / "run")
+    first = controller.supervisor
     descriptor = untyped_map()
     paced.pin(descriptor)
     paced.write(ENDPOINT, ORIGINAL)
@@ -180,7 +144,7 @@ def test_a_map_that_is_made_anew_meanwhile_is_followed(paced: Agent, pod: Pod, t
     until(paced, value_of(1_250_000, 77, prio=9))
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
-    controller.kill()
+    controller.close()
     until(paced, ORIGINAL)
     restored(tmp_path / "run")
     os.close(descriptor)
