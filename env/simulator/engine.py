@@ -82,8 +82,3 @@ class Engine:
         if self._block is None:
             raise RuntimeError("no period has been played yet")
         return self._block.slices[self._row - 1]
-
-    @property
-    def queued_mbit(self) -> FloatArray:
-        """Traffic inside the node, (S, L)."""
-        return self.state[[kernels.N3_MBIT, kernels.PACER_MBIT, kernels.UPLINK_MBIT]].sum(0)

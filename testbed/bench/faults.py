@@ -18,7 +18,6 @@ from pathlib import Path
 
 from slicepilot.controller.system.bpf.libbpf import LIBRARY
 from slicepilot.controller.system.bpf.libbpf_abi import BPF_TCX_INGRESS, LinkInfo
-from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.testbed.lifecycle.layout import netns_path
 from slicepilot.testbed.lifecycle.processes import ProgramError
@@ -142,14 +141,6 @@ def _detach_links(ifindex: int) -> int:
         taken += library.bpf_link_detach(descriptor) == 0
         os.close(descriptor)
     return taken
-
-
-def set_weight(rig: Rig, slice_name: str, weight: int) -> Path:
-    """Somebody else writes a slice's CPU weight; returns the file."""
-    group = CpuGroup.at(rig.testbed.cgroup(slice_name))
-    path = group.path / ("cpu.shares" if group.version == 1 else "cpu.weight")
-    path.write_text(f"{weight}")
-    return path
 
 
 def publisher_pid(rig: Rig) -> int:

@@ -129,12 +129,6 @@ class Foreign:
         process.stop()
         assert not process.alive
 
-    def stop_smf(self) -> None:
-        """End the SMF, which takes its sessions away, so that a test can have one of its own."""
-        process = ProcessId.of(int((self.state / "smf.pid").read_text()))
-        process.stop()
-        assert not process.alive
-
     def replace_netns(self, number: int) -> None:
         """Remove the namespace of a UPF that has ended, and make another of its name."""
         subprocess.run(["ip", "netns", "delete", self.netns[number - 1]], check=True)

@@ -15,7 +15,6 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from slicepilot.controller.actuators.node import SliceTargets
@@ -34,14 +33,7 @@ KNOB_FILES = {
     2: ("cpu.max", "cpu.weight", "cpu.weight.nice"),
 }
 POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Write:
-    """A kind of write: process id (0: not known), and what was written."""
-
-    pid: int
-    what: str
+LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class WriteWatch:
@@ -51,15 +43,15 @@ class WriteWatch:
         targets: the slices' knobs.
 
     Attributes:
-        writes: how often each was seen.
+        writes: how often each was seen, by the process's id (0: not known) and what was written.
 
     Raises:
-        OSError: no fanotify (CONFIG_FANOTIFY, CAP_SYS_ADMIN), or a file that cannot be watched.
+        AssertionError: no fanotify (CONFIG_FANOTIFY, CAP_SYS_ADMIN), or a file that cannot be watched.
     """
 
     def __init__(self, targets: Sequence[SliceTargets]) -> None:
         self._targets = tuple(targets)
-        self.writes: Counter[Write] = Counter()
+        self.writes: Counter[tuple[int, str]] = Counter()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="write-watch", daemon=True)
 
@@ -105,7 +97,7 @@ class WriteWatch:
         levels = self._levels()
         for thread, nice in levels.items():
             if self._nice.get(thread, nice) != nice:
-                self.writes[Write(0, f"nice of thread {thread}")] += 1
+                self.writes[0, f"nice of thread {thread}"] += 1
         self._nice = levels
 
     def _files(self, data: bytes) -> None:
@@ -114,11 +106,11 @@ class WriteWatch:
             length, _, _, _, mask, descriptor, pid = EVENT.unpack_from(data, at)
             at += length
             if mask & FAN_Q_OVERFLOW:
-                self.writes[Write(0, "more than could be counted")] += 1
+                self.writes[0, "more than could be counted"] += 1
             if descriptor >= 0:
                 path = str(Path(f"/proc/self/fd/{descriptor}").readlink())
                 os.close(descriptor)
-                self.writes[Write(pid, path)] += 1
+                self.writes[pid, path] += 1
 
     def _messages(self, name: str, data: bytes) -> None:
         at = 0
@@ -126,7 +118,7 @@ class WriteWatch:
             length, kind, *_ = NLMSG.unpack_from(data, at)
             at += max((length + 3) & ~3, NLMSG.size)
             if kind in QDISC_AND_CLASS:
-                self.writes[Write(0, f"{name}: {QDISC_AND_CLASS[kind]}")] += 1
+                self.writes[0, f"{name}: {QDISC_AND_CLASS[kind]}"] += 1
 
     def _levels(self) -> dict[int, int]:
         """Nice of every thread of the slices."""
@@ -139,24 +131,16 @@ class WriteWatch:
         return result
 
 
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
 def _fanotify() -> int:
-    descriptor = _libc().fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK, os.O_RDONLY | os.O_CLOEXEC)
-    if descriptor < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"fanotify_init: {os.strerror(number)}")
-    return int(descriptor)
+    descriptor = int(LIBC.fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK, os.O_RDONLY | os.O_CLOEXEC))
+    assert descriptor >= 0, f"fanotify_init: {os.strerror(ctypes.get_errno())}"
+    return descriptor
 
 
 def _mark(descriptor: int, path: Path) -> None:
-    mark = _libc().fanotify_mark
-    mark.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p)
-    if mark(descriptor, FAN_MARK_ADD, FAN_MODIFY, AT_FDCWD, os.fsencode(path)):
-        number = ctypes.get_errno()
-        raise OSError(number, f"fanotify_mark {path}: {os.strerror(number)}")
+    LIBC.fanotify_mark.argtypes = (ctypes.c_int, ctypes.c_uint, ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p)
+    failed = LIBC.fanotify_mark(descriptor, FAN_MARK_ADD, FAN_MODIFY, AT_FDCWD, os.fsencode(path))
+    assert not failed, f"fanotify_mark {path}: {os.strerror(ctypes.get_errno())}"
 
 
 def _listen(netns: Path | None) -> socket.socket:

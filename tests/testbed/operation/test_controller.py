@@ -138,7 +138,7 @@ def test_shadow_writes_nothing_and_live_does(rig: Rig, bundles: dict[str, str]) 
         wait_ticks(controller, 50)
         assert os.O_RDWR in open_flags(controller.pid, rig).values()
         rig.stop()
-    written = {write.what for write in watch.writes if write.pid == controller.pid}
+    written = {what for pid, what in watch.writes if pid == controller.pid}
     assert all(any(f"{name}/{WEIGHT}" in what for what in written) for name in SLICES), written
 
 
