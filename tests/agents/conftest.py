@@ -15,11 +15,11 @@ from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.promises import PromiseMeter
 from slicepilot.env.reward import RewardModel, RewardWeights
-from slicepilot.env.simulator.backend import SimulatorBackend, SimulatorRun
-from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
-from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
-from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.simulator.backend import SimulatorBackend
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.slices import KnobBounds, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import Telemetry
+from tests.loads import Loads
 
 # Four logical CPUs on two cores; 45 Mbit/s of 1470 B packets cost a fifth of a CPU.
 NODE = Hardware(smt_yield=0.9, cpu_cv=0.05, cpu_tau_s=5.0)
@@ -39,36 +39,6 @@ def slice_set(count: int) -> SliceSet:
         )
 
     return SliceSet(tuple(spec(i) for i in range(count)))
-
-
-@dataclass
-class Loads:
-    """Constant rates (S,) in every lane, with the node's noise: a run without a scenario file."""
-
-    slices: SliceSet
-    mbps: FloatArray
-    steps: int
-    period_s: float = 1.0
-    hardware: Hardware = NODE
-    request_mcpu: FloatArray | None = None
-    join_s: float = 0.0  # all slices but the first start then
-
-    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
-        count = len(self.slices)
-        traffic = Traffic.blank(1, count, lanes)
-        traffic.flow_mbps[0] = self.mbps[:, None]
-        traffic.start_s[0, 1:] = self.join_s
-        request = np.zeros(count, np.float32) if self.request_mcpu is None else self.request_mcpu
-        return SimulatorRun(
-            traffic=traffic,
-            events=NodeEvents.none(count, lanes),
-            hardware=HardwareArrays(self.hardware, lanes),
-            period_s=np.full(lanes, self.period_s, np.float32),
-            promises=Promises.of(self.slices, lanes),
-            threads=np.ones((count, lanes), np.float32),
-            request_mcpu=np.repeat(request[:, None], lanes, axis=1).astype(np.float32),
-            num_steps=self.steps,
-        )
 
 
 @dataclass
@@ -118,10 +88,11 @@ def _slice_set() -> Callable[[int], SliceSet]:
 
 @pytest.fixture
 def loads() -> Callable[..., Loads]:
-    """``loads(mbps, steps, ...)``: a run of as many slices as there are rates."""
+    """``loads(mbps, steps, ...)``: a slice for each rate; all but the first start at ``join_s``."""
 
-    def make(mbps: list[float], steps: int, **fields: Any) -> Loads:
-        return Loads(slice_set(len(mbps)), np.asarray(mbps, np.float32), steps, **fields)
+    def make(mbps: list[float], steps: int, join_s: float = 0.0, **fields: Any) -> Loads:
+        starts = {"start_s": [0.0, *[join_s] * (len(mbps) - 1)]}
+        return Loads(mbps, **{"hardware": NODE} | fields, steps=steps, sources=starts, make_slices=slice_set)
 
     return make
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,61 +12,11 @@ import pytest
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs, NiceScope
 from slicepilot.env.simulator import kernels
-from slicepilot.env.simulator.backend import RunSource, SimulatorBackend, SimulatorRun
-from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
-from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
-from slicepilot.env.slices import Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.simulator.backend import RunSource, SimulatorBackend
+from slicepilot.env.simulator.hardware import Hardware
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS
-
-# 2 cores, 4 logical CPUs, 50 us per packet, no noise, no access path in the way.
-QUIET = Hardware(access_mbps=1e5)
-
-
-def slice_set(count: int, **fields: Any) -> SliceSet:
-    """``count`` slices that differ by name and S-NSSAI only."""
-    return SliceSet(
-        tuple(
-            SliceSpec(f"slice{i + 1}", SNssai(1, f"{i + 1:06X}"), Sla(committed_mbps=50, delay_bound_ms=100), **fields)
-            for i in range(count)
-        )
-    )
-
-
-@dataclass
-class Loads:
-    """A `RunSource` of constant rates (S,); ``sources`` sets fields of `Traffic`, per slice (S,) or for all."""
-
-    mbps: Sequence[float]
-    hardware: Hardware = QUIET
-    period_s: float = 1.0
-    steps: int = 30
-    request_mcpu: Sequence[float] | None = None
-    sources: dict[str, Any] = field(default_factory=dict)
-    events: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def slices(self) -> SliceSet:
-        return slice_set(len(self.mbps))
-
-    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
-        count = len(self.mbps)
-        traffic, events = Traffic.blank(1, count, lanes), NodeEvents.none(count, lanes, knots=2)
-        for name, value in {"flow_mbps": self.mbps, **self.sources}.items():
-            getattr(traffic, name)[0] = np.broadcast_to(np.asarray(value, np.float32), count)[:, None]
-        for name, value in self.events.items():
-            rows = np.asarray(value, np.float32)
-            getattr(events, name)[:] = rows[:, None] if name.startswith("absent") else rows
-        request = np.zeros(count) if self.request_mcpu is None else np.asarray(self.request_mcpu)
-        return SimulatorRun(
-            traffic=traffic,
-            events=events,
-            hardware=HardwareArrays(self.hardware, lanes),
-            period_s=np.full(lanes, self.period_s, np.float32),
-            promises=Promises.of(self.slices, lanes),
-            threads=np.ones((count, lanes), np.float32),
-            request_mcpu=np.repeat(request[:, None], lanes, axis=1).astype(np.float32),
-            num_steps=self.steps,
-        )
+from tests.loads import QUIET, Loads, slice_set
 
 
 @dataclass
