@@ -1,7 +1,5 @@
 """What an agent sees stays bounded whatever was measured; what it says comes back as it was said."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -21,8 +19,7 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from tests.effort import examples
-
-SliceSets = Callable[..., SliceSet]
+from tests.loads import slice_set
 
 
 def ranges(lowest: float, highest: float) -> st.SearchStrategy[tuple[float, float]]:
@@ -118,15 +115,13 @@ def test_an_action_means_the_same_whatever_the_bounds() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (3, 2), (3,), (4, 2, 3), (1, 1, 3, 3)])
-def test_an_action_of_another_shape_is_refused_with_the_accepted_one(
-    slice_set: SliceSets, shape: tuple[int, ...]
-) -> None:
+def test_an_action_of_another_shape_is_refused_with_the_accepted_one(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"action: shape .*expected \(3, 3\)"):
         KnobDecoder(slice_set(3)).decode(np.zeros(shape, np.float32))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_action_that_is_not_a_number_is_refused(slice_set: SliceSets, value: float) -> None:
+def test_an_action_that_is_not_a_number_is_refused(value: float) -> None:
     action = np.zeros((3, 3), np.float32)
     action[1, 2] = value
     with pytest.raises(ValueError, match="action: not a number"):
@@ -143,9 +138,7 @@ odd = st.sampled_from([0.0, -1.0, np.nan, np.inf, -np.inf])
     values=st.lists(st.floats(-1e34, 1e34) | odd, min_size=1),
     seed=seeds,
 )
-def test_observations_are_bounded_whatever_was_measured(
-    slice_set: SliceSets, count: int, lanes: int, values: list[float], seed: int
-) -> None:
+def test_observations_are_bounded_whatever_was_measured(count: int, lanes: int, values: list[float], seed: int) -> None:
     slices = slice_set(count)
     telemetry = Telemetry(
         filled((len(SLICE_FIELDS), count, lanes), values, seed),
@@ -163,7 +156,7 @@ def test_observations_are_bounded_whatever_was_measured(
     np.testing.assert_array_equal(active, telemetry.valid.T)
 
 
-def test_what_is_encoded_is_what_was_measured_row_by_row(slice_set: SliceSets) -> None:
+def test_what_is_encoded_is_what_was_measured_row_by_row() -> None:
     slices, telemetry = slice_set(3), Telemetry.empty(3)
     rng = np.random.default_rng(0)
     for row, name in enumerate(SLICE_FIELDS):

@@ -9,13 +9,14 @@ from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
+from tests.agents.played import loads, play, slice_set
 
 
 def limits(played: Any) -> np.ndarray:
     return np.stack([knobs.cpu_limit_mcpu for knobs in played.knobs])
 
 
-def test_limits_come_down_to_what_is_used_under_light_load(light: Any, play: Any) -> None:
+def test_limits_come_down_to_what_is_used_under_light_load(light: Any) -> None:
     played = play(Captain(), light)
     limit, use = limits(played), np.stack([t.cpu_use_mcpu for t in played.telemetry])
     assert (limit[0] >= 500).all()
@@ -52,7 +53,7 @@ class Probe:
         return float(self.agent.margin[0, 0])
 
 
-def test_formulas_on_a_sequence_computed_by_hand(slice_set: Any) -> None:
+def test_formulas_on_a_sequence_computed_by_hand() -> None:
     probe = Probe(slice_set(2))
     # Target 0.02, five samples of history that are 0 at first, margin 3. After one of 300: the deviation of a sample of
     # (300, 0, 0, 0, 0) is 300 sqrt(0.2 x 0.8 x 5 / 4) = 134.16; 300 + 2.98 x 134.16 = 699.81.
@@ -88,7 +89,7 @@ def published(uses: np.ndarray, throttled: np.ndarray, target: float) -> list[fl
     return limits
 
 
-def test_same_as_the_published_rules_at_cfs_periods(slice_set: Any) -> None:
+def test_same_as_the_published_rules_at_cfs_periods() -> None:
     rng = np.random.default_rng(5)
     uses = np.abs(np.repeat(rng.uniform(50, 600, 12), 50) + rng.normal(0, 30, 600)).astype(np.float32)
     # Loads that go up throttle: as often as they are above what the slice had in the last period of one limit.
@@ -104,7 +105,7 @@ def test_same_as_the_published_rules_at_cfs_periods(slice_set: Any) -> None:
     assert (np.nonzero(rises)[0] % 10 != 8).any(), "roll-backs between decisions are among them"
 
 
-def test_slices_of_less_weight_are_allowed_more_throttling(slice_set: Any) -> None:
+def test_slices_of_less_weight_are_allowed_more_throttling() -> None:
     probe = Probe(slice_set(2))
     target = probe.agent.target_ratio[:, 0]
     assert target[0] == pytest.approx(0.02)
@@ -113,7 +114,7 @@ def test_slices_of_less_weight_are_allowed_more_throttling(slice_set: Any) -> No
     assert custom.agent.target_ratio[:, 0].tolist() == pytest.approx([0.1, 0.2])
 
 
-def test_short_control_periods_are_joined_to_cfs_periods(loads: Any, play: Any) -> None:
+def test_short_control_periods_are_joined_to_cfs_periods() -> None:
     run = loads([60.0, 45.0, 45.0], 4000, period_s=0.002)
     limit = limits(play(Captain(), run))
     lowered = np.nonzero((np.diff(limit, axis=0) < 0).any(axis=(1, 2)))[0] + 1

@@ -16,6 +16,7 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
+from tests.agents.played import loads, play, slice_set
 
 FIVE = SliceSet.from_yaml("five-video")
 
@@ -71,7 +72,7 @@ def test_unknown_experiment_and_wrong_number_of_slices_are_refused() -> None:
 
 
 @pytest.mark.parametrize("via", ["request", "nice"])
-def test_static_weights_give_the_priority_slice_more_under_contention(loads: Any, play: Any, via: Any) -> None:
+def test_static_weights_give_the_priority_slice_more_under_contention(via: Any) -> None:
     run = loads([180.0, 220.0, 220.0, 220.0, 220.0], 30, hardware=Hardware(smt_yield=0.55))
     carried = {
         ratio: play(static_weights(ratio, run.slices, 4.0, via), run).telemetry[-1].carried_mbps.mean(axis=1)
@@ -81,7 +82,7 @@ def test_static_weights_give_the_priority_slice_more_under_contention(loads: Any
     assert (carried[3][1:] < carried[1][1:]).all()
 
 
-def test_requests_fit_on_the_node_and_keep_their_ratio(slice_set: Any) -> None:
+def test_requests_fit_on_the_node_and_keep_their_ratio() -> None:
     for slices in (slice_set(2), slice_set(64)):
         request = static_weights(3, slices, 4.0).request_mcpu
         assert request is not None

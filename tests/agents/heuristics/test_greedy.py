@@ -22,6 +22,7 @@ from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.evaluation.drawn import draw_scenarios
 from slicepilot.training.evaluation.rollouts import simulate_rollout as play_scenario
 from slicepilot.training.evaluation.scores import violation_s
+from tests.agents.played import play
 
 
 def column(*values: float) -> np.ndarray:
@@ -67,14 +68,14 @@ def test_nobody_gets_more_than_is_wanted_or_there(
     assert (given_ >= low * admitted - 1e-3).all()
 
 
-def test_nothing_is_limited_where_everything_fits(light: Any, play: Any) -> None:
+def test_nothing_is_limited_where_everything_fits(light: Any) -> None:
     for knobs in play(Greedy(egress=True), light).knobs[5:]:
         assert np.isinf(knobs.cpu_limit_mcpu).all()
         assert np.isinf(knobs.egress_mbps).all()
         assert (knobs.nice == 0).all()
 
 
-def test_the_slice_of_the_highest_weight_is_kept(contended: Any, play: Any) -> None:
+def test_the_slice_of_the_highest_weight_is_kept(contended: Any) -> None:
     before, after = play(no_control(), contended, 4), play(Greedy(), contended, 4)
     assert after.violated[0].max() < 0.1 * before.violated[0].min()
 

@@ -7,22 +7,23 @@ from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.reactive import ReactiveSla
+from tests.agents.played import loads, play
 
 
-def test_reactive_control_saves_the_priority_slice(contended: Any, play: Any) -> None:
+def test_reactive_control_saves_the_priority_slice(contended: Any) -> None:
     before, after = play(no_control(), contended, 4), play(ReactiveSla(), contended, 4)
     assert before.violated[0].min() > 60
     assert after.violated[0].max() < 0.25 * before.violated[0].min()
     assert after.returns.min() > before.returns.max()
 
 
-def test_reactive_control_leaves_slices_alone_that_keep_their_promises(light: Any, play: Any) -> None:
+def test_reactive_control_leaves_slices_alone_that_keep_their_promises(light: Any) -> None:
     played = play(ReactiveSla(), light)
     assert all((knobs.nice == 0).all() for knobs in played.knobs)
     assert all(np.isinf(knobs.cpu_limit_mcpu).all() for knobs in played.knobs)
 
 
-def test_reactive_control_gives_back_what_it_took(loads: Any, play: Any) -> None:
+def test_reactive_control_gives_back_what_it_took() -> None:
     run = loads([150.0, 200.0, 200.0, 200.0, 200.0], 1200, join_s=20.0)
     original = run.draw
 
@@ -39,13 +40,13 @@ def test_reactive_control_gives_back_what_it_took(loads: Any, play: Any) -> None
 
 
 @pytest.mark.parametrize(("period_s", "steps"), [(0.002, 2000), (0.1, 600), (10.0, 30), (30.0, 20)])
-def test_reactive_control_helps_at_any_control_period(loads: Any, play: Any, period_s: float, steps: int) -> None:
+def test_reactive_control_helps_at_any_control_period(period_s: float, steps: int) -> None:
     run = loads([150.0, 200.0, 200.0, 200.0, 200.0], steps, period_s=period_s, join_s=0.1 * steps * period_s)
     before, after = play(no_control(), run), play(ReactiveSla(), run)
     assert after.violated[0].mean() < 0.6 * before.violated[0].mean()
 
 
-def test_proportional_share_follows_weight_and_demand(loads: Any, play: Any) -> None:
+def test_proportional_share_follows_weight_and_demand() -> None:
     run = loads([100.0, 200.0, 50.0, 200.0, 200.0], 40)
     knobs = play(ProportionalShare(node_share=0.5), run).knobs[-1]
     limit = knobs.cpu_limit_mcpu.mean(axis=1)
@@ -54,7 +55,7 @@ def test_proportional_share_follows_weight_and_demand(loads: Any, play: Any) -> 
     assert limit.sum() == pytest.approx(2000, rel=0.02)
 
 
-def test_random_agent_holds_and_repeats_by_seed(light: Any, play: Any) -> None:
+def test_random_agent_holds_and_repeats_by_seed(light: Any) -> None:
     first, again, other = (play(RandomAgent(hold_periods=7), light, seed=seed).knobs for seed in (3, 3, 4))
     assert all((a.nice == b.nice).all() for a, b in zip(first, again, strict=True))
     assert not (first[0].nice == other[0].nice).all()

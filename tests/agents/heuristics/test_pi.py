@@ -13,6 +13,7 @@ from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
+from tests.agents.played import play, slice_set
 
 GENTLE = PiGains(
     setpoint=0.5, rate=4.0, error_s=0.5, proportional=0.2, integral_s=10.0, release=1.0, give_way=0.0, nice=6.0
@@ -42,14 +43,14 @@ class Plant:
 
 
 @pytest.mark.parametrize("period_s", [0.05, 1.0, 5.0])
-def test_settles_at_its_set_point_whatever_the_period(slice_set: Any, period_s: float) -> None:
+def test_settles_at_its_set_point_whatever_the_period(period_s: float) -> None:
     plant = Plant(slice_set(2), GENTLE, period_s)
     over = [plant.step(300.0) for _ in range(int(400 / period_s))]
     np.testing.assert_allclose(over[-1], GENTLE.setpoint, rtol=0.05)
     np.testing.assert_allclose(plant.limit, 300.0 / np.sqrt(GENTLE.setpoint), rtol=0.03)
 
 
-def test_does_not_wind_up_at_either_end(slice_set: Any) -> None:
+def test_does_not_wind_up_at_either_end() -> None:
     quick = replace(GENTLE, error_s=0.01)
     plant = Plant(slice_set(2), quick)
     for _ in range(1000):
@@ -65,7 +66,7 @@ def test_does_not_wind_up_at_either_end(slice_set: Any) -> None:
     assert (plant.limit > 110.0).all()
 
 
-def test_a_missing_rate_counts_as_a_delay_does(slice_set: Any) -> None:
+def test_a_missing_rate_counts_as_a_delay_does() -> None:
     plant = Plant(slice_set(2), GENTLE)
     for _ in range(200):
         plant.step(100.0)
@@ -76,7 +77,7 @@ def test_a_missing_rate_counts_as_a_delay_does(slice_set: Any) -> None:
     assert (limit > 1.2 * low).all()
 
 
-def test_slices_of_less_weight_give_way_to_one_that_misses(slice_set: Any) -> None:
+def test_slices_of_less_weight_give_way_to_one_that_misses() -> None:
     def limits(give_way: float) -> list[float]:
         plant = Plant(slice_set(2), replace(GENTLE, give_way=give_way))
         for _ in range(60):
@@ -89,7 +90,7 @@ def test_slices_of_less_weight_give_way_to_one_that_misses(slice_set: Any) -> No
     assert below < 500
 
 
-def test_tuned_gains_keep_promises_with_less_cpu(light: Any, contended: Any, play: Any) -> None:
+def test_tuned_gains_keep_promises_with_less_cpu(light: Any, contended: Any) -> None:
     light.steps = 200
     played = play(Pi(), light)
     assert (played.violated < 0.05 * light.steps).all()

@@ -11,6 +11,7 @@ from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.agents.heuristics.planners.planning import PlanningConfig
 from slicepilot.agents.heuristics.registry import available, make
 from slicepilot.env.simulator.hardware import Hardware
+from tests.agents.played import loads, play, slice_set
 
 EVERY = sorted({*available(), *available(scaled=True)})
 ADAPTIVE = [
@@ -28,7 +29,7 @@ PAGE = Path(__file__).parents[3] / "docs/agents.md"
 TOLERANCE = 1e-5  # float32
 
 
-def test_names_are_those_of_the_agents(slice_set: Any) -> None:
+def test_names_are_those_of_the_agents() -> None:
     for name in EVERY:
         agent = make(name, slice_set(5), Hardware())
         assert agent.name == name
@@ -39,7 +40,7 @@ def test_names_are_those_of_the_agents(slice_set: Any) -> None:
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("count", [2, 64])
-def test_every_agent_stays_inside_the_bounds(loads: Any, play: Any, name: str, count: int) -> None:
+def test_every_agent_stays_inside_the_bounds(name: str, count: int) -> None:
     rates = np.linspace(180.0, 20.0, count).tolist()
     run = loads(rates, 12, hardware=Hardware(cpu_cv=0.1, uplink_mbps=1500.0))
     agent = make(name, run.slices, run.hardware)
@@ -61,7 +62,7 @@ def test_every_agent_stays_inside_the_bounds(loads: Any, play: Any, name: str, c
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_lanes_do_not_mix_and_seeds_repeat(contended: Any, play: Any, name: str) -> None:
+def test_lanes_do_not_mix_and_seeds_repeat(contended: Any, name: str) -> None:
     contended.steps = 40
     agent = make(name, contended.slices)
     first, again = play(agent, contended, 3, 11), play(agent, contended, 3, 11)

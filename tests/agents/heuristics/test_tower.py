@@ -20,6 +20,7 @@ from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
+from tests.agents.played import play, slice_set
 
 KNOWS_NOTHING = TowerPrior(
     grouping="weight",
@@ -54,12 +55,12 @@ def learn(slices: Any, keeps: Callable[[np.ndarray], np.ndarray], agent: Captain
     return np.asarray(chosen[-50:])
 
 
-def test_takes_the_cheaper_target_while_promises_are_kept(slice_set: Any) -> None:
+def test_takes_the_cheaper_target_while_promises_are_kept() -> None:
     targets = learn(slice_set(2), lambda target: np.ones(len(target), np.bool_), CaptainTower(KNOWS_NOTHING))
     assert np.median(targets, axis=0).tolist() == pytest.approx([LADDER[-1]] * 2)
 
 
-def test_gives_way_where_that_breaks_a_promise(slice_set: Any) -> None:
+def test_gives_way_where_that_breaks_a_promise() -> None:
     def keeps(target: np.ndarray) -> np.ndarray:
         return np.asarray([target[0] < 0.08, True])
 
@@ -69,7 +70,7 @@ def test_gives_way_where_that_breaks_a_promise(slice_set: Any) -> None:
     assert second == pytest.approx(LADDER[-1])
 
 
-def test_only_neighbours_of_the_best_are_explored(slice_set: Any) -> None:
+def test_only_neighbours_of_the_best_are_explored() -> None:
     slices = slice_set(2)
     agent = CaptainTower(tower=TowerConfig(explore=0.5))
     agent.reset(slices, context_of(slices, steps=1200), 3)
@@ -90,9 +91,7 @@ def test_only_neighbours_of_the_best_are_explored(slice_set: Any) -> None:
     ("period_s", "steps", "step_s"),
     [(1.0, 600, 10), (1.0, 1200, 20), (1.0, 7200, 60), (0.01, 6000, 10), (15.0, 480, 150), (15.0, 10_000, 900)],
 )
-def test_a_step_is_a_sixtieth_of_the_run_within_what_captain_needs(
-    slice_set: Any, period_s: float, steps: int, step_s: float
-) -> None:
+def test_a_step_is_a_sixtieth_of_the_run_within_what_captain_needs(period_s: float, steps: int, step_s: float) -> None:
     agent = CaptainTower()
     agent.reset(slice_set(2), context_of(slice_set(2), period_s, steps), 0)
     assert agent.step_periods[0] * period_s == pytest.approx(step_s, rel=0.01)
@@ -114,7 +113,7 @@ def test_groups_are_those_of_least_squares() -> None:
     assert upper_of_two(np.ones((4, 3))).all()
 
 
-def test_what_a_run_taught_goes_on_in_the_next(slice_set: Any) -> None:
+def test_what_a_run_taught_goes_on_in_the_next() -> None:
     agent = CaptainTower(KNOWS_NOTHING, TowerConfig(explore=0.0))
     slices = slice_set(2)
     learn(slices, lambda target: target < 0.05, agent, steps=200)
@@ -126,7 +125,7 @@ def test_what_a_run_taught_goes_on_in_the_next(slice_set: Any) -> None:
     assert agent.predict(np.asarray([0.3])) == pytest.approx(0.0)
 
 
-def test_a_promise_late_in_more_than_a_hundredth_of_a_step_costs_more_than_any_cpu(slice_set: Any) -> None:
+def test_a_promise_late_in_more_than_a_hundredth_of_a_step_costs_more_than_any_cpu() -> None:
     slices = slice_set(2)  # of weights 10 and 1, bounds of 50 and 500 ms
     agent = CaptainTower(KNOWS_NOTHING)
     agent.steps = []
@@ -144,7 +143,7 @@ def test_a_promise_late_in_more_than_a_hundredth_of_a_step_costs_more_than_any_c
     assert late == pytest.approx((10 * 0.25 + 2.05) / 11)
 
 
-def test_keeps_promises_about_as_captain_alone_does(light: Any, contended: Any, play: Any) -> None:
+def test_keeps_promises_about_as_captain_alone_does(light: Any, contended: Any) -> None:
     light.steps = 300
     for loads, slack in ((light, 6), (contended, 6)):
         alone, both = play(Captain(), loads, 4), play(CaptainTower(), loads, 4)

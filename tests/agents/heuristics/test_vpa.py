@@ -10,6 +10,7 @@ from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
+from tests.agents.played import play, slice_set
 
 
 class Fed:
@@ -39,7 +40,7 @@ def bucket_end(use_mcpu: float) -> float:
     return end
 
 
-def test_percentile_is_that_of_the_weighted_samples(slice_set: Any) -> None:
+def test_percentile_is_that_of_the_weighted_samples() -> None:
     rng = np.random.default_rng(3)
     fed = Fed(slice_set(2), VpaConfig(half_life_s=40.0))
     uses, limits, limit = rng.gamma(2.0, 120.0, (200, 2)).astype(np.float32), [], np.full(2, 1000.0)
@@ -56,7 +57,7 @@ def test_percentile_is_that_of_the_weighted_samples(slice_set: Any) -> None:
             assert fed.agent.percentile(part)[row, 0] == pytest.approx(bucket_end(float(there)))
 
 
-def test_bounds_close_in_with_the_days_of_history(slice_set: Any) -> None:
+def test_bounds_close_in_with_the_days_of_history() -> None:
     fed = Fed(slice_set(2), VpaConfig(half_life_s=60.0))
     fed.feed([100.0, 100.0])
     _, lower, upper = fed.agent.recommendation()
@@ -72,7 +73,7 @@ def test_bounds_close_in_with_the_days_of_history(slice_set: Any) -> None:
     assert upper[0, 0] == pytest.approx(2 * base)
 
 
-def test_a_limit_moves_once_it_is_out_of_bounds_or_half_a_day_has_gone(slice_set: Any) -> None:
+def test_a_limit_moves_once_it_is_out_of_bounds_or_half_a_day_has_gone() -> None:
     fed = Fed(slice_set(2))
     feeds = [fed.feed([40.0, 700.0]) for _ in range(40)]
     target = [max(np.ceil(1.15 * bucket_end(use)), 100.0) for use in (40.0, 700.0)]
@@ -84,7 +85,7 @@ def test_a_limit_moves_once_it_is_out_of_bounds_or_half_a_day_has_gone(slice_set
     assert feeds[-1].tolist() == target
 
 
-def test_light_load_ends_at_its_percentile_and_keeps_its_promises(light: Any, play: Any) -> None:
+def test_light_load_ends_at_its_percentile_and_keeps_its_promises(light: Any) -> None:
     played = play(Vpa(), light)
     use = np.stack([t.cpu_use_mcpu for t in played.telemetry])
     limit = played.knobs[-1].cpu_limit_mcpu
@@ -92,7 +93,7 @@ def test_light_load_ends_at_its_percentile_and_keeps_its_promises(light: Any, pl
     assert (played.violated <= 3).all()
 
 
-def test_a_starved_slice_gets_out_by_its_margin(slice_set: Any) -> None:
+def test_a_starved_slice_gets_out_by_its_margin() -> None:
     fed = Fed(slice_set(2))
     limit = [fed.feed([200.0, 200.0]) for _ in range(60)][-1]
     growth = [float(limit[0])]
@@ -105,7 +106,7 @@ def test_a_starved_slice_gets_out_by_its_margin(slice_set: Any) -> None:
     assert np.max(np.divide(growth[1:], growth[:-1])) < 1.3
 
 
-def test_an_absent_slice_has_no_history(slice_set: Any) -> None:
+def test_an_absent_slice_has_no_history() -> None:
     fed = Fed(slice_set(2))
     limits = [fed.feed([0.0, 0.0], valid=False) for _ in range(100)]
     assert np.min(limits) == 1000

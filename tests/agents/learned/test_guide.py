@@ -57,7 +57,7 @@ def bundle_of(policy: guided.GuidedPolicy, slices: SliceSet) -> PolicyBundle:
 
 
 @pytest.mark.parametrize("scenario", ["multi-promise", "link-degradation", "slice-churn"])
-def test_before_it_learns_it_does_what_the_rule_does(scenario: str, untrained: guided.GuidedPolicy, play: Any) -> None:
+def test_before_it_learns_it_does_what_the_rule_does(scenario: str, untrained: guided.GuidedPolicy) -> None:
     spec = Scenario.from_yaml(scenario)
     learned = LearnedAgent(bundle_of(untrained, ScenarioRuns(spec).slices), transfer=True)
     backend = SimulatorBackend(ScenarioRuns(spec), 3)

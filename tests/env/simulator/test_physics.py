@@ -6,7 +6,6 @@ All runs here are on a node without noise, so that figures can be computed by ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +20,8 @@ from slicepilot.env.simulator.backend import ScenarioRuns
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
 from tests.effort import examples
+from tests.loads import QUIET, Loads, knobs_of, play
 
-Play = Callable[..., Any]
 MBPS_PER_CPU = 1470 * 8 / 50.0
 CONTENDED = [120.0, 250.0, 250.0, 250.0, 250.0]  # more than four threads at SMT's speed can carry
 
@@ -64,7 +63,7 @@ def test_water_filling_is_work_conserving(capacity: float, demand: list[float], 
     assert share.sum(dtype=np.float64) == pytest.approx(min(capacity, wanted.sum(dtype=np.float64)), rel=1e-5, abs=1e-6)
 
 
-def test_a_higher_group_weight_lifts_a_slice_under_contention(Loads: Any, play: Play, knobs_of: Any) -> None:
+def test_a_higher_group_weight_lifts_a_slice_under_contention() -> None:
     equal = play(Loads(CONTENDED))
     lifted = play(Loads(CONTENDED), knobs_of(5, nice=[-10, 0, 0, 0, 0]))
     assert equal.end("loss_ratio").min() > 0.1
@@ -75,39 +74,39 @@ def test_a_higher_group_weight_lifts_a_slice_under_contention(Loads: Any, play: 
     assert lifted.end("carried_mbps").sum() == pytest.approx(equal.end("carried_mbps").sum(), rel=0.02)
 
 
-def test_weight_changes_nothing_without_contention(Loads: Any, play: Play, knobs_of: Any) -> None:
+def test_weight_changes_nothing_without_contention() -> None:
     light = Loads([40.0, 40.0])
     np.testing.assert_array_equal(play(light).slices, play(light, knobs_of(2, nice=[-20, 19])).slices)
 
 
 @pytest.mark.parametrize("mbps", [CONTENDED, [100.0, 200.0, 300.0]])
-def test_nice_of_process_scope_changes_nothing(Loads: Any, play: Play, knobs_of: Any, mbps: list[float]) -> None:
+def test_nice_of_process_scope_changes_nothing(mbps: list[float]) -> None:
     nice = [-20, *[19] * (len(mbps) - 1)]
     reniced = play(Loads(mbps), knobs_of(len(mbps), "process", nice=nice))
     np.testing.assert_array_equal(play(Loads(mbps)).slices, reniced.slices)
 
 
-def test_a_thread_waits_while_its_cpu_serves_interrupts(Loads: Any, play: Play, quiet: Hardware) -> None:
+def test_a_thread_waits_while_its_cpu_serves_interrupts() -> None:
     """One busy UPF on four CPUs that are otherwise idle gets what softirqs leave of one."""
     alone = [1000.0, 0.0]
     carried = {
-        rx: play(Loads(alone, replace(quiet, rx_cost_us=rx, tx_cost_us=0.0))).end("carried_mbps")[0]
+        rx: play(Loads(alone, replace(QUIET, rx_cost_us=rx, tx_cost_us=0.0))).end("carried_mbps")[0]
         for rx in (0.0, 10.0)
     }
     softirq_cpus = 1000.0 / (8e-6 * 1470.0) * 10.0 * 1e-6
-    assert carried[10.0] / carried[0.0] == pytest.approx(1.0 - softirq_cpus / quiet.logical_cpus, rel=0.03)
+    assert carried[10.0] / carried[0.0] == pytest.approx(1.0 - softirq_cpus / QUIET.logical_cpus, rel=0.03)
 
 
-def test_a_thread_that_keeps_up_pays_for_waking(Loads: Any, play: Play, quiet: Hardware) -> None:
+def test_a_thread_that_keeps_up_pays_for_waking() -> None:
     plain, waking = (
-        play(Loads([20.0, 1000.0], replace(quiet, wake_cost_ratio=ratio))).end("cpu_use_mcpu") for ratio in (0.0, 0.5)
+        play(Loads([20.0, 1000.0], replace(QUIET, wake_cost_ratio=ratio))).end("cpu_use_mcpu") for ratio in (0.0, 0.5)
     )
     assert waking[0] > 1.3 * plain[0]
     assert waking[1] == pytest.approx(plain[1], rel=0.05)
 
 
-def test_luck_of_placement_moves_shares_of_contended_cpus_only(Loads: Any, play: Play, quiet: Hardware) -> None:
-    lucky = replace(quiet, placement_cv=0.3)
+def test_luck_of_placement_moves_shares_of_contended_cpus_only() -> None:
+    lucky = replace(QUIET, placement_cv=0.3)
     contended = play(Loads(CONTENDED, lucky)).end("carried_mbps")
     assert np.ptp(contended) > 0.02 * contended.mean()
     assert contended.sum() == pytest.approx(play(Loads(CONTENDED)).end("carried_mbps").sum(), rel=0.03)
@@ -115,12 +114,12 @@ def test_luck_of_placement_moves_shares_of_contended_cpus_only(Loads: Any, play:
     np.testing.assert_array_equal(play(Loads(light, lucky)).slices, play(Loads(light)).slices)
 
 
-def test_slices_share_the_link_to_the_node(Loads: Any, play: Play, quiet: Hardware) -> None:
-    crowded = play(Loads([100.0, 300.0], replace(quiet, ingress_mbps=200.0)))
+def test_slices_share_the_link_to_the_node() -> None:
+    crowded = play(Loads([100.0, 300.0], replace(QUIET, ingress_mbps=200.0)))
     np.testing.assert_allclose(crowded.end("offered_mbps"), [50.0, 150.0], rtol=1e-3)
 
 
-def test_a_request_gives_weight(Loads: Any, play: Play) -> None:
+def test_a_request_gives_weight() -> None:
     best_effort = play(Loads(CONTENDED))
     requested = play(Loads(CONTENDED, request_mcpu=[1000, 0, 0, 0, 0]))
     assert requested.end("carried_mbps")[0] > 1.15 * best_effort.end("carried_mbps")[0]
@@ -130,11 +129,9 @@ def test_a_request_gives_weight(Loads: Any, play: Play) -> None:
     assert cpu.group_weight(0.0, 0.0, True) == 2
 
 
-def test_who_needs_little_waits_only_while_others_keep_all_cpus_busy(
-    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware
-) -> None:
+def test_who_needs_little_waits_only_while_others_keep_all_cpus_busy() -> None:
     def waits_us(others_mbps: float, nice: float = 0.0, **node: float) -> float:
-        loads = Loads([10.0, *[others_mbps] * 4], without_interrupts(replace(quiet, **node)))
+        loads = Loads([10.0, *[others_mbps] * 4], without_interrupts(replace(QUIET, **node)))
         return float(play(loads, knobs_of(5, nice=[nice, 0, 0, 0, 0])).end("runqueue_delay_us")[0])
 
     assert waits_us(250.0) == 0
@@ -146,11 +143,11 @@ def test_who_needs_little_waits_only_while_others_keep_all_cpus_busy(
     assert waits_us(0.0, wake_wait_ms=2.0, logical_cpus=1.0, physical_cores=1.0) == 0
 
 
-def test_other_work_takes_what_its_weight_allows_and_what_is_left(Loads: Any, play: Play, quiet: Hardware) -> None:
+def test_other_work_takes_what_its_weight_allows_and_what_is_left() -> None:
     requests = [500.0] * 5
 
     def carried(mbps: list[float], **edge: float) -> tuple[float, float]:
-        played = play(Loads(mbps, replace(quiet, **edge), request_mcpu=requests))
+        played = play(Loads(mbps, replace(QUIET, **edge), request_mcpu=requests))
         return float(played.end("carried_mbps").sum()), float(played.node[-1, 0, 0])
 
     alone, idle = carried([20.0] * 5)
@@ -165,9 +162,7 @@ def test_other_work_takes_what_its_weight_allows_and_what_is_left(Loads: Any, pl
 
 @settings(max_examples=examples(40))
 @given(limit=st.floats(50, 700), period_s=st.sampled_from([0.002, 0.01, 0.025, 0.03, 0.05, 0.1, 0.25, 1.0, 30.0]))
-def test_a_quota_caps_the_rate_at_any_control_period(
-    Loads: Any, play: Play, knobs_of: Any, limit: float, period_s: float
-) -> None:
+def test_a_quota_caps_the_rate_at_any_control_period(limit: float, period_s: float) -> None:
     steps = max(round(2.0 / period_s), 8)
     run = play(Loads([180.0], period_s=period_s, steps=steps), knobs_of(1, cpu_limit_mcpu=limit))
     settled = run["carried_mbps"][steps // 2 :, 0, 0].mean()
@@ -176,11 +171,9 @@ def test_a_quota_caps_the_rate_at_any_control_period(
 
 
 @pytest.mark.parametrize("period_s", [0.002, 0.05, 0.1, 1.0])
-def test_throttling_adds_up_to_a_cfs_period_of_delay(
-    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware, period_s: float
-) -> None:
+def test_throttling_adds_up_to_a_cfs_period_of_delay(period_s: float) -> None:
     """A quota just below the demand: delay beyond the queue is the time the threads stand still in each CFS period."""
-    buffer = replace(quiet, n3_buffer_packets=1.0)  # next to no queue
+    buffer = replace(QUIET, n3_buffer_packets=1.0)  # next to no queue
     limit = 0.9 * 1000 * 60 / MBPS_PER_CPU
     steps = round(10 / period_s) if period_s >= 0.1 else 200
 
@@ -194,10 +187,8 @@ def test_throttling_adds_up_to_a_cfs_period_of_delay(
     assert 5_000 < shorter - free < 10_000 + 1_000
 
 
-def test_a_throttled_slice_is_served_in_the_first_part_of_the_cfs_period_only(
-    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware
-) -> None:
-    run = play(Loads([180.0], without_interrupts(quiet), period_s=0.002, steps=549), knobs_of(1, cpu_limit_mcpu=250))
+def test_a_throttled_slice_is_served_in_the_first_part_of_the_cfs_period_only() -> None:
+    run = play(Loads([180.0], without_interrupts(QUIET), period_s=0.002, steps=549), knobs_of(1, cpu_limit_mcpu=250))
     # The reset has played period 0; drop what belongs to the first CFS period.
     carried = run["carried_mbps"][49:, 0, 0].reshape(-1, 50)
     settled = carried[3:]
@@ -209,7 +200,7 @@ def test_a_throttled_slice_is_served_in_the_first_part_of_the_cfs_period_only(
 
 
 @pytest.mark.parametrize("period_s", [0.002, 0.005, 0.05, 1.0])
-def test_limits_do_not_make_more_cpus_than_there_are(Loads: Any, play: Play, knobs_of: Any, period_s: float) -> None:
+def test_limits_do_not_make_more_cpus_than_there_are(period_s: float) -> None:
     """Limits that add up to more than the node has: the groups still share what there is, in every control period."""
     steps = max(round(1.0 / period_s), 8)
     free = play(Loads([180.0] * 8, period_s=period_s, steps=steps))
@@ -219,41 +210,39 @@ def test_limits_do_not_make_more_cpus_than_there_are(Loads: Any, play: Play, kno
     assert total <= 1.02 * free["carried_mbps"][steps // 2 :].sum(axis=1).mean()
 
 
-def test_threads_slow_down_when_their_siblings_are_busy(Loads: Any, play: Play, quiet: Hardware) -> None:
+def test_threads_slow_down_when_their_siblings_are_busy() -> None:
     """Four busy threads on two cores with four logical CPUs: nobody waits, everybody is slower."""
 
-    def carried(slices: int, hardware: Hardware = quiet) -> float:
+    def carried(slices: int, hardware: Hardware = QUIET) -> float:
         return float(play(Loads([400.0] * slices, hardware)).end("carried_mbps")[0])
 
-    no_softirq = replace(quiet, rx_cost_us=0.0, tx_cost_us=0.0)
+    no_softirq = replace(QUIET, rx_cost_us=0.0, tx_cost_us=0.0)
     assert carried(1, no_softirq) == pytest.approx(MBPS_PER_CPU, rel=0.01)
     assert carried(2, no_softirq) == pytest.approx(MBPS_PER_CPU, rel=0.01)
     assert carried(3, no_softirq) == pytest.approx(0.85 * MBPS_PER_CPU, rel=0.01)
-    assert carried(4, no_softirq) == pytest.approx(quiet.smt_yield * MBPS_PER_CPU, rel=0.01)
+    assert carried(4, no_softirq) == pytest.approx(QUIET.smt_yield * MBPS_PER_CPU, rel=0.01)
     without_smt = replace(no_softirq, physical_cores=4.0)
     assert carried(4, without_smt) == pytest.approx(MBPS_PER_CPU, rel=0.01)
 
 
 @pytest.mark.parametrize("cost_us", [5.0, 25.0, 50.0, 100.0])
-def test_an_overloaded_node_carries_as_much_in_every_period(
-    Loads: Any, play: Play, quiet: Hardware, cost_us: float
-) -> None:
+def test_an_overloaded_node_carries_as_much_in_every_period(cost_us: float) -> None:
     """What is served is sent in the same period: sending never takes CPU that serving has not left it."""
-    run = play(Loads(CONTENDED, replace(quiet, tx_cost_us=cost_us)))
+    run = play(Loads(CONTENDED, replace(QUIET, tx_cost_us=cost_us)))
     carried = run["carried_mbps"][5:, :, 0].sum(axis=1)
     assert carried.max() < 1.02 * carried.min()
     # Four CPUs at SMT's speed divide themselves between serving and sending.
     packets = carried.mean() / (8e-6 * 1470.0)
-    received = sum(CONTENDED) / (8e-6 * 1470.0) * quiet.rx_cost_us
+    received = sum(CONTENDED) / (8e-6 * 1470.0) * QUIET.rx_cost_us
     used = packets * (50.0 + cost_us) + received
-    assert used * 1e-6 <= 1.02 * quiet.logical_cpus * quiet.smt_yield
-    assert used * 1e-6 >= 0.9 * quiet.logical_cpus * quiet.smt_yield
+    assert used * 1e-6 <= 1.02 * QUIET.logical_cpus * QUIET.smt_yield
+    assert used * 1e-6 >= 0.9 * QUIET.logical_cpus * QUIET.smt_yield
 
 
-def test_the_n3_buffer_bounds_the_delay(Loads: Any, play: Play, quiet: Hardware) -> None:
+def test_the_n3_buffer_bounds_the_delay() -> None:
     worst = {}
     for packets in (200.0, 2000.0):
-        run = play(Loads([400.0], without_interrupts(replace(quiet, n3_buffer_packets=packets))))
+        run = play(Loads([400.0], without_interrupts(replace(QUIET, n3_buffer_packets=packets))))
         assert run.queues_mbit[-1, 0, 0, 0] == pytest.approx(packets * 1470 * 8e-6, rel=1e-4)
         assert run.dropped_mbit[-1, kernels.DROP_N3, 0, 0] == pytest.approx(400 - MBPS_PER_CPU, rel=0.01)
         worst[packets] = float(run["delay_p99_us"].max())
@@ -261,8 +250,8 @@ def test_the_n3_buffer_bounds_the_delay(Loads: Any, play: Play, quiet: Hardware)
         assert packets * 50 <= worst[packets] <= packets * 50 + 2_000
 
 
-def test_the_uplink_bounds_the_sum(Loads: Any, play: Play, knobs_of: Any, quiet: Hardware) -> None:
-    hardware = replace(quiet, upf_cost_us=5.0, uplink_mbps=300.0)
+def test_the_uplink_bounds_the_sum() -> None:
+    hardware = replace(QUIET, upf_cost_us=5.0, uplink_mbps=300.0)
     run = play(Loads([150.0] * 4, hardware))
     carried = run.end("carried_mbps")
     assert carried.sum() == pytest.approx(300, rel=1e-3)
@@ -276,32 +265,30 @@ def test_the_uplink_bounds_the_sum(Loads: Any, play: Play, knobs_of: Any, quiet:
     assert relieved.end("delay_p99_us")[0] < 1_000
 
 
-def test_uplink_and_cpu_events_change_what_gets_through(Loads: Any, play: Play, quiet: Hardware) -> None:
+def test_uplink_and_cpu_events_change_what_gets_through() -> None:
     degraded = {"uplink_time_s": [10, 11], "uplink_factor": [1, 0.1]}
-    run = play(Loads([200.0], quiet, events=degraded))
+    run = play(Loads([200.0], QUIET, events=degraded))
     assert run["carried_mbps"][5, 0, 0] == pytest.approx(200, rel=1e-3)
     assert run.end("carried_mbps")[0] == pytest.approx(100, rel=1e-3)
     slower = {"cpu_time_s": [10, 11], "cpu_factor": [1, 0.5]}
-    run = play(Loads([200.0], without_interrupts(quiet), events=slower))
+    run = play(Loads([200.0], without_interrupts(QUIET), events=slower))
     assert run.end("carried_mbps")[0] == pytest.approx(0.5 * MBPS_PER_CPU, rel=0.01)
 
 
-def video(Loads: Any, mbps: float, hardware: Hardware, flows: float = 4, steps: int = 60, period_s: float = 1.0) -> Any:
+def video(mbps: float, hardware: Hardware, flows: float = 4, steps: int = 60, period_s: float = 1.0) -> Any:
     sources = {"flow_mbps": mbps / flows, "first_flows": flows, "max_flows": flows}
     return Loads([mbps], hardware, period_s, steps, sources=sources)
 
 
-def test_an_edt_rate_above_the_output_does_nothing(Loads: Any, play: Play, knobs_of: Any, quiet: Hardware) -> None:
-    load = video(Loads, 110.0, quiet)
+def test_an_edt_rate_above_the_output_does_nothing() -> None:
+    load = video(110.0, QUIET)
     np.testing.assert_array_equal(play(load).slices, play(load, knobs_of(1, egress_mbps=150)).slices)
 
 
 @pytest.mark.parametrize("period_s", [0.1, 1.0])
-def test_an_edt_rate_below_the_output_collapses(
-    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware, period_s: float
-) -> None:
+def test_an_edt_rate_below_the_output_collapses(period_s: float) -> None:
     """The schedule runs to its 2 s horizon and fq holds 100 packets of each flow: 100 packets per flow every 2 s."""
-    load = video(Loads, 110.0, quiet, steps=round(30 / period_s), period_s=period_s)
+    load = video(110.0, QUIET, steps=round(30 / period_s), period_s=period_s)
     run = play(load, knobs_of(1, egress_mbps=75))
     carried = run.end("carried_mbps", round(10 / period_s))[0]
     assert carried == pytest.approx(4 * 100 * 1470 * 8e-6 / 2, rel=0.1)
@@ -310,18 +297,16 @@ def test_an_edt_rate_below_the_output_collapses(
     assert run.dropped_mbit[-1, kernels.DROP_PACER, 0, 0] > 0
 
 
-def test_a_token_bucket_shapes_to_its_rate(Loads: Any, play: Play, knobs_of: Any, quiet: Hardware) -> None:
-    load = video(Loads, 110.0, replace(quiet, egress_mode="tbf"))
+def test_a_token_bucket_shapes_to_its_rate() -> None:
+    load = video(110.0, replace(QUIET, egress_mode="tbf"))
     run = play(load, knobs_of(1, egress_mbps=75))
     assert run.end("carried_mbps")[0] == pytest.approx(75, rel=0.01)
-    assert run.end("delay_p50_us")[0] == pytest.approx(quiet.tbf_latency_ms * 1e3, rel=0.1)
+    assert run.end("delay_p50_us")[0] == pytest.approx(QUIET.tbf_latency_ms * 1e3, rel=0.1)
     np.testing.assert_array_equal(play(load).slices, play(load, knobs_of(1, egress_mbps=150)).slices)
 
 
-def test_htb_shapes_to_its_rate_behind_a_queue_of_packets(
-    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware
-) -> None:
-    load = video(Loads, 110.0, replace(quiet, egress_mode="htb", htb_queue_packets=100.0))
+def test_htb_shapes_to_its_rate_behind_a_queue_of_packets() -> None:
+    load = video(110.0, replace(QUIET, egress_mode="htb", htb_queue_packets=100.0))
     for mbps in (40, 80):
         run = play(load, knobs_of(1, egress_mbps=mbps))
         assert run.end("carried_mbps")[0] == pytest.approx(mbps, rel=0.01)
@@ -329,18 +314,16 @@ def test_htb_shapes_to_its_rate_behind_a_queue_of_packets(
 
 
 @pytest.mark.parametrize("mode", ["edt", "tbf", "htb"])
-def test_a_shaper_without_a_rate_does_nothing(
-    Loads: Any, play: Play, knobs_of: Any, quiet: Hardware, mode: str
-) -> None:
-    load = video(Loads, 110.0, replace(quiet, egress_mode=mode))
+def test_a_shaper_without_a_rate_does_nothing(mode: str) -> None:
+    load = video(110.0, replace(QUIET, egress_mode=mode))
     np.testing.assert_array_equal(play(load).slices, play(load, knobs_of(1, egress_mbps=0)).slices)
 
 
 @pytest.mark.parametrize("period_s", [0.05, 1.0])
-def test_tcp_backs_off_to_what_gets_through(Loads: Any, play: Play, quiet: Hardware, period_s: float) -> None:
+def test_tcp_backs_off_to_what_gets_through(period_s: float) -> None:
     steps = round(60 / period_s)
     halved = {"uplink_time_s": [29, 30], "uplink_factor": [1, 0.5]}
-    hardware = replace(quiet, uplink_mbps=200.0)
+    hardware = replace(QUIET, uplink_mbps=200.0)
     load = Loads([1000.0], hardware, period_s, steps, sources={"elastic": 1.0}, events=halved)
     run = play(load)
     for until_s, capacity in ((28, 200.0), (60, 100.0)):
@@ -350,7 +333,7 @@ def test_tcp_backs_off_to_what_gets_through(Loads: Any, play: Play, quiet: Hardw
         assert offered < 1.15 * capacity
 
 
-def test_absent_slices_take_nothing_and_show_nothing(Loads: Any, play: Play) -> None:
+def test_absent_slices_take_nothing_and_show_nothing() -> None:
     away = {"absent_from_s": [1e9, 10, 1e9], "absent_to_s": [1e9, 20, 1e9]}
     run = play(Loads([300.0] * 3, events=away, steps=29))
     there = np.ones(29, bool)
@@ -375,7 +358,7 @@ def test_absent_slices_take_nothing_and_show_nothing(Loads: Any, play: Play) -> 
     phase=st.floats(0, 1),
 )
 def test_an_on_off_source_has_its_mean_rate_at_any_control_period(
-    Loads: Any, play: Play, period_s: float, on_s: float, off_s: float, phase: float
+    period_s: float, on_s: float, off_s: float, phase: float
 ) -> None:
     cycle = on_s + off_s
     steps = int(min(max(8 * cycle / period_s, 8), 600))
@@ -388,9 +371,9 @@ def test_an_on_off_source_has_its_mean_rate_at_any_control_period(
     assert offered.max() <= 10 * (1 + 1e-3)
 
 
-def test_flows_join_as_in_the_andrade_study(play: Play, quiet: Hardware) -> None:
+def test_flows_join_as_in_the_andrade_study() -> None:
     """One UE more at 240, 480, 720 and 960 s in each of the others; four UEs from the start in slice1."""
-    ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"), hardware=quiet)
+    ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"), hardware=QUIET)
     offered = play(ramp)["offered_mbps"][:, :, 0]
     np.testing.assert_allclose(offered[:, 0], 180, rtol=1e-5)
     seconds = np.arange(1, 1201)  # the reset has played second 0
@@ -399,13 +382,13 @@ def test_flows_join_as_in_the_andrade_study(play: Play, quiet: Hardware) -> None
         np.testing.assert_allclose(offered[:, others], 45.0 * flows, rtol=1e-5)
 
 
-def test_the_access_path_bounds_what_arrives(Loads: Any, play: Play, quiet: Hardware) -> None:
-    run = play(Loads([180.0, 100.0], replace(quiet, access_mbps=150.0)))
+def test_the_access_path_bounds_what_arrives() -> None:
+    run = play(Loads([180.0, 100.0], replace(QUIET, access_mbps=150.0)))
     np.testing.assert_allclose(run.end("offered_mbps"), [150, 100], rtol=1e-5)
 
 
-def test_noise_has_the_spread_and_the_mean_it_is_given(Loads: Any, play: Play, quiet: Hardware) -> None:
-    noisy = replace(quiet, access_mbps=150.0, access_cv=0.2, access_tau_s=2.0)
+def test_noise_has_the_spread_and_the_mean_it_is_given() -> None:
+    noisy = replace(QUIET, access_mbps=150.0, access_cv=0.2, access_tau_s=2.0)
     run = play(Loads([1000.0], noisy, steps=400), lanes=16)
     arrived = run["offered_mbps"]
     assert arrived.mean() == pytest.approx(150, rel=0.03)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from tests.effort import examples
+from tests.loads import play
 
 seeds = st.integers(0, 2**32 - 1)
 periods = st.one_of(st.sampled_from([0.002, 0.025, 0.05, 0.1, 1.0, 30.0]), st.floats(0.002, 30.0))
@@ -69,7 +69,7 @@ class RandomKnobs:
 
 @settings(max_examples=examples(25))
 @given(seed=seeds, period_s=st.none() | periods)
-def test_traffic_is_conserved(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
+def test_traffic_is_conserved(seed: int, period_s: float | None) -> None:
     """Per slice and stage: arrived = left + dropped + change of the queue, each period and over the run."""
     episodes = mixtures(period_s)
     run = play(episodes, RandomKnobs((len(episodes.slices), LANES), seed), lanes=LANES, seed=seed)
@@ -93,7 +93,7 @@ def test_traffic_is_conserved(play: Callable[..., Any], seed: int, period_s: flo
 
 @settings(max_examples=examples(15))
 @given(seed=seeds, period_s=st.none() | periods)
-def test_figures_keep_to_their_ranges(play: Callable[..., Any], seed: int, period_s: float | None) -> None:
+def test_figures_keep_to_their_ranges(seed: int, period_s: float | None) -> None:
     episodes = mixtures(period_s)
     run = play(episodes, RandomKnobs((len(episodes.slices), LANES), seed), lanes=LANES, seed=seed)
     assert np.isfinite(run.slices).all()

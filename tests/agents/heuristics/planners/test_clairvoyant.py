@@ -14,6 +14,7 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.lookahead import Future, Lookahead
 from slicepilot.env.simulator.scenario import Ramp, Scenario
+from tests.agents.played import play
 
 QUICK = PlanningConfig(candidates=32)
 
@@ -65,7 +66,7 @@ def test_looking_ahead_changes_nothing() -> None:
     assert (run(True) == run(False)).all()
 
 
-def test_it_is_at_least_as_good_as_every_published_setting(play: Any) -> None:
+def test_it_is_at_least_as_good_as_every_published_setting() -> None:
     episodes = short_ramp()
     slices = episodes.slices
     rivals: list[Agent] = [published(n, slices) for n in range(5, 27)]
@@ -75,14 +76,14 @@ def test_it_is_at_least_as_good_as_every_published_setting(play: Any) -> None:
         assert (foreseen >= play(rival, episodes, 4).returns).all(), rival.name
 
 
-def test_it_is_at_least_as_good_as_the_agents_it_asks(contended: Any, play: Any) -> None:
+def test_it_is_at_least_as_good_as_the_agents_it_asks(contended: Any) -> None:
     proposals = (ReactiveSla(), Captain(), ProportionalShare())
     alone = [play(agent, contended).returns for agent in proposals]
     advised = play(Clairvoyant(config=QUICK, proposals=proposals), contended).returns
     assert (advised >= np.max(alone, axis=0)).all()
 
 
-def test_it_takes_up_a_proposal_that_it_would_not_find(contended: Any, play: Any) -> None:
+def test_it_takes_up_a_proposal_that_it_would_not_find(contended: Any) -> None:
     # One round of four plans and no variation: it can do little more than choose.
     choosing = PlanningConfig(candidates=4, iterations=1, elites=2, segments=1, mutation=(0.0, 0.0, 0.0))
     good = play(Clairvoyant(config=QUICK), contended).knobs[-1]
