@@ -23,14 +23,11 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
-from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from slicepilot.testbed.lifecycle.testbed import Testbed
 from tests.effort import repetitions
 from tests.testbed.controlled import Records, bundle_of, constant, fresh_testbed, records, rig_under, wait_ticks
 
-pytestmark = [
-    pytest.mark.realtime,
-    pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
-]
+pytestmark = pytest.mark.realtime
 NAME = "spp"
 STARVES = Path(__file__).parents[2] / "data" / "starves-priority"
 SLICES = SliceSet.from_yaml("testbed-five")

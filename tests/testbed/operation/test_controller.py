@@ -22,15 +22,13 @@ from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.watchdog.journal import journal_path
 from slicepilot.testbed.backend.backend import targets_of
 from slicepilot.testbed.bench.rig import KNOB_FILES, READY_S, Controller, Rig
-from slicepilot.testbed.lifecycle.spec import TestbedSpec
-from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from slicepilot.testbed.lifecycle.testbed import Testbed
 from tests.testbed.controlled import (
     SLICES,
     WEIGHT,
     Records,
     constant,
     description,
-    fresh_testbed,
     light,
     order,
     records,
@@ -42,19 +40,12 @@ from tests.testbed.controlled import (
 from tests.testbed.controlled import missed as missed_by
 from tests.testbed.write_watch import WriteWatch
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spi"
 # Nice -5 for slice1 and 5 for the others.
 AGENT = "static-weights-9-nice"
 # Ticks of 10 ms that an order may cost: on a busy machine the thread that carries it out can be preempted while it has
 # the interpreter.
 MOST_MISSED = 5
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    with fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed:
-        yield testbed
 
 
 @pytest.fixture

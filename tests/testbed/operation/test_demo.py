@@ -5,10 +5,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.cli.demo import live
-from slicepilot.testbed.lifecycle.testbed import missing
 from tests.testbed.controlled import constant
-
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from slicepilot.testbed.backend.backend import TestbedBackend
 from slicepilot.testbed.bench import faults
 from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
-from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from slicepilot.testbed.lifecycle.testbed import Testbed
 from tests.command import slicepilot
 from tests.effort import repetitions
 from tests.testbed.controlled import (
@@ -50,7 +50,6 @@ from tests.testbed.controlled import (
     where,
 )
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spf"
 HANG_S, RESTORE_S = 1.0, 0.05
 AGENT = "static-weights-9-nice"
@@ -58,16 +57,9 @@ OTHER = "spd"
 GUARD = GuardConfig.from_yaml("testbed")
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Testbed]:
-    """One testbed for faults that leave it whole."""
-    with fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed:
-        yield testbed
-
-
 @pytest.fixture
-def rig(shared: Testbed, tmp_path: Path) -> Iterator[Rig]:
-    with rig_under(light(), shared, tmp_path) as rig:
+def rig(testbed: Testbed, tmp_path: Path) -> Iterator[Rig]:
+    with rig_under(light(), testbed, tmp_path) as rig:
         yield rig
         rig.stop()
         restored = slicepilot("restore", "--name", NAME, "--state", str(tmp_path / "state"))
@@ -324,9 +316,9 @@ def play(backend: TestbedBackend, ticks: int, folder: Path) -> Records:
         return reader.new()
 
 
-def test_a_full_ring_of_events_costs_events_and_nothing_else(shared: Testbed, tmp_path: Path) -> None:
+def test_a_full_ring_of_events_costs_events_and_nothing_else(testbed: Testbed, tmp_path: Path) -> None:
     """Every packet is reported, and nobody takes the reports away."""
-    with closing(TestbedBackend(shared, light(16.0), 0.01, record_packets=True)) as backend:
+    with closing(TestbedBackend(testbed, light(16.0), 0.01, record_packets=True)) as backend:
         seen = play(backend, 600, tmp_path)
         lost = backend.unreported_events
     assert lost > 0
@@ -350,8 +342,8 @@ class Freezes:
         return self._last
 
 
-def test_telemetry_that_freezes_leads_to_safe(shared: Testbed, tmp_path: Path) -> None:
-    with closing(TestbedBackend(shared, light(), 0.01)) as backend:
+def test_telemetry_that_freezes_leads_to_safe(testbed: Testbed, tmp_path: Path) -> None:
+    with closing(TestbedBackend(testbed, light(), 0.01)) as backend:
         backend._source = Freezes(backend._source, 100)
         seen = play(backend, 250, tmp_path)
     frozen = np.flatnonzero(seen["node_reasons"] & Reason.TELEMETRY_FROZEN.bit)

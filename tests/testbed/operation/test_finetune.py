@@ -12,11 +12,9 @@ from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.testbed.lifecycle.removal import running
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
-from slicepilot.testbed.lifecycle.testbed import missing
 from tests.command import slicepilot
 from tests.testbed.controlled import SLICES, WEIGHT, fresh_testbed
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spft"
 
 

@@ -26,14 +26,12 @@ from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.system.privileges import CAPABILITIES, LOOP
 from slicepilot.testbed.bench import faults
 from slicepilot.testbed.bench.rig import Controller, Rig
-from slicepilot.testbed.lifecycle.spec import TestbedSpec
-from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from slicepilot.testbed.lifecycle.testbed import Testbed
 from tests.command import slicepilot
 from tests.testbed.controlled import (
     SLICES,
     constant,
     description,
-    fresh_testbed,
     light,
     order,
     reported,
@@ -43,7 +41,6 @@ from tests.testbed.controlled import (
     where,
 )
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "spo"
 AGENT = "static-weights-9-nice"
 # All that a few seconds can show.
@@ -59,12 +56,6 @@ LENIENT = {
         "max_worse_ratio": 1,
     },
 }
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    with fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed:
-        yield testbed
 
 
 @pytest.fixture

@@ -16,13 +16,12 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.testbed.backend.backend import TestbedBackend
 from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
-from slicepilot.testbed.lifecycle.testbed import Testbed, missing
+from slicepilot.testbed.lifecycle.testbed import Testbed
 from slicepilot.training.recording.minari_files import read_minari
 from slicepilot.training.recording.recording import record_live
 from tests.command import slicepilot
 from tests.testbed.controlled import light
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "sprec"
 WEIGHTS = RewardWeights.from_yaml("delay-first")
 
