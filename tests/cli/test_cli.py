@@ -40,20 +40,61 @@ BAD_INPUT = {
     "command": (("simulat",), "No such command 'simulat'. Did you mean 'simulate'? expected one of doctor, "),
     "envs": (("bench", "sim", "--num-envs", "0"), "--num-envs = 0: "),
     "slices": (("bench", "sim", "--num-slices", "257"), "--num-slices = 257: "),
+    "recorded agent": (("dataset", "record", "--agents", "randm", "--out", "x.parquet"), "did you mean random"),
+    "no recorded agent": (("dataset", "record", "--out", "x.parquet"), "agents: none given"),
+    "no share": (("dataset", "record", "--agents", "random:0", "--out", "x.parquet"), "agents = 'random:0'"),
+    "agent twice": (
+        ("dataset", "record", "--agents", "random:2,captain,random:5", "--out", "x.parquet"),
+        "'random' is named twice",
+    ),
+    "recording's file": (("dataset", "record", "--agents", "random", "--out", "x.csv"), "expected NAME-vN"),
+    "recording's folder": (("dataset", "record", "--agents", "random", "--out", "x"), "expected NAME-vN"),
+    "backend": (
+        ("dataset", "record", "--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"),
+        "expected one of simulator, node",
+    ),
+    "name without a testbed": (
+        ("dataset", "record", "--agents", "random", "--name", "sp", "--out", "x.parquet"),
+        "needs a --backend of real UPFs",
+    ),
+    "recorded scenario": (
+        ("dataset", "record", "--agents", "random", "--scenario", "nowhere", "--out", "x.parquet"),
+        "scenarios: unknown name 'nowhere'",
+    ),
+    "look ahead": (
+        ("dataset", "record", "--agents", "clairvoyant", "--backend", "testbed", "--out", "x.parquet"),
+        "needs --backend simulator",
+    ),
+    "offline without a configuration": (("train", "--offline"), "config = None"),
+    "offline configuration": (("train", "--offline", "-c", "iq"), "offline: unknown name 'iq'; did you mean iql"),
+    "offline scenario": (
+        ("train", "--offline", "-c", "iql", "--scenario", "andrade-ramp"),
+        "scenario = 'andrade-ramp': accepted without",
+    ),
+    "dataset online": (
+        ("train", "-c", "ppo-smoke", "--dataset", "x.parquet"),
+        "dataset = 'x.parquet': accepted with --offline",
+    ),
+    "dataset": (("train", "--offline", "-c", "iql", "--dataset", "missing.parquet"), "missing.parquet: does not exist"),
 }
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_is_one_line_and_exit_code_2(case: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(
+    case: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments, message = BAD_INPUT[case]
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["slicepilot", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
     printed = capsys.readouterr()
     assert stop.value.code == 2
     assert printed.out == ""
-    assert printed.err.startswith(f"slicepilot: error: {message}")
+    assert printed.err.startswith("slicepilot: error: ")
+    assert message in printed.err
     assert printed.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_error_with_names_that_others_have_chosen_is_plain_text(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.cli.app import app
-from slicepilot.cli.train.train import train as train_command
 from slicepilot.configs import ConfigError, available
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.episodes.files import write_episodes
@@ -258,23 +257,3 @@ def test_the_command_trains_tracks_and_goes_on(
     assert "5 updates" in again.stdout
     assert "estimated worth" not in again.stdout
     assert PolicyBundle.load(tmp_path / "run" / "bundle").training.run_id == figures["run_id"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"offline": True}, "config = None"),
-        ({"offline": True, "config": "iq"}, "offline: unknown name 'iq'; did you mean iql"),
-        ({"offline": True, "config": "iql", "scenario": "andrade-ramp"}, "scenario = 'andrade-ramp': accepted without"),
-        ({"config": "ppo-smoke", "dataset": "x.parquet"}, r"dataset = 'x\.parquet': accepted with --offline"),
-        ({"offline": True, "config": "iql", "dataset": "missing.parquet"}, r"missing\.parquet: does not exist"),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=message) as caught:
-        train_command(**arguments)
-    assert "\n" not in str(caught.value)
-    assert not list(tmp_path.iterdir())

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.cli.app import app
-from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.recorded import names, path
@@ -233,32 +232,6 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
     again = read_minari(folder)
     assert again.episodes[-1].info["request_mcpu"] == [500, 125, 125, 125, 125]
     np.testing.assert_array_equal(again.episodes[0].actions, episodes.episodes[0].actions)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reported"),
-    [
-        (["--agents", "randm", "--out", "x.parquet"], "did you mean random"),
-        (["--out", "x.parquet"], "agents: none given"),
-        (["--agents", "random:0", "--out", "x.parquet"], "agents = 'random:0'"),
-        (["--agents", "random:2,captain,random:5", "--out", "x.parquet"], "'random' is named twice"),
-        (["--agents", "random", "--out", "x.csv"], "expected NAME-vN"),
-        (["--agents", "random", "--out", "x"], "expected NAME-vN"),
-        (["--agents", "random", "--backend", "kubernetes", "--out", "x.parquet"], "expected one of simulator, node"),
-        (["--agents", "random", "--name", "sp", "--out", "x.parquet"], "needs a --backend of real UPFs"),
-        (["--agents", "random", "--scenario", "nowhere", "--out", "x.parquet"], "scenarios: unknown name 'nowhere'"),
-        (["--agents", "clairvoyant", "--backend", "testbed", "--out", "x.parquet"], "needs --backend simulator"),
-    ],
-)
-def test_bad_input_is_one_line_before_anything_is_recorded(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reported: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = command(*arguments)
-    assert isinstance(result.exception, ConfigError)
-    assert reported in str(result.exception)
-    assert "\n" not in str(result.exception)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", names())
