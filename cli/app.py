@@ -30,11 +30,14 @@ BASE_PACKAGES = {
 
 
 class CommandByName(TyperCommand):
-    """A command that is imported when it is called; until then it is a name and a sentence of help."""
+    """A command that is imported when it is called; until then it is a name and a paragraph of help."""
 
     def __init__(self, name: str, entry: Command) -> None:
-        super().__init__(name, help=entry.help)
+        super().__init__(name)
         self.entry = entry
+
+    # Read when it is shown: click would store it.
+    help = property(lambda self: self.entry.help, lambda self, text: None)  # type: ignore[assignment]
 
     def load(self) -> Any:
         """The command itself, with its options."""

@@ -6,7 +6,8 @@ depends on the backends above it, and a new backend is a new folder.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,14 +37,22 @@ class Command:
 
     Attributes:
         target: its function, as ``module:function``.
-        help: one sentence.
         makes: whether it creates something outside its process and removes it at the end
             (`slicepilot.configs.outside`).
     """
 
     target: str
-    help: str
     makes: bool = False
+
+    @property
+    def help(self) -> str:
+        """The first paragraph of the function's docstring, read from its source: an import can take seconds."""
+        module, _, function = self.target.partition(":")
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        source = Path(str(spec.origin)).read_text()
+        docstring = re.search(rf'^def {function}\(.*?"""(.*?)(?:\n\n|""")', source, re.DOTALL | re.MULTILINE)
+        return " ".join(docstring[1].split()) if docstring else ""
 
 
 @dataclass(frozen=True)

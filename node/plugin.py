@@ -13,22 +13,9 @@ BACKEND = BackendPlugin(
     points=f"{_HERE}.live.points:points_of_node",
     groups={"node": "Find and check UPFs that already run on this machine."},
     commands={
-        "node discover": Command(
-            f"{_HERE}.cli.discover:discover",
-            "List UPFs that run on this machine, with their processes, namespaces, interfaces and cgroups.",
-        ),
-        "node check": Command(
-            f"{_HERE}.cli.check:check",
-            "Check for each slice of a node whether its packets are measured and which knobs act on them.",
-        ),
-        "dataset import-prometheus": Command(
-            f"{_HERE}.cli.import_prometheus:import_prometheus",
-            "Import a range of time of a node from a Prometheus server, as episodes for offline training.",
-        ),
-        "node identify": Command(
-            f"{_HERE}.cli.identify:identify",
-            "Estimate hardware parameters from live traffic.",
-            makes=True,
-        ),
+        "node discover": Command(f"{_HERE}.cli.discover:discover"),
+        "node check": Command(f"{_HERE}.cli.check:check"),
+        "dataset import-prometheus": Command(f"{_HERE}.cli.import_prometheus:import_prometheus"),
+        "node identify": Command(f"{_HERE}.cli.identify:identify", makes=True),
     },
 )

@@ -15,37 +15,13 @@ BACKEND = BackendPlugin(
     checks=f"{_HERE}.lifecycle.processes:checks",
     groups={"testbed": "Run a local 5G user plane in network namespaces."},
     commands={
-        "testbed up": Command(
-            f"{_HERE}.cli.testbed:up",
-            "Start one UPF process per slice, each in its own namespace and CPU cgroup, with PFCP sessions.",
-        ),
-        "testbed down": Command(
-            f"{_HERE}.cli.testbed:down",
-            "Remove everything that a testbed has created, also after a crash.",
-        ),
-        "testbed status": Command(f"{_HERE}.cli.testbed:status", "Show running testbeds and the state of their UPFs."),
-        "testbed load": Command(
-            f"{_HERE}.cli.testbed:load",
-            "Send a scenario's loads through a running testbed without control, and report the results.",
-        ),
-        "testbed identify": Command(
-            f"{_HERE}.cli.testbed:identify",
-            "Fit the simulator's hardware parameters to this machine, and report the errors on other loads.",
-        ),
-        "bench loop": Command(
-            f"{_HERE}.cli.bench_loop:loop",
-            "Measure the time of each stage of the loop on real kernel maps, cgroups and shapers.",
-        ),
-        "bench probe": Command(
-            f"{_HERE}.cli.bench_probe:probe",
-            (
-                "Measure the cost of the probe per packet, its match ratio, and the throughput that a saturated UPF "
-                "loses."
-            ),
-        ),
-        "bench soak": Command(
-            f"{_HERE}.cli.bench_soak:soak",
-            "Run a live controller under injected faults, and measure its survival and memory growth.",
-        ),
+        "testbed up": Command(f"{_HERE}.cli.testbed:up"),
+        "testbed down": Command(f"{_HERE}.cli.testbed:down"),
+        "testbed status": Command(f"{_HERE}.cli.testbed:status"),
+        "testbed load": Command(f"{_HERE}.cli.testbed:load"),
+        "testbed identify": Command(f"{_HERE}.cli.testbed:identify"),
+        "bench loop": Command(f"{_HERE}.cli.bench_loop:loop"),
+        "bench probe": Command(f"{_HERE}.cli.bench_probe:probe"),
+        "bench soak": Command(f"{_HERE}.cli.bench_soak:soak"),
     },
 )

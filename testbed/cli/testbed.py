@@ -31,8 +31,7 @@ def up(
 ) -> None:
     """Start one UPF process per slice, each in its own namespace and CPU cgroup, with PFCP sessions.
 
-    Needs root. One packet is sent through each slice in both directions; if it does not arrive, the command fails
-    and says where it was lost.
+    Needs root. A packet is sent through each slice in both directions; if none arrives, the command fails.
 
     Example: [bold]slicepilot testbed up --burn-us 50[/bold]
     """

@@ -1,6 +1,5 @@
-"""`testbed up` notices a user plane that carries nothing, and says where the packets are lost."""
+"""`testbed up` notices a user plane that carries nothing."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,75 +23,36 @@ def testbed() -> Iterator[Testbed]:
     take_down(NAME)
 
 
-def modify(testbed: Testbed, gate: str) -> None:
-    """Set a gate of slice1 by its SMF."""
-    name, state = gate.split("=")
-    smf = testbed.smf()
-    try:
-        smf.ask("modify", session="slice1/0", **{name: state})
-    finally:
-        smf.close()
-
-
-UPLINK = r"slice slice1, uplink: no packet from UE 10\.60\.0\.2 through TEID 0x1000 at 10\.100\.0\.2 to 10\.103\.0\.2 "
-DOWNLINK = (
-    r"slice slice1, downlink: no packet from 10\.103\.0\.2 to UE 10\.60\.0\.2 through TEID 0x1000 at 10\.100\.0\.1 "
-)
+UPLINK = "slice slice1, uplink: no packet from UE 10.60.0.2 through TEID 0x1000 at 10.100.0.2 to 10.103.0.2 arrives"
+DOWNLINK = "slice slice1, downlink: no packet from 10.103.0.2 to UE 10.60.0.2 through TEID 0x1000 at 10.100.0.1 arrives"
 
 
 @pytest.mark.parametrize(
     ("fault", "repair", "said"),
     [
         pytest.param(
-            "gate_ul=closed",
-            "gate_ul=open",
-            UPLINK + r"arrives; of 20, 20 reached N3, 0 left the UPF for its TUN device \(tun in sptc-upf-slice1\), "
-            r"the UPF dropped 20 \(gate\)",
-            id="closed gate",
+            "upf-slice1 route del default", "upf-slice1 route add default via 10.102.0.1", UPLINK, id="no route to N6"
         ),
         pytest.param(
-            "upf-slice1 route del default",
-            "upf-slice1 route add default via 10.102.0.1",
-            UPLINK + r"arrives; of 20, 20 reached N3, 20 left the UPF for its TUN device, "
-            r"0 left on N6 \(n6 in sptc-upf-slice1\)",
-            id="no route to N6",
-        ),
-        pytest.param(
-            "up route del 10.60.0.0/24",
-            "up route add 10.60.0.0/24 via 10.102.0.2",
-            DOWNLINK + r"arrives; of 20, 20 came over the shared uplink, \d reached N6 \(n6 in sptc-upf-slice1\)",
-            id="no route to the UE",
-        ),
-        pytest.param(
-            "gate_dl=closed",
-            "gate_dl=open",
-            DOWNLINK + r"arrives; of 20, 20 came over the shared uplink, 20 reached N6, 20 reached the UPF's TUN "
-            r"device, \d left the UPF on N3 \(n3 in sptc-upf-slice1\), "
-            r"the UPF dropped 20 \(gate\)",
-            id="closed downlink gate",
+            "up route del 10.60.0.0/24", "up route add 10.60.0.0/24 via 10.102.0.2", DOWNLINK, id="no route to the UE"
         ),
         pytest.param(
             "upf-slice1 link set n3 mtu 68",  # the other end's packets are longer than it takes
             "upf-slice1 link set n3 mtu 1600",
-            UPLINK + r"arrives; of 20, \d reached N3 \(n3 in sptc-upf-slice1\)",
+            UPLINK,
             id="narrow N3",
         ),
     ],
 )
-def test_says_where_packets_are_lost(testbed: Testbed, fault: str, repair: str, said: str) -> None:
-    def change(what: str) -> None:
-        if what.startswith("gate"):
-            modify(testbed, what)
-        else:
-            subprocess.run(f"ip -n {NAME}-{what}".split(), check=True)
-
-    change(fault)
+def test_names_the_direction_that_loses_packets(testbed: Testbed, fault: str, repair: str, said: str) -> None:
+    subprocess.run(f"ip -n {NAME}-{fault}".split(), check=True)
     try:
         with pytest.raises(NotCarriedError) as raised:
             testbed.check_carrying()
     finally:
-        change(repair)
-    assert re.fullmatch(said, str(raised.value)), str(raised.value)
+        subprocess.run(f"ip -n {NAME}-{repair}".split(), check=True)
+    [line] = str(raised.value).splitlines()
+    assert line.startswith(said)
     testbed.check_carrying()
 
 
@@ -100,9 +60,8 @@ def test_a_upf_that_is_gone_is_named(testbed: Testbed) -> None:
     testbed.upf("slice5").stop()
     with pytest.raises(NotCarriedError) as raised:
         testbed.check_carrying()
-    line, _ = str(raised.value).splitlines()
-    assert line.startswith("slice slice5, uplink: no packet from UE 10.60.4.2 "), line
-    assert line.endswith("none can have left the UPF for its TUN device: tun in sptc-upf-slice5 does not exist"), line
+    for line, direction in zip(str(raised.value).splitlines(), ("uplink", "downlink"), strict=True):
+        assert line.startswith(f"slice slice5, {direction}: no packet"), line
 
 
 def test_up_fails_in_one_line_per_direction_and_leaves_nothing() -> None:
