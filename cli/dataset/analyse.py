@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,20 +15,17 @@ from .paths import ConditionOption, KindOption, QfiOption, UeOption, UnitOption,
 from .releases import print_fact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from rich.progress import Progress
 
     from slicepilot.data.intervals import Interval
     from slicepilot.training.statistics.analysis import Analysis
-    from slicepilot.training.statistics.comparison import Comparison
 
     from .tables import Tables
 
 OUT = Path("reports/delays")
-LONGEST, LONGEST_TERM = 16, 24  # characters of a group's name in tables, and of a term's
-MOST_SENTENCES = 5
-CERTAIN = 0.05
+LONGEST = 16  # characters of a group's name in tables
 
 
 def analyse(
@@ -117,58 +113,28 @@ def _shown(progress: Progress, name: str) -> Callable[[float], None]:
 
 
 def _print(analysis: Analysis, files: list[Path]) -> None:
-    from slicepilot.training.statistics.comparison import P_VALUES
+    """Groups, and their differences from the baseline; the files have all tests, and the regression."""
+    from slicepilot.training.statistics.columns import shortened
 
     suite, columns = analysis.suite, analysis.delays.columns
-    unit = _shown_unit(suite.unit) or "no unit"
+    unit = {"us": "µs", "": "no unit"}.get(suite.unit, suite.unit)
     table = figures_table(
         f"{columns.value} by {columns.by}", (columns.by, "n", "median", "p90", "p95", "p99", "IQR", "MAD")
     )
     for d in suite.descriptions:
         figures = (d.median.value, d.p90, d.p95.value, d.p99, d.iqr, d.mad)
-        table.add_row(_short(d.group), f"{d.n:,}", *map(_number, figures))
+        table.add_row(shortened(d.group, LONGEST), f"{d.n:,}", *map(_number, figures))
     console.print(table)
     if suite.comparisons:
-        table = figures_table(
-            f"minus {suite.baseline}, {unit}", (columns.by, "median", "95% interval", "p95", "95% interval")
-        )
+        heads = (columns.by, "median", "95% interval", "p95", "Cliff's delta", "effect", "p")
+        table = figures_table(f"minus {suite.baseline}, {unit}; p of Mann-Whitney after Holm's correction", heads)
         for c in suite.comparisons:
-            table.add_row(_short(c.group), _number(c.median.value), _ends(c.median), _number(c.p95.value), _ends(c.p95))
+            differences = (_number(c.median.value), _ends(c.median), _number(c.p95.value), f"{c.cliffs_delta:.2f}")
+            table.add_row(shortened(c.group, LONGEST), *differences, c.magnitude, f"{c.holm['mann_whitney_p']:.3g}")
         console.print(table)
-        heads = (columns.by, "delta", "effect", "p med", "Holm", "p p95", "Holm", "p M-W", "Holm")
-        table = figures_table(f"against {suite.baseline}: Cliff's delta and p values", heads)
-        for c in suite.comparisons:
-            p_values = [_p_value(p) for name in P_VALUES for p in (getattr(c, name), c.holm[name])]
-            table.add_row(_short(c.group), f"{c.cliffs_delta:.2f}", c.magnitude, *p_values)
-        console.print(table)
-    _print_regression(analysis, unit)
-    for sentence in islice(_sentences(analysis), MOST_SENTENCES):
-        console.print(sentence, markup=False, highlight=False)
     for note in analysis.notes:
         print_fact("note", note)
-    folder = files[0].parent
-    print_fact("written", f"{folder}: {', '.join(path.name for path in files)}")
-
-
-def _print_regression(analysis: Analysis, unit: str) -> None:
-    if analysis.regression is None:
-        return
-    fits = analysis.regression.fits
-    heads = [part for fit in fits for part in (f"q {fit.quantile:g}", "p")]
-    table = figures_table(f"quantile regression of {fits[0].n:,} rows: beta, {unit}", ("term", *heads))
-    for index, first in enumerate(fits[0].coefficients):
-        own = [fit.coefficients[index] for fit in fits]
-        figures = (part for c in own for part in (_number(c.beta), _p_value(c.p)))
-        table.add_row(_short(first.term.name, LONGEST_TERM), *figures)
-    console.print(table)
-    against = ", ".join(f"{name} {level}" for name, level in analysis.regression.references.items())
-    print_fact("beta", "of a number per standard deviation" + (f", of a level against {against}" if against else ""))
-
-
-def _short(name: str, longest: int = LONGEST) -> str:
-    from slicepilot.training.statistics.columns import shortened
-
-    return shortened(name, longest)
+    print_fact("written", f"{files[0].parent}: {', '.join(path.name for path in files)}")
 
 
 def _number(value: float) -> str:
@@ -177,44 +143,4 @@ def _number(value: float) -> str:
 
 
 def _ends(interval: Interval) -> str:
-    """Both ends of an interval."""
     return f"{_number(interval.low)} to {_number(interval.high)}"
-
-
-def _p_value(p: float | None) -> str:
-    """Three digits behind the point; nothing where it is not known."""
-    if p is None:
-        return ""
-    return "<.001" if p < 0.001 else f"{p:.3f}".removeprefix("0") if p < 0.9995 else "1"
-
-
-def _shown_unit(unit: str) -> str:
-    """As it is printed."""
-    return "µs" if unit == "us" else unit
-
-
-def _sentences(analysis: Analysis) -> Iterator[str]:
-    """Each group's difference in one sentence, the largest first."""
-    suite = analysis.suite
-    ranked = sorted(suite.comparisons, key=lambda c: -abs(c.cliffs_delta))
-    unit = f" {_shown_unit(suite.unit)}" if suite.unit else ""
-    for c in ranked:
-        if c.magnitude != "negligible":
-            longer = "longer" if c.cliffs_delta > 0 else "shorter"
-            by = f"median {_signed(c.median.value)}{unit} and p95 {_signed(c.p95.value)}{unit}"
-            effect = f"a {c.magnitude} effect (Cliff's delta {c.cliffs_delta:.2f}, {_certainty(c)})"
-            yield f"{c.group}: {longer} delays than {suite.baseline}, {by}: {effect}."
-    alike = [c.group for c in ranked if c.magnitude == "negligible"]
-    if alike:
-        verb = "differ" if len(alike) > 1 else "differs"
-        yield f"{', '.join(alike)}: {verb} from {suite.baseline} by a negligible effect (|Cliff's delta| < 0.147)."
-
-
-def _signed(value: float) -> str:
-    return f"+{_number(value)}" if value > 0 else _number(value)
-
-
-def _certainty(c: Comparison) -> str:
-    p = c.holm["mann_whitney_p"]
-    shown = f"p {_p_value(p)} after Holm's correction"
-    return shown if p < CERTAIN else f"but {shown}: it may be chance"

@@ -91,9 +91,8 @@ class SoakBench(Document):
     restores: int
     """How often the original settings were restored."""
     restored_after_kill_ms: list[float]
-    growth_per_hour: dict[
-        Literal["loop", "publisher", "supervisor"],
-        dict[Literal["resident_kb", "descriptors", "threads"], float | None],
+    growth: dict[
+        Literal["loop", "publisher", "supervisor"], dict[Literal["resident_kb", "descriptors", "threads"], float]
     ]
-    """Memory, open files and threads; null where there are too few samples."""
+    """Memory, open files and threads that a process gained after its first 30 s."""
     samples: int

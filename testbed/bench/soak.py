@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from slicepilot.env.simulator.scenario import Load, LoadKind, Scenario
 from slicepilot.testbed.lifecycle.processes import ProgramError
@@ -29,8 +28,6 @@ SAMPLE_S = 5.0
 RESTORE_LIMIT_S = 10.0
 WARM_S = 30.0
 """A young process still takes memory for what it does for the first time; this is not what a leak looks like."""
-STEADY_S = 240.0
-"""By then the publisher has written segments of a whole minute some times, and its buffers have grown to their size."""
 
 
 @dataclass(frozen=True)
@@ -77,22 +74,6 @@ class Soak:
     missed_ticks: int = 0
     late_ticks: int = 0
     crashes: list[str] = field(default_factory=list)
-
-    def slope(self, process: str, figure: str) -> float:
-        """Growth an hour of a figure of `Resources`, over all processes of a kind, each from its own level; NaN without
-        two samples of one that is older than `STEADY_S`."""
-        ages: list[npt.NDArray[np.float64]] = []
-        values: list[npt.NDArray[np.float64]] = []
-        mine = [item for item in self.samples if item.process == process and item.age_s > STEADY_S]
-        for pid in {item.pid for item in mine}:
-            own = [item for item in mine if item.pid == pid]
-            age = np.asarray([item.age_s for item in own])
-            value = np.asarray([getattr(item.used, figure) for item in own], np.float64)
-            ages.append(age - age.mean())
-            values.append(value - value.mean())
-        if not ages or not (spread := float(np.sum(np.concatenate(ages) ** 2))):
-            return float("nan")
-        return 3600 * float(np.sum(np.concatenate(ages) * np.concatenate(values))) / spread
 
     def growth(self, process: str, figure: str) -> float:
         """The most that a process of a kind gained of a figure from its first sample past `WARM_S` to its last."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -88,15 +87,9 @@ def _document(result: Soak, seconds: float) -> dict[str, Any]:
         "late_ticks": result.late_ticks,
         "restores": len(restored_ms),
         "restored_after_kill_ms": kills_ms,
-        "growth_per_hour": {
-            process: {figure: _number(result.slope(process, figure)) for figure in FIGURES} for process in PROCESSES
-        },
+        "growth": {process: {figure: result.growth(process, figure) for figure in FIGURES} for process in PROCESSES},
         "samples": len(result.samples),
     }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -110,9 +103,9 @@ def _print(document: dict[str, Any]) -> None:
     kills_ms = document["restored_after_kill_ms"]
     if kills_ms:
         console.print(f"restored after SIGKILL within {max(kills_ms):.1f} ms ({len(kills_ms)} times)", highlight=False)
-    table = figures_table("growth an hour", ("process", *FIGURES.values()))
-    for process, row in document["growth_per_hour"].items():
-        table.add_row(process, *("-" if row[name] is None else f"{row[name]:+.1f}" for name in FIGURES))
+    table = figures_table("growth after the first 30 s of a process", ("process", *FIGURES.values()))
+    for process, row in document["growth"].items():
+        table.add_row(process, *(f"{row[name]:+.0f}" for name in FIGURES))
     console.print(table)
     for item in document["failures"]:
         console.print(f"[red]{item['at_s']:.0f} s, {item['fault']}:[/red] {item['failure']}", highlight=False)

@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.realtime,
     pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
     pytest.mark.slow,
-    pytest.mark.slow,
     pytest.mark.timeout(900),
 ]
 NAME = "spk"
