@@ -38,12 +38,6 @@ flow, sequence number and send time, which sink reads.
   frame, packet or on-period comes; without it, a random moment of its first period, the same for the same seed.
 
 With --start-on-stdin it opens its sockets, prints {"event":"ready"} and starts at the first line on standard input.
-With --control - each further line there is a command:
-
-  {"flow": 0, "rate_mbps": 90}    {"op": "stop"}
-
-  A change of rate is answered with "at_ns" (when it was made) and "first_packet_ns" (when the first packet at the new
-  rate was handed to the kernel), both CLOCK_MONOTONIC, or with "outcome" where no packet follows.
 
 Tunnel packets are not fragmented: with 1500 octets of MTU on N3 an inner packet can have 1456 (IPv4) or 1436 (IPv6).
 
@@ -60,25 +54,20 @@ type options struct {
 	sender       traffic.SenderOptions
 	scheduling   traffic.Scheduling
 	startOnStdin bool
-	control      bool
 	json         bool
 }
 
 func parseFlags(args []string) (options, error) {
 	var o options
 	var flows cli.Strings
-	var planFile, ipID, control string
+	var planFile, ipID string
 	var duration time.Duration
 	flags := flag.NewFlagSet("load", flag.ContinueOnError)
 	flags.Var(&flows, "flow", "flow to send, as `KEY=VALUE,...`; may be repeated")
 	flags.StringVar(&planFile, "plan", "", "`FILE` with the flows; - for standard input")
 	flags.DurationVar(&duration, "duration", 0, "how long to send; 0: as the plan says, else until all flows have ended")
-	flags.DurationVar(&o.sender.Interval, "report-interval", 0, "time between progress reports; 0: none")
-	flags.DurationVar(&o.sender.Spin, "spin", 0, "watch the clock instead of sleeping for so long before a packet is due")
-	flags.DurationVar(&o.sender.Coalesce, "coalesce", 0, "time to sleep at least: fewer wake-ups, packets late by up to as much")
 	flags.DurationVar(&o.sender.MaxLag, "max-lag", 100*time.Millisecond, "how late a packet may be sent at most")
 	flags.StringVar(&ipID, "ip-id", "zero", "identification of inner IPv4 packets: zero, or count")
-	flags.StringVar(&control, "control", "", "- : read changes of rate from standard input")
 	flags.BoolVar(&o.startOnStdin, "start-on-stdin", false, "start at the first line on standard input")
 	flags.IntVar(&o.scheduling.RTPriority, "rt", 0, "SCHED_FIFO `PRIORITY` of its threads; 0: ordinary scheduling")
 	flags.IntVar(&o.scheduling.CPU, "cpu", -1, "`CPU` of the sending thread; -1: any")
@@ -87,24 +76,20 @@ func parseFlags(args []string) (options, error) {
 		return o, err
 	}
 	switch {
-	case control != "" && control != "-":
-		return o, cli.Usagef("--control: %q; expected -", control)
 	case ipID != "zero" && ipID != "count":
 		return o, cli.Usagef("--ip-id: %q; expected zero, count", ipID)
-	case duration < 0 || o.sender.Interval < 0 || o.sender.Spin < 0 || o.sender.Coalesce < 0 || o.sender.MaxLag <= 0:
-		return o, cli.Usagef("--duration %v, --report-interval %v, --spin %v, --coalesce %v, --max-lag %v; "+
-			"expected from 0, max-lag above", duration, o.sender.Interval, o.sender.Spin, o.sender.Coalesce, o.sender.MaxLag)
+	case duration < 0 || o.sender.MaxLag <= 0:
+		return o, cli.Usagef("--duration %v, --max-lag %v; expected from 0, max-lag above", duration, o.sender.MaxLag)
 	case o.scheduling.RTPriority < 0 || o.scheduling.RTPriority > 99:
 		return o, cli.Usagef("--rt: %d; expected 0 to 99", o.scheduling.RTPriority)
 	case o.scheduling.CPU < -1 || o.scheduling.CPU > 1023:
 		return o, cli.Usagef("--cpu: %d; expected -1 to 1023", o.scheduling.CPU)
-	case planFile == "-" && (control == "-" || o.startOnStdin):
+	case planFile == "-" && o.startOnStdin:
 		return o, cli.Usagef("--plan: -; expected a file where standard input is used otherwise")
 	}
 	if ipID == "count" {
 		o.sender.IPID = traffic.IPIDCounting
 	}
-	o.control, o.sender.Controlled = control == "-", control == "-"
 	err := readPlan(&o.plan, planFile, flows)
 	if duration > 0 {
 		o.plan.DurationS = duration.Seconds()

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"os"
@@ -46,25 +47,27 @@ func supervise(o options, sender *traffic.Sender, start chan struct{}, finished 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	out := newOutput(os.Stdout, o.json, &o.plan)
-	input := newInput(o.startOnStdin || o.control)
 	out.ready()
 	if o.startOnStdin {
-		started, err := input.awaitStart(ctx)
-		if !started {
-			return err
+		line := make(chan error, 1)
+		go func() {
+			_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+			line <- err
+		}()
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-line:
+			if err != nil {
+				return fmt.Errorf("standard input ended before the line to start at: %w", err)
+			}
 		}
 	}
 	close(start)
-	if o.control {
-		go control(input, sender, out)
-	}
 	go func() {
 		<-ctx.Done()
 		sender.Stop()
 	}()
-	for snapshot := range sender.Snapshots() {
-		out.interval(snapshot)
-	}
 	return out.report(<-finished)
 }
 

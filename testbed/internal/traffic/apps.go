@@ -32,7 +32,6 @@ type appUser struct {
 	appEnds float64
 	factor  float64 // of this second
 	redraw  float64 // when the factor is drawn anew
-	first   bool
 }
 
 func newAppUser(f *FlowSpec, apps []App, m *intensity, rng *rand.Rand) *appUser {
@@ -59,9 +58,6 @@ func (u *appUser) next() packet {
 		return packet{never, u.large}
 	}
 	packets := u.rng.ExpFloat64()
-	if u.first {
-		u.first, packets = false, 0
-	}
 	for !u.m.silentFrom(u.at) {
 		perSecond := u.scale * u.factor * u.app.MeanMbps * 1e6 / (8 * u.app.MeanPacketBytes)
 		stretch := *u.m
@@ -100,11 +96,4 @@ func (u *appUser) size() int {
 		return u.large
 	}
 	return smallPacketBytes
-}
-
-func (u *appUser) setRate(now, mbps float64) {
-	u.scale, u.at, u.first = mbps/u.mean, max(now, u.m.start), true
-	for u.at >= min(u.redraw, u.appEnds) {
-		u.pass()
-	}
 }

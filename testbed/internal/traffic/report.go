@@ -4,12 +4,6 @@ import "slicepilot/userplane/internal/histogram"
 
 type latenessHistogram = histogram.Histogram
 
-// Snapshot is the state of all flows, in the order of the plan, since the start.
-type Snapshot struct {
-	ElapsedS float64
-	Flows    []Counters
-}
-
 // FlowReport is what a flow has sent in all.
 type FlowReport struct {
 	Flow        uint32  `json:"flow"`

@@ -2,7 +2,6 @@ package traffic
 
 import (
 	"container/heap"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -22,18 +21,9 @@ const neverNs = math.MaxInt64
 // SenderOptions is how to send.
 type SenderOptions struct {
 	IPID IPID
-	// Spin is how long before a packet is due the thread stops sleeping and watches the clock.
-	Spin time.Duration
-	// Coalesce is how long to sleep at least: packets that fall due meanwhile leave together, late by as much, and one
-	// wake-up is paid for all of them.
-	Coalesce time.Duration
 	// MaxLag bounds how much is sent at once after the thread could not run: what is later than that is left out, and
 	// counted as skipped.
 	MaxLag time.Duration
-	// Interval is the time between snapshots; 0: none.
-	Interval time.Duration
-	// Controlled keeps the sender going when all flows have ended: rates may be changed.
-	Controlled bool
 }
 
 // Counters is what a flow has done since the start.
@@ -57,7 +47,6 @@ type flow struct {
 	dueNs    int64
 	size     int
 	index    int // in the queue
-	change   *pendingChange
 }
 
 func (f *flow) sent(size int) {
@@ -91,15 +80,12 @@ func (q *queue) Pop() any { return nil }
 type Sender struct {
 	options    SenderOptions
 	flows      []*flow // in the order of the plan
-	byID       map[uint32]*flow
 	queue      queue
 	batches    []*batch
 	responders []*responder
-	snapshots  chan Snapshot
 	startNs    int64
 	endNs      int64
 	durationNs int64
-	snapshotNs int64 // when the next one is due
 
 	bell     doorbell
 	mu       sync.Mutex
@@ -109,9 +95,7 @@ type Sender struct {
 
 // NewSender opens the sockets of a normalized plan.
 func NewSender(plan *Plan, options SenderOptions) (*Sender, error) {
-	s := &Sender{
-		options: options, byID: map[uint32]*flow{}, snapshots: make(chan Snapshot, 4), durationNs: neverNs,
-	}
+	s := &Sender{options: options, durationNs: neverNs}
 	if plan.DurationS > 0 {
 		s.durationNs = int64(plan.DurationS * 1e9)
 	}
@@ -141,7 +125,6 @@ func NewSender(plan *Plan, options SenderOptions) (*Sender, error) {
 			template: newTemplate(path, *spec.ID, run, options.IPID),
 		}
 		s.flows = append(s.flows, f)
-		s.byID[*spec.ID] = f
 	}
 	return s, nil
 }
@@ -167,32 +150,26 @@ func (s *Sender) Run() Report {
 			continue
 		}
 		now := Monotonic()
-		if now >= s.snapshotNs {
-			s.takeSnapshot(now)
-		}
 		first := s.queue[0]
 		if first.dueNs <= now && first.dueNs < s.endNs {
 			s.emit(first, now)
 			continue
 		}
 		s.flushAll()
-		if now >= s.endNs || (first.dueNs == neverNs && !s.options.Controlled) {
+		if now >= s.endNs || first.dueNs == neverNs {
 			break
 		}
-		s.waitUntil(min(max(first.dueNs, now+s.options.Coalesce.Nanoseconds()), s.endNs, s.snapshotNs), seen)
+		s.bell.wait(seen, min(first.dueNs, s.endNs))
 	}
 	s.flushAll()
-	return s.end()
+	return s.report(min(Monotonic(), s.endNs))
 }
 
 func (s *Sender) begin() {
 	s.startNs = Monotonic()
-	s.endNs, s.snapshotNs = neverNs, neverNs
+	s.endNs = neverNs
 	if s.durationNs != neverNs {
 		s.endNs = s.startNs + s.durationNs
-	}
-	if s.options.Interval > 0 {
-		s.snapshotNs = s.startNs + s.options.Interval.Nanoseconds()
 	}
 	s.queue = append(queue(nil), s.flows...)
 	for i, f := range s.queue {
@@ -200,15 +177,6 @@ func (s *Sender) begin() {
 		s.schedule(f)
 	}
 	heap.Init(&s.queue)
-}
-
-func (s *Sender) end() Report {
-	now := min(Monotonic(), s.endNs)
-	for _, f := range s.flows {
-		f.settle(changeEnded, 0)
-	}
-	close(s.snapshots)
-	return s.report(now)
 }
 
 // schedule takes a flow's next packet from its source.
@@ -230,10 +198,8 @@ func (s *Sender) emit(f *flow, now int64) {
 		if lag >= lateNs {
 			f.counters.Late++
 		}
-		full := f.batch.add(f, f.size, now)
-		if full || f.change != nil {
+		if f.batch.add(f, f.size, now) {
 			f.batch.flush()
-			f.settle("", now)
 		}
 	}
 	s.schedule(f)
@@ -245,30 +211,6 @@ func (s *Sender) flushAll() {
 		if b.n > 0 {
 			b.flush()
 		}
-	}
-}
-
-// waitUntil sleeps, and watches the clock for the last stretch.
-func (s *Sender) waitUntil(untilNs int64, seen uint32) {
-	s.bell.wait(seen, untilNs-s.options.Spin.Nanoseconds())
-	for s.options.Spin > 0 && Monotonic() < untilNs && s.bell.count() == seen {
-	}
-}
-
-// Snapshots are taken every interval; the channel is closed at the end. A reader that is slow misses some.
-func (s *Sender) Snapshots() <-chan Snapshot { return s.snapshots }
-
-func (s *Sender) takeSnapshot(now int64) {
-	snapshot := Snapshot{ElapsedS: float64(now-s.startNs) / 1e9, Flows: make([]Counters, len(s.flows))}
-	for i, f := range s.flows {
-		snapshot.Flows[i] = f.counters
-	}
-	select {
-	case s.snapshots <- snapshot:
-	default:
-	}
-	for s.snapshotNs <= now {
-		s.snapshotNs += s.options.Interval.Nanoseconds()
 	}
 }
 
@@ -292,8 +234,3 @@ func (s *Sender) obey() {
 
 // Stop ends Run.
 func (s *Sender) Stop() { s.post(func(int64) { s.stopped = true }) }
-
-// errUnknownFlow says which flows there are.
-func (s *Sender) errUnknownFlow(id uint32) error {
-	return fmt.Errorf("flow: %d; expected the id of one of the %d flows", id, len(s.flows))
-}

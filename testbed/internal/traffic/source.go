@@ -14,11 +14,9 @@ type packet struct {
 	size int
 }
 
-// source makes a flow's packets one after another. One with due never means that none comes unless the rate changes.
+// source makes a flow's packets one after another. One with due never means that none comes any more.
 type source interface {
 	next() packet
-	// setRate changes the rate from now on; the next packet comes as soon as the flow may send.
-	setRate(now, mbps float64)
 }
 
 // newSource makes the source of a normalized flow.
@@ -77,8 +75,6 @@ func (s *paced) next() packet {
 	return packet{s.at, s.size}
 }
 
-func (s *paced) setRate(now, mbps float64) { s.rate, s.at, s.first = mbps*1e6, now, true }
-
 // video sends a burst 60 times a second. What does not fill a packet is left for the next frame, so that the rate
 // holds.
 type video struct {
@@ -107,9 +103,4 @@ func (s *video) next() packet {
 	}
 	s.pending--
 	return packet{s.sent, s.size}
-}
-
-func (s *video) setRate(now, mbps float64) {
-	s.rate, s.origin, s.frame, s.pending = mbps*1e6, max(now, s.m.start), 0, 0
-	s.credit = s.bits // so that the first frame has a packet whatever the rate
 }

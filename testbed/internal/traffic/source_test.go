@@ -190,22 +190,3 @@ func TestSameSeedSamePackets(t *testing.T) {
 		}
 	}
 }
-
-func TestChangeOfRateSendsAtOnce(t *testing.T) {
-	for _, kind := range []Kind{Video, CBR, Poisson, Apps} {
-		source := newSource(spec(kind, 0, nil), testApps)
-		if p := source.next(); !math.IsInf(p.due, 1) {
-			t.Errorf("%s: a packet at %g s at rate 0", kind, p.due)
-		}
-		source.setRate(3, 10)
-		if p := source.next(); p.due != 3 {
-			t.Errorf("%s: the first packet after the change at 3 s comes at %g", kind, p.due)
-		}
-		if n := len(play(source, 5)); n == 0 {
-			t.Errorf("%s: no more packets", kind)
-		}
-		if source.setRate(5, 0); !math.IsInf(source.next().due, 1) {
-			t.Errorf("%s: a packet after the rate went to 0", kind)
-		}
-	}
-}
