@@ -37,7 +37,7 @@ class CommandByName(TyperCommand):
         self.entry = entry
 
     # Read when it is shown: click would store it.
-    help = property(lambda self: self.entry.help, lambda self, text: None)  # type: ignore[assignment]
+    help = property(lambda self: self.entry.help, lambda self, text: None)
 
     def load(self) -> Any:
         """The command itself, with its options."""
