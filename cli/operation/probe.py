@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -189,7 +190,7 @@ def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
             table.add_row(Text(point.name), *["-"] * 8)
             continue
         seen = dict(zip(SLICE_FIELDS, telemetry.slices[:, index, 0].tolist(), strict=True))
-        latency = None
+        latency = math.nan
         if pfcp is not None:
             [latency] = quantiles_us(pfcp.transactions[index, PFCP_KINDS.index("modification")]["latency"], (0.5,))
         table.add_row(
@@ -201,7 +202,7 @@ def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:
             f"{seen['delay_p99_us']:.0f}",
             f"{seen['cpu_use_mcpu']:.0f}" if point.cgroup else "-",
             f"{seen['runqueue_delay_us']:.0f}" if point.cgroup else "-",
-            "-" if latency is None else f"{latency:.0f}",
+            "-" if math.isnan(latency) else f"{latency:.0f}",
         )
     return table
 

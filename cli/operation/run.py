@@ -176,7 +176,7 @@ class _Totals:
 def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: LoopReport) -> dict[str, Any]:
     from slicepilot.controller.contracts.charge import shares
 
-    stages = {f"{stage}_us": histogram.summary_us() for stage, histogram in report.stages.items()}
+    stages = {f"{stage}_us": figures for stage, figures in report.stages.summary_us().items()}
     return {
         "agent": settings.policy,
         "mode": settings.mode,

@@ -29,7 +29,7 @@ from slicepilot.env.telemetry import Telemetry
 from .live_backend import LiveBackend
 from .mailbox import Mailbox
 from .ticks import PeriodicTasks
-from .timing import DurationHistogram, DurationNotes
+from .timing import StageTimes
 
 LONG_WAIT_NS, REST_S = 300_000_000, 0.2
 """A longer wait for the next tick is split into rests."""
@@ -112,9 +112,7 @@ class LoopReport:
     """
 
     scheduling: SchedulingClass
-    stages: dict[str, DurationHistogram] = field(
-        default_factory=lambda: {stage: DurationHistogram() for stage in (*STAGES, "total", "record", "wakeup")}
-    )
+    stages: StageTimes = field(default_factory=lambda: StageTimes((*STAGES, "total", "record", "wakeup")))
     ticks: int = 0
     missed_ticks: int = 0
     late_ticks: int = 0
@@ -197,7 +195,6 @@ class Loop:
         for task, every_s in backend.tasks:
             self.periodic_tasks.add(task, every_s)
         self.report = LoopReport(SchedulingClass("unchanged"))
-        self._durations = DurationNotes(self.report.stages)
         self.held = Knobs.none(len(backend.slices))
         self._warm_up_telemetry = Telemetry.empty(len(backend.slices))
         self._view: SlidingView | None = None
@@ -229,7 +226,6 @@ class Loop:
                     begin()
                 self._ticks()
         finally:
-            self._durations.count()
             self.mailbox.end()
         self.report.add_interventions(self.active.guard)
         self.report.missed_ticks = backend.ticks.missed
@@ -279,7 +275,7 @@ class Loop:
         backend, config, report, mailbox = self.backend, self.config, self.report, self.mailbox
         view = self._view
         assert view is not None
-        note, periodic_tasks = self._durations.note, self.periodic_tasks
+        note, periodic_tasks = report.stages.note, self.periodic_tasks
         # Looked up once: an enumeration's members are not plain attributes.
         shadow = Mode.SHADOW
         warm_up = self._warm_up if config.warm_up else None

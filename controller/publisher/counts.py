@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from slicepilot.controller.contracts.charge import InCharge, charges_of
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.ring import APPLY_ERROR, LATE, STAGES_NS, UNUSABLE, Records
-from slicepilot.controller.telemetry.histogram import edges_ns
+from slicepilot.controller.telemetry.histogram import counts_of
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
 from slicepilot.env.telemetry import SLICE_FIELDS
@@ -52,29 +51,6 @@ def stage_times_ns(records: Records) -> Counts:
         times[:, column] = records[name]
     times[:, -1] = times[:, 1:-1].sum(axis=1)
     return times
-
-
-def stage_counts(times_ns: Counts) -> Counts:
-    """Histograms of the stages, (6, BUCKETS), of times (N, 6), in the buckets of the delay histograms."""
-    bucket = np.clip(np.searchsorted(edges_ns(), times_ns, side="right") - 1, 0, BUCKETS - 1)
-    bucket += np.arange(len(STAGES)) * BUCKETS
-    return np.bincount(bucket.ravel(), minlength=len(STAGES) * BUCKETS).reshape(len(STAGES), BUCKETS)
-
-
-def quantiles_us(counts: Counts, levels: Sequence[float]) -> npt.NDArray[np.float64]:
-    """Quantiles (N, levels) of histograms (N, BUCKETS), interpolated inside a bucket; NaN where nothing was counted."""
-    below = np.zeros((len(counts), BUCKETS + 1), np.int64)
-    np.cumsum(counts, axis=1, out=below[:, 1:])
-    edges, row = edges_ns(), np.arange(len(counts))
-    quantiles = np.empty((len(counts), len(levels)))
-    for column, level in enumerate(levels):
-        target = level * below[:, -1]
-        bucket = (below[:, 1:] >= target[:, None]).argmax(axis=1)
-        here = below[row, bucket + 1] - below[row, bucket]
-        inside = (target - below[row, bucket]) / np.maximum(here, 1)
-        quantiles[:, column] = (edges[bucket] + inside * (edges[bucket + 1] - edges[bucket])) / 1e3
-    quantiles[below[:, -1] == 0] = np.nan
-    return quantiles
 
 
 class DelayCounter:
@@ -150,7 +126,7 @@ class Totals:
             return
         self._add_decisions(records)
         times_ns = stage_times_ns(records)
-        self.stages += stage_counts(times_ns)
+        self.stages += counts_of(times_ns)
         self.stage_s += times_ns.sum(axis=0) / 1e9
         self.charges += charge_counts(records)
         self.reasons += reason_counts(masks_of(records))

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from slicepilot.controller.contracts.charge import InCharge
 from slicepilot.controller.record.ring import LATE, Records
+from slicepilot.controller.telemetry.histogram import counts_of, quantiles_us
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
@@ -16,9 +17,7 @@ from .counts import (
     Counts,
     charge_counts,
     masks_of,
-    quantiles_us,
     reason_counts,
-    stage_counts,
     stage_times_ns,
 )
 
@@ -160,7 +159,7 @@ class StatusHistory:
         self._sums[row] += seen.sum(axis=0)
         self._worst_us[row] = np.maximum(self._worst_us[row], seen[:, _P99].max(axis=0))
         self._reasons[row] += reason_counts(masks_of(chunk))
-        self._stages[row] += stage_counts(stage_times_ns(chunk)).astype(np.int32)
+        self._stages[row] += counts_of(stage_times_ns(chunk)).astype(np.int32)
 
 
 def _means(sums: npt.NDArray[np.float64], valid: Counts) -> npt.NDArray[np.float64]:

@@ -154,9 +154,8 @@ def _parts(
 
 
 def _figures(report: LoopReport) -> dict[str, Any]:
-    stages = {f"{stage}_us": report.stages[stage].summary_us() for stage in REPORTED}
-    return stages | {
-        "wakeup_us": report.stages["wakeup"].summary_us(),
+    stages = report.stages.summary_us()
+    return {f"{stage}_us": stages[stage] for stage in (*REPORTED, "wakeup")} | {
         "ticks": report.ticks,
         "late_ticks": report.late_ticks,
         "missed_ticks": report.missed_ticks,

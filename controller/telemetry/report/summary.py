@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy.typing as npt
@@ -88,7 +89,8 @@ def _transactions(record: Any) -> dict[str, Any]:
 
 
 def _quantiles(counts: npt.NDArray[Any]) -> dict[str, float | None]:
-    return dict(zip(LEVELS, quantiles_us(counts, tuple(LEVELS.values())), strict=True))
+    quantiles = quantiles_us(counts, tuple(LEVELS.values())).tolist()
+    return {name: None if math.isnan(value) else value for name, value in zip(LEVELS, quantiles, strict=True)}
 
 
 def _mbps(amount_bytes: int, seconds: float) -> float:

@@ -41,13 +41,12 @@ def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None
         assert time.monotonic() - start >= 50 * PERIOD_S
         assert kernel_values(groups[4])[2] == pytest.approx(before[4][2] * 1991 / 1024, abs=1)
     assert report.ticks == len(seen) == 50
-    assert {histogram.count for histogram in report.stages.values()} == {50}
     assert (report.late_ticks, report.unusable, report.failed_applies, report.interventions) == (0, 0, 0, {})
     assert readings.measured == 52, "one to open the window, one at reset, one a tick"
     assert readings.closed
     assert set(seen) == {500, 700}
-    total = report.stages["total"].percentile_ns(50)
-    assert total >= report.stages["observe"].percentile_ns(50)
+    stages = report.stages.summary_us()
+    assert stages["total"]["p50"] >= stages["observe"]["p50"] > 0
     assert [kernel_values(group) for group in groups] == before
 
 
@@ -151,4 +150,4 @@ def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], war
     assert agent.rehearsed == (pytest.approx(30, abs=5) if warm_up else 0), "a tick that is late already is not delayed"
     assert readings.rehearsals == agent.rehearsed
     assert agent.decisions == 30
-    assert report.stages["wakeup"].percentile_ns(50) < 2e6
+    assert report.stages.summary_us()["wakeup"]["p50"] < 2e3

@@ -90,7 +90,7 @@ def test_quantiles_of_a_window(counts: dict[int, int], already: dict[int, int]) 
     added = np.zeros(BUCKETS, np.uint32)
     added[list(counts)] = list(counts.values())
     packets.delay[:] += added  # wraps, as the kernel's counters do
-    wanted = pytest.approx(quantiles_us(added, (0.5, 0.99)), rel=1e-5, abs=1e-3)
+    wanted = pytest.approx(quantiles_us(added, (0.5, 0.99)).tolist(), rel=1e-5, abs=1e-3)
     assert packets.after(1, end=False)[P50 : P99 + 1] == wanted, "a rehearsal reads the same"
     assert packets.after(5)[P50 : P99 + 1] == wanted
     assert packets.after(5)[P50 : P99 + 1] == [0, 0]
@@ -102,6 +102,9 @@ def test_interpolated_quantiles_are_close(values_us: list[float]) -> None:
     counts = np.bincount(np.searchsorted(edges_ns(), np.asarray(values_us) * 1e3, side="right") - 1, minlength=BUCKETS)
     for level, value in zip((0.5, 0.99), quantiles_us(counts, (0.5, 0.99)), strict=True):
         assert value == pytest.approx(np.quantile(values_us, level, method="inverted_cdf"), rel=0.12)
+    both = quantiles_us(np.stack([counts, np.zeros_like(counts)]), (0.5, 0.99))
+    assert both[0].tolist() == quantiles_us(counts, (0.5, 0.99)).tolist()
+    assert np.isnan(both[1]).all(), "nothing was counted"
 
 
 @given(ms=st.floats(1, 1e5), offered=st.integers(0, 10**13), carried=st.integers(0, 10**13), end=st.booleans())
