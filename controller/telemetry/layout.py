@@ -37,6 +37,12 @@ WAITER_SHIFT, WAIT_UNIT_SHIFT = 52, 10
 
 PFCP_KINDS = ("heartbeat", "association", "establishment", "modification", "deletion", "report", "other")
 
+
+def _without_padding(kind: np.dtype[Any]) -> np.dtype[Any]:
+    """The same layout without fields for the padding, which numba does not take."""
+    return kind[[name for name in kind.names or () if kind[name].kind != "V"]]
+
+
 N3 = np.dtype(
     [
         ("packets", "u8"),
@@ -50,20 +56,22 @@ N3 = np.dtype(
         ("mark_ns", "u8", MARKS),
     ]
 )
-EXIT = np.dtype(
-    [
-        ("packets", "u8"),
-        ("bytes", "u8"),
-        ("missed", "u8"),
-        ("unreported", "u8"),
-        ("last_left_ns", "u8"),
-        ("next", "u4"),
-        ("", "V4"),
-        ("answered_bytes", "u8"),
-        ("_", "V8"),
-    ]
+EXIT = _without_padding(
+    np.dtype(
+        [
+            ("packets", "u8"),
+            ("bytes", "u8"),
+            ("missed", "u8"),
+            ("unreported", "u8"),
+            ("last_left_ns", "u8"),
+            ("next", "u4"),
+            ("", "V4"),
+            ("answered_bytes", "u8"),
+            ("_", "V8"),
+        ]
+    )
 )
-TIMING = np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("proven", "u4"), ("", "V52")])
+TIMING = _without_padding(np.dtype([("enter_up_to", "u4"), ("leave_up_to", "u4"), ("proven", "u4"), ("", "V52")]))
 SLICE = np.dtype([("n3", N3), ("timing", TIMING), ("exit", EXIT, 2), ("delay", "u4", (2, BUCKETS))])
 FLOW = np.dtype(
     [
@@ -85,10 +93,14 @@ PFCP = np.dtype(
         ("latency", "u4", BUCKETS),
     ]
 )
-SCHED = np.dtype(
-    [("cpu_ns", "u8"), ("waits", "u8"), ("wait_ns", "u8"), ("waiting", "u8"), ("", "V32"), ("wait", "u4", BUCKETS)]
+SCHED = _without_padding(
+    np.dtype(
+        [("cpu_ns", "u8"), ("waits", "u8"), ("wait_ns", "u8"), ("waiting", "u8"), ("", "V32"), ("wait", "u4", BUCKETS)]
+    )
 )
-RUNNING = np.dtype([("since_ns_and_slice", "u8"), ("exec_start_ns", "u8"), ("idle_ns", "u8"), ("", "V40")])
+RUNNING = _without_padding(
+    np.dtype([("since_ns_and_slice", "u8"), ("exec_start_ns", "u8"), ("idle_ns", "u8"), ("", "V40")])
+)
 
 PACKET_EVENT = np.dtype([("n3_ns", "u8"), ("exit_ns", "u8"), ("slice", "u2"), ("bytes", "u2"), ("", "V4")])
 PFCP_EVENT = np.dtype(

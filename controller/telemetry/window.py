@@ -50,11 +50,12 @@ PACKETS_READ = np.dtype(
         ("recent_answered", "f8"),
         ("recent_answers", "f8"),
         ("owed", "f8"),
+        ("delay", "u4", BUCKETS),
     ]
 )
 """What was read of a slice's packets when its last window ended."""
-CPU_READ = np.dtype([("used_ns", "i8"), ("waits", "i8"), ("wait_ns", "i8")])
-"""Likewise of its tasks."""
+CPU_READ = np.dtype([("used_ns", "i8"), ("waits", "i8"), ("wait_ns", "i8"), ("open_ns", "i8")])
+"""The same of its tasks; ``open_ns`` is the time of runs that go on."""
 
 
 class PacketWindow:
@@ -71,14 +72,9 @@ class PacketWindow:
     def __init__(
         self, slices: npt.NDArray[Any], last: int, services: Sequence[bool], uplink_mbps: float, timed_per_s: int
     ) -> None:
-        n3, left = slices["n3"], slices["exit"][:, last]
-        self._live = tuple(
-            column.view(np.int64)
-            for column in (n3["bytes"], left["bytes"], left["packets"], left["answered_bytes"], left["last_left_ns"])
-        )
-        self._marks_ns, self._delay = n3["mark_ns"].view(np.int64), slices["delay"][:, last]
-        self._read, self._delay_read = np.zeros(len(slices), PACKETS_READ), self._delay.copy()
-        self._read["oldest_ns"] = NEVER
+        self._slices, self._last = slices, last
+        self._read = np.zeros(len(slices), PACKETS_READ)
+        self._read["oldest_ns"], self._read["delay"] = NEVER, slices["delay"][:, last]
         self._services, self._uplink_mbps = np.array(services, np.bool_), float(uplink_mbps)
         self._edges_us = 1e-3 * edges_ns()
         self._sampling = Sampling(slices, timed_per_s)
@@ -87,8 +83,8 @@ class PacketWindow:
     def read(self, now_ns: int, to: Telemetry, end: bool = True) -> None:
         """Write the figures of the window that ends now; without ``end`` it goes on, and nothing is remembered."""
         read_packets(
-            *(now_ns, now_ns - self._ended_ns, *self._live, self._marks_ns, self._delay, self._edges_us),
-            *(self._services, self._uplink_mbps, self._read, self._delay_read, end, to.slices, to.node),
+            *(now_ns, now_ns - self._ended_ns, self._slices, self._last, self._edges_us, self._services),
+            *(self._uplink_mbps, self._read, end, to.slices, to.node),
         )
         if end:
             self._ended_ns = now_ns
@@ -145,18 +141,16 @@ class CpuWindow:
     """
 
     def __init__(self, slices: npt.NDArray[Any], running: npt.NDArray[Any], start_ns: int) -> None:
-        self._live = tuple(slices[name].view(np.int64) for name in ("cpu_ns", "waits", "wait_ns", "waiting"))
-        self._running = tuple(running[name].view(np.int64) for name in ("since_ns_and_slice", "idle_ns"))
+        self._slices, self._running, self._start_ns = slices, running, start_ns
         self._read, self._idled_ns = np.zeros(len(slices), CPU_READ), np.zeros(len(running), np.int64)
-        self._open_ns, self._start_ns = np.zeros(len(slices), np.int64), start_ns
         self.counted = np.ones(len(running), np.bool_)
         self._ended_ns = 0
 
     def read(self, now_ns: int, to: Telemetry, end: bool = True) -> None:
         """Write the figures of the window that ends now; without ``end`` it goes on, and nothing is remembered."""
         read_cpus(
-            *(now_ns, now_ns - self._ended_ns, now_ns - self._start_ns, *self._live, *self._running),
-            *(self.counted, self._open_ns, self._read, self._idled_ns, end, to.slices, to.node),
+            *(now_ns, now_ns - self._ended_ns, now_ns - self._start_ns, self._slices, self._running),
+            *(self.counted, self._read, self._idled_ns, end, to.slices, to.node),
         )
         if end:
             self._ended_ns = now_ns
@@ -166,18 +160,12 @@ class CpuWindow:
 def read_packets(
     now_ns: int,
     window_ns: int,
-    offered_bytes: np.ndarray,
-    carried_bytes: np.ndarray,
-    carried_packets: np.ndarray,
-    answered_bytes: np.ndarray,
-    last_left_ns: np.ndarray,
-    marks_ns: np.ndarray,
-    delay: np.ndarray,
+    slices: np.ndarray,
+    last: int,
     edges_us: np.ndarray,
     services: np.ndarray,
     uplink_mbps: float,
     read: np.ndarray,
-    delay_read: np.ndarray,
     end: bool,
     figures: np.ndarray,
     node: np.ndarray,
@@ -186,15 +174,15 @@ def read_packets(
     added, on_link = np.zeros(BUCKETS, np.int64), 0.0
     mbps = 8e3 / max(window_ns, 1)
     for s in range(len(read)):
-        past = read[s]
-        offered_now, carried_now, packets_now = offered_bytes[s], carried_bytes[s], carried_packets[s]
+        past, n3, left = read[s], slices[s].n3, slices[s].exit[last]
+        offered_now, carried_now, packets_now = np.int64(n3.bytes), np.int64(left.bytes), np.int64(left.packets)
         offered, carried = float(offered_now - past.offered), float(carried_now - past.carried)
         on_link += carried + ETHERNET_HEADER_BYTES * (packets_now - past.packets)
         if services[s]:
             # What is asked for, in bytes of answers: those that left, and those that requests without an answer will
             # get, as many as others got by byte. An answer under way is counted when it is asked for, and its bytes are
             # then taken off as they leave.
-            answered = float(answered_bytes[s] - past.answered)
+            answered = float(np.int64(left.answered_bytes) - past.answered)
             recent_answered = past.recent_answered * (1 - FADE) + answered
             recent_answers = past.recent_answers * (1 - FADE) + carried
             gain = 1.0
@@ -210,16 +198,16 @@ def read_packets(
         figures[CARRIED, s, 0] = mbps * carried
         figures[LOSS, s, 0] = max(offered - carried, 0.0) / max(offered, 1.0)
 
-        left = 0
+        timed, delay, delay_read = 0, slices[s].delay, past.delay
         for bucket in range(BUCKETS):
-            count = np.int64(delay[s, bucket]) - np.int64(delay_read[s, bucket]) & ALL  # counters wrap
+            count = np.int64(delay[last, bucket]) - np.int64(delay_read[bucket]) & ALL  # counters wrap
             added[bucket] = count
-            left += int(count)
+            timed += int(count)
             if end:
-                delay_read[s, bucket] += np.uint32(count)
-        age_us = 1e-3 * _age_ns(now_ns, marks_ns[s], last_left_ns[s], past)
-        figures[P50, s, 0] = _quantile_us(added, edges_us, 0.5 * left) if left else age_us
-        figures[P99, s, 0] = max(_quantile_us(added, edges_us, 0.99 * left) if left else 0.0, age_us)
+                delay_read[bucket] += np.uint32(count)
+        age_us = 1e-3 * _age_ns(now_ns, n3.mark_ns, np.int64(left.last_left_ns), past)
+        figures[P50, s, 0] = _quantile_us(added, edges_us, 0.5 * timed) if timed else age_us
+        figures[P99, s, 0] = max(_quantile_us(added, edges_us, 0.99 * timed) if timed else 0.0, age_us)
         if end:
             past.offered, past.carried, past.packets = offered_now, carried_now, packets_now
     node[UPLINK_USE, 0] = mbps * on_link / uplink_mbps
@@ -250,7 +238,7 @@ def _age_ns(now_ns: int, marks_ns: np.ndarray, last_left_ns: int, past: Any) -> 
     settled = max(past.settled_ns, last_left_ns)
     oldest, newest = past.oldest_ns if past.oldest_ns > settled else NEVER, 0
     for index in range(MARKS):
-        mark = marks_ns[index]
+        mark = np.int64(marks_ns[index])
         newest = max(newest, mark)
         if settled < mark < oldest:
             oldest = mark
@@ -265,14 +253,9 @@ def read_cpus(
     now_ns: int,
     window_ns: int,
     since_start_ns: int,
-    cpu_ns: np.ndarray,
-    waits: np.ndarray,
-    wait_ns: np.ndarray,
-    waiting: np.ndarray,
+    live: np.ndarray,
     running: np.ndarray,
-    idle_ns: np.ndarray,
     counted: np.ndarray,
-    open_ns: np.ndarray,
     read: np.ndarray,
     idled_ns: np.ndarray,
     end: bool,
@@ -281,14 +264,15 @@ def read_cpus(
 ) -> None:
     """Figures of slices (S,) and CPUs (C,) into the rows of telemetry."""
     slices, cpus, idle = len(read), 0, 0
-    open_ns[:] = 0
+    for s in range(slices):
+        read[s].open_ns = 0
     for cpu in range(len(running)):
-        word = running[cpu]
+        word = np.int64(running[cpu].since_ns_and_slice)
         which, since = word & RUNNING_SLICE, word & ~RUNNING_SLICE
         age = max(now_ns - since, 0)
         if which < slices:
-            open_ns[which] += age
-        idled = max(idle_ns[cpu] + (age if which == slices else 0), idled_ns[cpu])
+            read[which].open_ns += age
+        idled = max(np.int64(running[cpu].idle_ns) + (age if which == slices else 0), idled_ns[cpu])
         if counted[cpu]:
             cpus += 1
             idle += idled - idled_ns[cpu]
@@ -296,11 +280,11 @@ def read_cpus(
             idled_ns[cpu] = idled
     node[CPU_IDLE, 0] = idle / max(window_ns * cpus, 1)
     for s in range(slices):
-        past = read[s]
+        past, now = read[s], live[s]
         # A run counts by the clock until its own account is known, which may be a little less: never count back.
-        used = max(cpu_ns[s] + open_ns[s], past.used_ns)
+        used = max(np.int64(now.cpu_ns) + past.open_ns, past.used_ns)
         figures[CPU_USE, s, 0] = 1e3 * (used - past.used_ns) / max(window_ns, 1)
-        ended, ended_ns, now_waiting = waits[s], wait_ns[s], waiting[s]
+        ended, ended_ns, now_waiting = np.int64(now.waits), np.int64(now.wait_ns), np.int64(now.waiting)
         tasks = now_waiting >> TASKS & MOST_TASKS
         # The sum over tasks of now - since, in the units and the bits of the sum; below 0 for one that has just begun.
         age = (tasks * (since_start_ns >> WAIT_UNIT) - now_waiting) & SUM_OF_WAITS
