@@ -16,6 +16,11 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def on_a_line(text: str, most: int = 200) -> str:
+    """Text of others as a short line: blanks joined, the rest as `printable`."""
+    return shortened(printable(" ".join(text.split())), most)
+
+
 def as_many_as_fit(lines: Sequence[str], most_bytes: int) -> list[str]:
     """The first lines that fit into ``most_bytes`` as JSON, and a line with the number of the others."""
     left = most_bytes

@@ -5,7 +5,6 @@ None of it does anything to an agent that runs on the node itself.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import shutil
@@ -14,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 
 from slicepilot.configs import FailureError
+from slicepilot.controller.system.bpf.libc import call
 from slicepilot.controller.watchdog.lock import FOR_ROOT
 
 CLONE_NEWCGROUP = 0x02000000
@@ -58,9 +58,9 @@ def enter_cgroup_namespace(first: Path = FIRST) -> bool:
     try:
         if os.fstat(descriptor).st_ino == OWN.stat().st_ino:
             return False
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(descriptor, CLONE_NEWCGROUP) != 0:
-            raise FailureError(f"enter {first}: {os.strerror(ctypes.get_errno())}; needed: CAP_SYS_ADMIN")
+        call("setns", descriptor, CLONE_NEWCGROUP)
+    except OSError as error:
+        raise FailureError(f"enter {first}: {error.strerror}; needed: CAP_SYS_ADMIN") from error
     finally:
         os.close(descriptor)
     return True

@@ -7,22 +7,18 @@ restores its knobs. The setting survives execve(2) and the loss of capabilities,
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
 
+from slicepilot.controller.system.bpf.libc import PR_SET_PDEATHSIG, prctl
 from slicepilot.controller.system.own_programs import python
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Become the command."""
     parent, *arguments = sys.argv[1:]
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(parent):  # it had ended before
         sys.exit(128 + signal.SIGTERM)
     os.execv(sys.executable, [*python("slicepilot.cli"), *arguments])

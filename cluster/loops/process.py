@@ -18,7 +18,7 @@ from slicepilot.cluster.plan.plan import LoopPlan
 from slicepilot.configs import ConfigError
 from slicepilot.configs.text import printable
 from slicepilot.controller.service.control_client import ControlClient, ControlError
-from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.system.own_programs import start
 from slicepilot.data.files import replace_file
 
 ORDER_S, ORDER_AGAIN_S = 10.0, 5.0
@@ -76,15 +76,8 @@ class LoopProcess:
         }
         for path, document in ((node, dict(plan.node)), (run, settings)):
             replace_file(path, yaml.safe_dump(document, sort_keys=False).encode())
-        self._process = subprocess.Popen(
-            [*python("slicepilot.cluster.loops.child"), str(os.getpid()), "run", "-c", str(run)],
-            cwd="/",
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the agent
-        )
+        arguments = (str(os.getpid()), "run", "-c", str(run))
+        self._process = start(f"{__package__}.child", *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         self._reading = threading.Thread(target=self._read, name=f"log {plan.instance}", daemon=True)
         try:
             self._reading.start()

@@ -9,7 +9,7 @@ import time
 
 from slicepilot.cluster.client.errors import BackOff
 from slicepilot.controller.publisher.listeners import HttpAddress, http_listener
-from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.system.own_programs import start
 
 from .figures import AgentFacts
 
@@ -67,18 +67,9 @@ class MetricsServer:
     def _start(self, now_s: float) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fds = [self._http.fileno(), theirs.fileno()]
-        command = [*python("slicepilot.cluster.metrics.process"), "--http-fd", str(fds[0]), "--link-fd", str(fds[1])]
+        arguments = ("--http-fd", str(fds[0]), "--link-fd", str(fds[1]))
         try:
-            # A session of its own: Ctrl-C is for the agent.
-            self._process = subprocess.Popen(
-                command,
-                cwd="/",
-                env=environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=fds,
-                start_new_session=True,
-            )
+            self._process = start(f"{__package__}.process", *arguments, fds=fds, stdout=subprocess.DEVNULL)
         except OSError:
             ours.close()
             raise

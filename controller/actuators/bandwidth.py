@@ -48,6 +48,11 @@ def limit_mcpu(group: CpuGroup) -> float:
     return math.inf if quota in {b"max", b"-1"} else 1e3 * int(quota) / int(period)
 
 
+def in_words(quota_us: int, period_us: int) -> str:
+    """A bandwidth for messages."""
+    return f"{'no quota' if quota_us < 0 else f'quota {quota_us} us'} in {period_us} us"
+
+
 def put_back_limit(
     files: BandwidthFiles, wanted: Bandwidth, above: BandwidthFiles, wanted_above: Bandwidth
 ) -> Bandwidth:

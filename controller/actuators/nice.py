@@ -87,7 +87,7 @@ class ThreadNice:
     def read(self) -> int:
         """The nice of the group's first thread; 0 if it has none."""
         for thread in self._threads():
-            nice = _nice_of(thread)
+            nice = nice_of(thread)
             if nice is not None:
                 return nice
         return 0
@@ -118,13 +118,13 @@ class ThreadNice:
         for thread, current in self._levels().items():
             original = self._original.get(thread) or self._first_seen(thread, current)
             if original is not None and current != original.nice:
-                _renice(thread, original.nice)
+                renice(thread, original.nice)
         self._nice = None
         for known in (self._original, self._process_original, self._written, self._foreign):
             known.clear()
 
     def _levels(self) -> dict[int, int]:
-        return {thread: nice for thread in self._threads() if (nice := _nice_of(thread)) is not None}
+        return {thread: nice for thread in self._threads() if (nice := nice_of(thread)) is not None}
 
     def _threads(self) -> list[int]:
         try:
@@ -147,7 +147,7 @@ class ThreadNice:
 
     def _renice(self, thread: int, current: int, nice: int) -> None:
         if current != nice:
-            _renice(thread, nice)
+            renice(thread, nice)
         self._written[thread] = nice
 
     def _forget_all_but(self, living: dict[int, int]) -> None:
@@ -157,14 +157,16 @@ class ThreadNice:
                 del known[thread]
 
 
-def _nice_of(thread: int) -> int | None:
+def nice_of(thread: int) -> int | None:
+    """The nice level of a thread; None where it has ended."""
     try:
         return os.getpriority(os.PRIO_PROCESS, thread)
     except ProcessLookupError:
         return None
 
 
-def _renice(thread: int, nice: int) -> None:
+def renice(thread: int, nice: int) -> None:
+    """Set a thread's nice level, unless it has ended; raises ActuatorError."""
     try:
         os.setpriority(os.PRIO_PROCESS, thread, nice)
     except ProcessLookupError:

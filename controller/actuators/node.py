@@ -5,20 +5,20 @@ from __future__ import annotations
 import atexit
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from types import TracebackType
 
 import numpy as np
 
 from slicepilot.controller.system.background import PATIENT_WAIT_S, BackgroundCaller
+from slicepilot.controller.system.cgroup_paths import managers
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Receipt
 from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
 
 from .cilium.rate import ThrottleRate
-from .deviation import Deviation, suspects
 from .egress import EgressConfig
 from .quota import QuotaConfig
 from .shapers import Shapers
@@ -27,6 +27,26 @@ from .slice_knobs import OriginalCpu, Remember, SliceKnobs
 from .targets import Pacing, SliceTargets, paced_by
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A knob that another program has set.
+
+    Attributes:
+        slice: its name.
+        knob: which.
+        found: in the kernel, in the knob's unit (inf: none).
+        ours: what had been set.
+        text: both as the kernel has them, since shares and rates may agree where files do not; and who may have done
+            it.
+    """
+
+    slice: str
+    knob: KnobName
+    found: float
+    ours: float
+    text: str
 
 
 class NodeActuator:
@@ -158,7 +178,9 @@ class NodeActuator:
             for knob in KNOB_FIELDS:
                 text = None if knob in item.yielded else item.deviation(knob)
                 if text is not None:
-                    text += suspects(item.target, knob)
+                    cgroup = None if knob == "egress_mbps" else item.target.cgroup
+                    if cgroup is not None and (names := managers(cgroup)):
+                        text += f"; perhaps by {' or '.join(names)}"
                     result.append(Deviation(item.name, knob, item.found(knob), getattr(item.held, knob), text))
         return result
 
@@ -271,9 +293,7 @@ class NodeActuator:
     def __enter__(self) -> NodeActuator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _slice(self, name: str) -> SliceKnobs:

@@ -16,6 +16,7 @@ from .bandwidth import (
     Bandwidth,
     BandwidthFiles,
     bandwidth_files,
+    in_words,
     put_back_limit,
     put_back_pod_limit,
 )
@@ -66,7 +67,7 @@ class PodQuota:
         current = self._files.read()
         if self._original[0] < 0 or current == self._held:
             return None
-        return f"{_words(*current)} instead of {_words(*self._held)} for its pod"
+        return f"{in_words(*current)} instead of {in_words(*self._held)} for its pod"
 
     def rebase(self) -> None:
         """Put back in the end what somebody else has written, where that is so."""
@@ -163,7 +164,7 @@ class CpuQuota:
     def deviation(self) -> str | None:
         written, current = (self._quota_us, self.period_us), self._files.read()
         if current != written:
-            return f"{_words(*current)} instead of {_words(*written)}"
+            return f"{in_words(*current)} instead of {in_words(*written)}"
         return None if self._pod is None else self._pod.deviation()
 
     def adopt(self) -> float:
@@ -271,7 +272,3 @@ def check_period_us(period_us: int) -> int:
     if not MIN_QUOTA_US <= period_us <= MAX_PERIOD_US:
         raise ActuatorError(f"CFS period = {period_us} us; expected {MIN_QUOTA_US} to {MAX_PERIOD_US}")
     return period_us
-
-
-def _words(quota_us: int, period_us: int) -> str:
-    return f"{'no quota' if quota_us < 0 else f'quota {quota_us} us'} in {period_us} us"

@@ -14,8 +14,24 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 REPORT_AFTER_S = 1.0
 
 
-class Rate(Protocol):
-    """What sets one slice's egress rate in the kernel; all but `mbps` may wait, and raise ActuatorError."""
+class Knob(Protocol):
+    """What quota, weight, threads and egress have in common; all raise ActuatorError."""
+
+    def deviation(self) -> str | None:
+        """What the kernel has instead of what was written last; None where that holds."""
+
+    def adopt(self) -> float:
+        """Take what the kernel has for what holds, without writing; returns it."""
+
+    def reassert(self) -> float:
+        """Write again what holds here; returns it."""
+
+    def restore(self) -> None:
+        """Put the original back."""
+
+
+class Rate(Knob, Protocol):
+    """What sets a slice's egress rate in the kernel; all but `mbps` may wait, and raise ActuatorError."""
 
     @property
     def mbps(self) -> float:
@@ -26,18 +42,6 @@ class Rate(Protocol):
 
     def read(self) -> float:
         """What the kernel has."""
-
-    def deviation(self) -> str | None:
-        """What the kernel has instead of what was set last; None where that holds."""
-
-    def adopt(self) -> float:
-        """Take what somebody else has set for what holds."""
-
-    def reassert(self) -> float:
-        """Set again what holds here."""
-
-    def restore(self) -> None:
-        """Put the original back."""
 
     def close(self) -> None:
         """Release what is held open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cgroup_paths import awaited
@@ -18,7 +18,7 @@ from .cilium.rate import ThrottleRate
 from .egress import EgressConfig, EgressRate
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, PodQuota, QuotaConfig
-from .shapers import Rate, Shaper, Shapers
+from .shapers import Knob, Rate, Shaper, Shapers
 from .targets import CPU_KNOBS, Pacing, SliceTargets, paced_by, pod_of
 from .weight import GroupWeight
 
@@ -42,22 +42,6 @@ class OriginalCpu(NamedTuple):
     quota: tuple[int, int] | None
     pod_quota: tuple[int, int] | None
     weight: int | None
-
-
-class Knob(Protocol):
-    """What quota, weight, threads and egress have in common; all raise ActuatorError."""
-
-    def deviation(self) -> str | None:
-        """What the kernel has instead of what was written last; None where that holds."""
-
-    def adopt(self) -> float:
-        """Take what the kernel has for what holds, without writing; returns it."""
-
-    def reassert(self) -> float:
-        """Write again what holds here; returns it."""
-
-    def restore(self) -> None:
-        """Put the original back."""
 
 
 class SliceKnobs:

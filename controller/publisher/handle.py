@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from slicepilot.configs import ConfigError, FailureError
-from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.system.own_programs import start
 from slicepilot.controller.system.realtime import let_others_go_first
 
 from .config import PublishConfig
@@ -147,16 +147,8 @@ class Publisher:
         sockets = {"api": self._api, "link": self._control, "http": self._http}
         fds = {name: owned.fileno() for name, owned in sockets.items() if owned is not None}
         options = dataclasses.replace(self._options, hosts=(socket.gethostname(), *self._options.hosts))
-        command = [*python(f"{__package__}.process"), json.dumps({"fds": fds, **asdict(options)}, default=_path)]
-        # A session of its own: Ctrl-C is for the controller, which ends it after the last tick.
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=list(fds.values()),
-            start_new_session=True,
-            cwd="/",
-            env=environment(),
-        )
+        argument = json.dumps({"fds": fds, **asdict(options)}, default=_path)
+        self._process = start(f"{__package__}.process", argument, fds=fds.values())
         let_others_go_first(self._process.pid)
         self._started_s = time.monotonic()
 

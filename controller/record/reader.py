@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from slicepilot.configs import ConfigError
+from slicepilot.configs.text import on_a_line
 
 from .columns import read_header, slice_names, to_records
 from .ring import Records
 from .ring_reader import TickReader
-from .segments import SegmentName, list_segments, open_segment, plain_line
+from .segments import SegmentName, list_segments, open_segment
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ class SegmentReader:
     def note(self, path: Path, error: Exception | str) -> None:
         """List a damaged file with the first reason, unless it was deleted."""
         if not isinstance(error, FileNotFoundError):
-            self.broken.setdefault(plain_line(path.name), plain_line(str(error)))
+            self.broken.setdefault(on_a_line(path.name), on_a_line(str(error)))
 
 
 LOOK_BACK_NS = 60_000_000_000

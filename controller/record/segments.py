@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from slicepilot.configs import ConfigError
+from slicepilot.configs.text import on_a_line
 from slicepilot.data.files import LEFTOVERS, replace_file
 
 from .columns import encode, header_of, read_header, slice_names, to_table
@@ -52,13 +53,7 @@ def open_segment(path: Path) -> Iterator[pq.ParquetFile]:
         raise
     except Exception as error:
         # Arrow and NumPy raise errors of many types for invalid bytes.
-        raise ConfigError(f"damaged: {plain_line(str(error)) or type(error).__name__}") from error
-
-
-def plain_line(text: str, longest: int = 200) -> str:
-    """Untrusted text on one line, without control characters."""
-    shown = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in " ".join(text.split()))
-    return shown if len(shown) <= longest else f"{shown[: longest - 3]}..."
+        raise ConfigError(f"damaged: {on_a_line(str(error)) or type(error).__name__}") from error
 
 
 def _descriptor(path: Path) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import MODEL_FILE
 from slicepilot.configs import ConfigError
+from slicepilot.configs.text import on_a_line
 from slicepilot.controller.system.own_programs import ROOT, python
 from slicepilot.controller.system.realtime import let_others_go_first
 
@@ -74,11 +75,11 @@ class Trial:
                     os.sched_setaffinity(process.pid, others)
             answer = _answer(process, where)
         if "refused" in answer:
-            raise ConfigError(f"{where}: {_shown(answer['refused'])}")
+            raise ConfigError(f"{where}: {on_a_line(str(answer['refused']), SHOWN)}")
         decision_s = answer.get("decision_s")
         if not isinstance(decision_s, float) or not decision_s <= self.period_s:
             raise ConfigError(
-                f"{where}: takes {_shown(decision_s)} s of CPU time to decide; "
+                f"{where}: takes {on_a_line(str(decision_s), SHOWN)} s of CPU time to decide; "
                 f"expected at most a control period ({self.period_s:g} s)"
             )
 
@@ -119,9 +120,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
     assert process.stdout is not None
     process.stdout.close()
-
-
-def _shown(answer: Any) -> str:
-    """Text from the trial, which is not trusted, as a short line."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in str(answer)).split())
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

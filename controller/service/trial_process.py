@@ -7,7 +7,6 @@ and prints the result as a line of JSON.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -17,18 +16,18 @@ import time
 from typing import Any
 
 from slicepilot.controller.system import privileges
+from slicepilot.controller.system.bpf.libc import PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG, prctl
 
 MOST_CPU_S = 5
 MOST_MEMORY_BYTES = 512 << 20
 """Limits, added to what start-up used."""
 DECISIONS = 5
-PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38  # linux/prctl.h
 
 
 def main() -> int:
     """Returns the exit status."""
     parent = os.getppid()
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)  # for the threads that onnxruntime starts when it is imported, too
+    prctl(PR_SET_NO_NEW_PRIVS, 1)  # for the threads that onnxruntime starts when it is imported, too
     # Everything is imported while files may be opened.
     import numpy.random  # noqa: F401 (which NumPy imports at its first use)
     import onnxruntime  # noqa: F401 (for `_try_out`)
@@ -51,7 +50,7 @@ def main() -> int:
 def _give_up_the_rest() -> None:
     """Give up what a process without privileges can still do."""
     # Sent when the thread that started this ends; a change of user would have undone it.
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     cpu_s = int(time.process_time()) + 1 + MOST_CPU_S
     used_bytes = _pages() * resource.getpagesize()
     for limit, value in (
@@ -63,10 +62,6 @@ def _give_up_the_rest() -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (value, value))
-
-
-def _prctl(option: int, argument: int) -> None:
-    ctypes.CDLL(None).prctl(option, *map(ctypes.c_ulong, (argument, 0, 0, 0)))
 
 
 def _pages() -> int:

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .bpf.libc import PR_SET_NO_NEW_PRIVS, prctl
 from .bpf.pinned import ELEMENTS
 
 OFF = "off (harden: false)"
-PR_SET_NO_NEW_PRIVS = 38
 
 
 class NotConfinedError(Exception):
@@ -233,7 +233,7 @@ def filter_calls(rules: Rules) -> None:
     code = program(rules, platform.machine())
     buffer = ctypes.create_string_buffer(code, len(code))
     pointer = struct.pack("@HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
-    _no_new_privileges()
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
     result = _call(_SECCOMP[platform.machine()], _SET_MODE_FILTER, _TSYNC, pointer)
     if result:
         reason = f"thread {result} cannot follow" if result > 0 else os.strerror(ctypes.get_errno())
@@ -310,7 +310,7 @@ def restrict_files(readable: Iterable[Path], writable: Iterable[Path]) -> int:
         for path, access in rules:
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 _allow(ruleset, path, access)
-        _no_new_privileges()
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
         _checked(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)
@@ -325,10 +325,6 @@ def _allow(ruleset: int, path: Path, access: int) -> None:
         _checked(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", access, descriptor), 0)
     finally:
         os.close(descriptor)
-
-
-def _no_new_privileges() -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_NO_NEW_PRIVS, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0)))
 
 
 def _checked(number: int, *arguments: int | bytes | None) -> int:

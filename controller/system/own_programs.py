@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from slicepilot.configs import ConfigError
@@ -38,6 +39,34 @@ _LEAN = {
 def python(module: str, *options: str) -> list[str]:
     """Command of a module of ours, for `subprocess.Popen` with `environment` and ``cwd="/"``; arguments follow."""
     return [sys.executable, "-s", "-P", *options, "-m", module]
+
+
+def start(
+    module: str,
+    *arguments: str,
+    options: Sequence[str] = (),
+    fds: Iterable[int] = (),
+    stdout: int | None = None,
+    stderr: int | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a module of ours in a session of its own, because Ctrl-C is for this process; raises OSError.
+
+    Args:
+        module: by its full name; arguments: of its own.
+        options: of Python.
+        fds: descriptors that it inherits.
+        stdout, stderr: as for `subprocess.Popen`.
+    """
+    return subprocess.Popen(
+        [*python(module, *options), *arguments],
+        stdin=subprocess.DEVNULL,
+        cwd="/",
+        env=environment(),
+        start_new_session=True,
+        pass_fds=tuple(fds),
+        stdout=stdout,
+        stderr=stderr,
+    )
 
 
 def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -7,6 +7,7 @@ Numbers and structures: linux/capability.h, linux/prctl.h; no library beside lib
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import pwd
@@ -16,6 +17,15 @@ from pathlib import Path
 
 from slicepilot.configs import ConfigError, FailureError, did_you_mean
 
+from .bpf.libc import (
+    PR_CAP_AMBIENT,
+    PR_CAPBSET_DROP,
+    PR_CAPBSET_READ,
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    call,
+    prctl,
+)
 from .kernel_file import kernel_lines
 
 _IN_ORDER = """
@@ -44,7 +54,6 @@ It starts with CAP_SETPCAP, to take all others out of the bounding set, and CAP_
 its publisher's user.
 """
 
-PR_SET_DUMPABLE, PR_CAPBSET_READ, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 4, 23, 24, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 CAPABILITY_VERSION_3 = 0x20080522
 NOBODY = "nobody"
@@ -95,7 +104,7 @@ def keep_only(names: Iterable[str]) -> Privileges:
     kept = before & _bits(wanted)
     bounded = _drop_bounds(kept)
     _set_capabilities(kept)
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
     _check_threads(kept)
     missing = wanted.difference(_names(kept))
     return Privileges(tuple(_names(kept)), tuple(sorted(missing)), bounded, os.getuid(), os.getgid())
@@ -124,8 +133,8 @@ def drop_all(user: str | None = None) -> Privileges:
         if os.getresuid() != (entry.pw_uid,) * 3 or os.getresgid() != (entry.pw_gid,) * 3 or os.getgroups():
             raise PrivilegeError(f"user {entry.pw_name}: the process kept another user or group")
     _set_capabilities(0)
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)
-    _prctl(PR_SET_DUMPABLE, 0)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_DUMPABLE, 0)
     _check_threads(0)
     return Privileges((), (), bounded, os.getuid(), os.getgid())
 
@@ -158,22 +167,24 @@ class _Sets(ctypes.Structure):
 
 def _set_capabilities(mask: int) -> None:
     """Of the calling thread: permitted and effective as given, inheritable and ambient empty."""
-    _prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     words = (mask & 0xFFFFFFFF, mask >> 32)
     header = _Header(CAPABILITY_VERSION_3, 0)
     sets = (_Sets * 2)(*(_Sets(word, word, 0) for word in words))
-    if _libc().capset(ctypes.byref(header), sets):
-        raise _error("capset")
+    call("capset", ctypes.addressof(header), ctypes.addressof(sets))
 
 
 def _drop_bounds(kept: int) -> bool:
     """Take all but ``kept`` out of the bounding set; False if that is not permitted."""
-    libc, number = _libc(), 0
-    bounded = True
-    while (present := libc.prctl(PR_CAPBSET_READ, *_longs(number))) >= 0:  # EINVAL beyond the kernel's last
-        if present and not kept >> number & 1:
-            bounded &= libc.prctl(PR_CAPBSET_DROP, *_longs(number)) == 0
-        number += 1
+    number, bounded = 0, True
+    with contextlib.suppress(OSError):  # EINVAL beyond the kernel's last
+        while True:
+            if prctl(PR_CAPBSET_READ, number) and not kept >> number & 1:
+                try:
+                    prctl(PR_CAPBSET_DROP, number)
+                except PermissionError:
+                    bounded = False
+            number += 1
     return bounded
 
 
@@ -224,22 +235,3 @@ def _names(mask: int) -> list[str]:
     """By name, sorted; one this program does not know by its number."""
     numbers = (number for number in range(mask.bit_length()) if mask >> number & 1)
     return sorted(CAPABILITIES[n] if n < len(CAPABILITIES) else f"CAP_{n}" for n in numbers)
-
-
-def _prctl(option: int, argument: int) -> None:
-    if _libc().prctl(option, *_longs(argument)):
-        raise _error(f"prctl {option}")
-
-
-def _longs(argument: int) -> tuple[ctypes.c_ulong, ...]:
-    """The four arguments of prctl(2), which takes a variable number of longs."""
-    return tuple(ctypes.c_ulong(value) for value in (argument, 0, 0, 0))
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
-
-
-def _error(what: str) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), what)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import threading
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .bpf.libc import call
 from .cores import cpus_beside
 from .kernel_file import kernel_lines
 
@@ -50,11 +50,11 @@ def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
     chosen = _raise_priority()
     try:
         if lock_memory:
-            _call("mlockall", MCL_CURRENT | MCL_FUTURE)
+            call("mlockall", MCL_CURRENT | MCL_FUTURE)
         yield chosen
     finally:
         if lock_memory:
-            _call("munlockall")
+            call("munlockall")
         if chosen.name == "SCHED_FIFO":
             os.sched_setscheduler(0, policy, parameters)
         elif chosen.name != "unchanged":
@@ -172,10 +172,3 @@ def _why_no_fifo() -> str:
                 if int(budget.read_text()) == 0:
                     return f"SCHED_FIFO: cgroup {group} has cpu.rt_runtime_us 0"
     return "SCHED_FIFO needs CAP_SYS_NICE"
-
-
-def _call(function: str, *arguments: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, function)(*arguments):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), function)

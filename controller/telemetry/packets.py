@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 from slicepilot.configs import ConfigError
@@ -111,9 +110,7 @@ class PacketProbe(PacketPrograms):
     def __enter__(self) -> PacketProbe:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def cost(self) -> dict[str, RunStats]:

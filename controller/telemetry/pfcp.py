@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from types import TracebackType
 
 from slicepilot.controller.system.bpf.libbpf import BpfObject
 from slicepilot.controller.system.bpf.ringbuf import RingBuffer
@@ -54,9 +53,7 @@ class PfcpProbe:
     def __enter__(self) -> PfcpProbe:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -84,9 +83,7 @@ class SchedProbe:
     def __enter__(self) -> SchedProbe:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def refresh(self) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -89,9 +88,7 @@ class KernelSource:
     def __enter__(self) -> KernelSource:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def measure(self) -> Telemetry:

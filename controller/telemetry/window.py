@@ -238,7 +238,7 @@ def _age_ns(now_ns: int, marks_ns: np.ndarray, last_left_ns: int, past: Any) -> 
     settled = max(past.settled_ns, last_left_ns)
     oldest, newest = past.oldest_ns if past.oldest_ns > settled else NEVER, 0
     for index in range(MARKS):
-        mark = np.int64(marks_ns[index])
+        mark: Any = np.int64(marks_ns[index])
         newest = max(newest, mark)
         if settled < mark < oldest:
             oldest = mark
@@ -267,7 +267,7 @@ def read_cpus(
     for s in range(slices):
         read[s].open_ns = 0
     for cpu in range(len(running)):
-        word = np.int64(running[cpu].since_ns_and_slice)
+        word: Any = np.int64(running[cpu].since_ns_and_slice)
         which, since = word & RUNNING_SLICE, word & ~RUNNING_SLICE
         age = max(now_ns - since, 0)
         if which < slices:

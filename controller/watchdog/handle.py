@@ -14,7 +14,7 @@ from typing import Any
 
 from slicepilot.controller.system.bpf.libbpf import link_listeners, links_held
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.system.own_programs import start
 from slicepilot.controller.system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
 
 from .keeper import JournalKeeper
@@ -151,14 +151,10 @@ class SupervisorHandle:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, links_held() as links:
             own = {"pid": os.getpid(), "sentinel": self._sentinel.thread, "channel": theirs.fileno()}
-            self._process = subprocess.Popen(
-                [*python(f"{__package__}.supervisor", "-S"), json.dumps(self._options | own)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env=environment(),
-                start_new_session=True,
-                pass_fds=(theirs.fileno(), *self._inherited, *links),
+            fds = (theirs.fileno(), *self._inherited, *links)
+            argument = json.dumps(self._options | own)
+            self._process = start(
+                f"{__package__}.supervisor", argument, options=("-S",), fds=fds, stdout=subprocess.DEVNULL
             )
         try:
             self.facts = self._ready()

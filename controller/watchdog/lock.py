@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -88,9 +87,7 @@ class Locks:
     def __enter__(self) -> Locks:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 from pathlib import Path
 from typing import Any
 
+from slicepilot.controller.system.bpf.libc import call
 from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
 from slicepilot.controller.system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
 
@@ -62,9 +62,10 @@ def _ahead_of_all() -> str:
 
 def _lock_memory() -> str:
     """Lock present and future pages in memory."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT):
-        return f"not locked ({os.strerror(ctypes.get_errno())})"
+    try:
+        call("mlockall", MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)
+    except OSError as error:
+        return f"not locked ({error.strerror})"
     return "locked"
 
 

@@ -17,16 +17,17 @@ from pathlib import Path
 
 from slicepilot.controller.actuators.bandwidth import (
     LET_GO_S,
-    NO_QUOTA,
     Bandwidth,
     BandwidthFiles,
     bandwidth_files,
+    in_words,
     put_back_limit,
     put_back_pod_limit,
 )
 from slicepilot.controller.actuators.cilium.rate import put_back
 from slicepilot.controller.actuators.cilium.throttle import OpenMaps
 from slicepilot.controller.actuators.egress import unpace
+from slicepilot.controller.actuators.nice import nice_of, renice
 from slicepilot.controller.actuators.weight import weight_file
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from slicepilot.controller.system.cgroup_paths import below
@@ -214,7 +215,7 @@ class _Restoration:
                 return ""
             if not self._dry_run:
                 write(files)
-            return f"{_bandwidth(*now)} -> {_bandwidth(*wanted)}"
+            return f"{in_words(*now)} -> {in_words(*wanted)}"
 
     def _weight(self, group: CpuGroup, original: SliceOriginals | PodOriginals) -> str:
         if original.weight is None:
@@ -332,10 +333,6 @@ def _at_path(path: str | None, identity: tuple[int, int]) -> Path | None:
         return None
 
 
-def _bandwidth(quota_us: int, period_us: int) -> str:
-    return f"{'no quota' if quota_us == NO_QUOTA else f'quota {quota_us} us'} in {period_us} us"
-
-
 def restore_threads(original: SliceOriginals, dry_run: bool = False) -> str:
     """Give each thread of a slice the nice it had, wherever it is now; returns what was done.
 
@@ -350,13 +347,15 @@ def restore_threads(original: SliceOriginals, dry_run: bool = False) -> str:
     }
     processes = {entry.process: entry.nice for entry in reversed(original.threads)}
     processes |= {entry.thread: entry.nice for entry in original.threads if entry.thread == entry.process}
-    ours = {level for thread in originals if (level := _level(thread)) not in {None, originals[thread]}}
+    ours = {level for thread in originals if (level := nice_of(thread)) not in {None, originals[thread]}}
     for thread in _members(Path(original.cgroup)) if original.cgroup is not None else ():
-        if thread not in originals and _level(thread) in ours:
+        if thread not in originals and nice_of(thread) in ours:
             process = process_of(thread)
             if process in processes:
                 originals[thread] = processes[process]
-    changed = [thread for thread, nice in originals.items() if _renice(thread, nice, dry_run)]
+    changed = {thread: nice for thread, nice in originals.items() if nice_of(thread) not in {None, nice}}
+    for thread, nice in ({} if dry_run else changed).items():
+        renice(thread, nice)
     return f"nice of {len(changed)} threads" if changed else ""
 
 
@@ -365,24 +364,3 @@ def _members(group: Path) -> list[int]:
         return [int(thread) for thread in CpuGroup.at(group).threads_file.read_text().split()]
     except (ActuatorError, OSError):  # the group has gone; its threads may be elsewhere
         return []
-
-
-def _level(thread: int) -> int | None:
-    try:
-        return os.getpriority(os.PRIO_PROCESS, thread)
-    except ProcessLookupError:
-        return None
-
-
-def _renice(thread: int, nice: int, dry_run: bool) -> bool:
-    """Whether a thread has another nice, which is then changed."""
-    if _level(thread) in {None, nice}:
-        return False
-    try:
-        if not dry_run:
-            os.setpriority(os.PRIO_PROCESS, thread, nice)
-    except ProcessLookupError:
-        return False
-    except OSError as error:
-        raise ActuatorError.of(f"thread {thread}: nice {nice}", error) from error
-    return True

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from ctypes import byref, c_size_t, c_uint32, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from slicepilot.configs.compiled import PACKAGE, remedy
 
@@ -168,9 +167,7 @@ class BpfObject:
     def __enter__(self) -> BpfObject:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

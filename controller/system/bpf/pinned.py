@@ -16,6 +16,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from .libc import call
+
 BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_OBJ_GET, BPF_OBJ_GET_INFO_BY_FD, BPF_BTF_GET_FD_BY_ID = 1, 2, 7, 15, 19
 ELEMENTS = (BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM)
 """All that a process needs which has its maps open."""
@@ -153,15 +155,8 @@ def _bpf(command: int, attribute: bytes, *_keep: object) -> int:
     number = _BPF.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"bpf(2) is not known for {platform.machine()}")
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
     held = ctypes.create_string_buffer(attribute, len(attribute))
-    arguments = (ctypes.c_long(number), ctypes.c_long(command), held, ctypes.c_long(len(attribute)))
-    result = int(libc.syscall(*arguments))
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return result
+    return call("syscall", number, command, ctypes.addressof(held), len(attribute))
 
 
 def _roots_own(path: Path) -> int:

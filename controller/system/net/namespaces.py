@@ -5,12 +5,13 @@ No descriptor of a namespace is kept, nor a socket in it: it would keep the name
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+
+from slicepilot.controller.system.bpf.libc import call
 
 CLONE_NEWNET = 0x40000000
 NAMED = Path("/run/netns")  # where ip-netns(8) keeps them
@@ -69,9 +70,6 @@ def enter(netns: Path) -> None:
     """Move the calling thread into a network namespace (setns(2)); raises OSError. Let the thread end there."""
     descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.setns(descriptor, CLONE_NEWNET):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(netns))
+        call("setns", descriptor, CLONE_NEWNET)
     finally:
         os.close(descriptor)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.configs.text import printable, shortened
+from slicepilot.configs.text import on_a_line
 
 from .config import TAG, Row
 
@@ -21,7 +21,6 @@ FUTURE_S = 5.0
 """Clocks of this machine, the server and what it scrapes may differ by so much."""
 MOST = 1e12
 """No row has so much of anything, in its unit; what is more would be infinite in telemetry's 32 bits."""
-LONGEST_TOLD = 160
 Floats = npt.NDArray[np.float64]
 
 
@@ -75,7 +74,7 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
     for s, selector in enumerate(row.samples):
         column, newest[:, s], problem = _slice(grid[f"{s}:v"], grid[f"{s}:t"], times_s, most_age_s, now_s)
         values[:, s] = row.scale * column
-        why.append(None if problem is None else f"{row.name}: {problem.replace('SELECTOR', shortened_line(selector))}")
+        why.append(None if problem is None else f"{row.name}: {problem.replace('SELECTOR', on_a_line(selector))}")
     return Reading(values, newest, tuple(why))
 
 
@@ -176,9 +175,4 @@ def _why(
 
 def _differences(labels: list[dict[str, str]]) -> str:
     names = sorted({name for label in labels for name in label})
-    return shortened_line(", ".join(name for name in names if len({label.get(name) for label in labels}) > 1))
-
-
-def shortened_line(text: str) -> str:
-    """Text that somebody else has written, for one line of ours."""
-    return shortened(printable(text), LONGEST_TOLD)
+    return on_a_line(", ".join(name for name in names if len({label.get(name) for label in labels}) > 1))

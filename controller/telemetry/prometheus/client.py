@@ -22,8 +22,9 @@ from urllib.parse import urlencode, urlsplit
 import numpy as np
 
 from slicepilot.configs import FailureError
+from slicepilot.configs.text import on_a_line
 
-from .answers import Floats, NoAnswerError, Reading, read, shortened_line
+from .answers import Floats, NoAnswerError, Reading, read
 from .config import PrometheusSpec, Row
 
 _REFUSED = {401: "the client is not known", 403: "the client has no permission"}
@@ -89,7 +90,7 @@ class Client:
         except PrometheusError as error:
             raise OutOfReachError(f"{where}: {error}") from None
         except (OSError, http.client.HTTPException) as error:
-            reason = shortened_line(getattr(error, "strerror", None) or str(error) or type(error).__name__)
+            reason = on_a_line(getattr(error, "strerror", None) or str(error) or type(error).__name__)
             raise OutOfReachError(f"{where}: cannot be reached: {reason}") from None
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PrometheusError(f"{where}: not an answer of a Prometheus server") from None
@@ -107,7 +108,7 @@ class Client:
             connection.request("POST", f"{self._url.path}/api/v1/{what}", urlencode(parameters), self._headers)
             response = connection.getresponse()
             if 300 <= response.status < 400:
-                to = shortened_line(urlsplit(response.getheader("location", "")).netloc or "another path")
+                to = on_a_line(urlsplit(response.getheader("location", "")).netloc or "another path")
                 raise PrometheusError(f"answers {response.status}, a redirect to {to}: set url to where the server is")
             if response.getheader("content-encoding", "identity") != "identity":
                 raise PrometheusError("answers compressed, though no compression was requested")
@@ -134,7 +135,7 @@ def _refusal(status: int, body: bytes) -> PrometheusError:
         document = json.loads(body)
         reason = str(document.get("error", "")) if isinstance(document, dict) else ""
     kind = _QueryError if status in {400, 422} else PrometheusError
-    return kind(f"answers {status}{': ' if reason else ''}{shortened_line(reason)}")
+    return kind(f"answers {status}{': ' if reason else ''}{on_a_line(reason)}")
 
 
 def _context(secrets: Mapping[str, str]) -> ssl.SSLContext:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
@@ -103,9 +102,7 @@ class PrometheusSource:
     def __enter__(self) -> PrometheusSource:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def measure(self) -> Telemetry:
