@@ -40,7 +40,7 @@ PFCP_KINDS = ("heartbeat", "association", "establishment", "modification", "dele
 
 def _without_padding(kind: np.dtype[Any]) -> np.dtype[Any]:
     """The same layout without fields for the padding, which numba does not take."""
-    return kind[[name for name in kind.names or () if kind[name].kind != "V"]]
+    return kind[[name for name in kind.names or () if kind[name].base.kind != "V"]]
 
 
 N3 = np.dtype(
