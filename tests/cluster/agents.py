@@ -140,7 +140,7 @@ def agent(
 
 
 def slice_set(name: str = "video", count: int = 5, mode: str = "live", **spec: Any) -> dict[str, Any]:
-    """A SliceSet of so many of `PodUpfs`, of which the first is worth more."""
+    """A SliceSet of so many of `PodUpfs`, of which the first weighs more."""
     slices = [
         {
             "name": f"slice{i}",

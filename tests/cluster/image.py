@@ -18,7 +18,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def write_image(path: Path, reference: str, machine: str, entry: Sequence[str], files: Mapping[str, Path]) -> None:
-    """Write one.
+    """Write an image.
 
     Args:
         reference: its name and tag.

@@ -4,9 +4,9 @@
 
 As root; starts a cluster of its own (``make k8s-test`` builds it). Nodes are objects with one UPF pod each. Their
 agents are the real parts that talk to the server (lists and watches, Leases, plans, status, Events, sums), a few
-hundred of them in a process, without loops: what loops would say changes each second. One agent is a whole one, a
-process of its own, that sums up; its memory is the one that is told. Requests are those of the server's own audit,
-watches left out, as the limit is about what is asked again and again.
+hundred of them in a process, without loops: what loops would say changes each second. One agent is whole, a
+process of its own, that sums up; its memory is reported. Requests are those of the server's own audit,
+watches left out, as the limit is about what is requested again and again.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def simulate(access: Path, names: list[str]) -> None:
 
 
 def populate(admin: Path, names: list[str]) -> None:
-    """Nodes with a pod each that runs, by what the API server is told."""
+    """Nodes with a pod each that runs, by what the API server has."""
     api = Api(admin)
     pod: dict[str, Any] = {"containers": [{"name": "upf", "image": "none", "resources": {"requests": {"cpu": "1m"}}}]}
 
@@ -190,7 +190,7 @@ def measure(machine: Machine, count: int, seconds: float, processes: int) -> dic
         time.sleep(1.0)
     result: dict[str, Any] = {"nodes": count, "summed_up": reported(cluster), "all_after_s": time.time() - began_s}
     result["start"] = _rates(audit.seconds(began_s))
-    time.sleep(60.0)  # transitions have been told
+    time.sleep(60.0)  # transitions have been reported
     steady_s = time.time()
     time.sleep(seconds)
     wanted = sum(audit.seconds(steady_s).values())
@@ -254,7 +254,7 @@ def main() -> int:
     print(f"steady: {result['steady_requests_per_node_in_10_s']:.2f} requests a node in 10 s, watches left out")
     print(f"server started anew: {back['requests']} requests in 60 s, {back['worst_second']} in the worst second")
     print(f"a whole agent, which sums up: {result['whole_agent_mib']:.0f} MiB; ", end="")
-    print(f"a simulated one {result['simulated_agent_mib']:.1f} MiB of a process with many")
+    print(f"a simulated agent {result['simulated_agent_mib']:.1f} MiB of a process with many")
     return 0
 
 

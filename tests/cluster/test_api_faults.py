@@ -61,7 +61,7 @@ FAULTS: dict[str, tuple[dict[str, Any], bool]] = {
     "429": ({"status": 429, "retry_after_s": 2.0}, False),
     "500": ({"status": 500}, False),
 }
-"""Each with whether an edit is taken up meanwhile, since the server can be asked in another way, or answers in the
+"""Each with whether an edit is taken up meanwhile, since the server can be reached in another way, or answers in the
 end."""
 
 
@@ -182,4 +182,4 @@ def test_each_right_is_needed_and_one_that_lacks_is_named(cluster: Cluster, upfs
         grant()
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "--all")
     cluster.kubectl("-n", NAMESPACE, "delete", "nsls", "--all")
-    until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)
+    until(lambda: upfs.knobs() == before, "knobs are not restored", WITHIN_S)

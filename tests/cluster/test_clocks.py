@@ -39,11 +39,11 @@ def waits(running: RunningAgent) -> bool:
 
 def hours_off(running: RunningAgent) -> float:
     """By what it writes itself."""
-    told_s = time.mktime(time.strptime(running.lines()[-1]["time"], "%Y-%m-%dT%H:%M:%SZ"))
-    return (told_s - time.mktime(time.gmtime())) / 3600.0
+    said_s = time.mktime(time.strptime(running.lines()[-1]["time"], "%Y-%m-%dT%H:%M:%SZ"))
+    return (said_s - time.mktime(time.gmtime())) / 3600.0
 
 
-def test_one_that_is_an_hour_ahead_acts_and_its_lease_is_not_taken(
+def test_an_agent_that_is_an_hour_ahead_acts_and_its_lease_is_not_taken(
     cluster: Cluster, upfs: PodUpfs, access: Path, library: Path
 ) -> None:
     before = upfs.knobs()
@@ -63,7 +63,7 @@ def test_one_that_is_an_hour_ahead_acts_and_its_lease_is_not_taken(
     assert upfs.knobs() == before
 
 
-def test_one_that_is_an_hour_ahead_does_not_take_a_lease_that_is_held(
+def test_an_agent_that_is_an_hour_ahead_does_not_take_a_lease_that_is_held(
     cluster: Cluster, upfs: PodUpfs, access: Path, library: Path
 ) -> None:
     """To its clock nobody has renewed it for an hour."""
@@ -83,7 +83,7 @@ def test_one_that_is_an_hour_ahead_does_not_take_a_lease_that_is_held(
     until(lambda: upfs.knobs() == before, f"{before} became {upfs.knobs()}", WITHIN_S)
 
 
-def test_one_that_is_a_day_behind_says_what_it_does_not_believe_and_moves_nothing(
+def test_an_agent_that_is_a_day_behind_says_what_it_does_not_believe_and_moves_nothing(
     cluster: Cluster, upfs: PodUpfs, access: Path, library: Path
 ) -> None:
     """The server's certificate is not valid yet, by its clock."""

@@ -1,7 +1,7 @@
 """What `doctor --kubernetes` says of a real cluster: its server, its kubelet, and objects as Cilium makes them.
 
 Cilium itself cannot run here (its agent sets up sch_fq, which this kernel does not have). What it would have made is
-made by the test, in the same places: its ConfigMap, its resources, its map, its state.
+made by the test, in the same paths: its ConfigMap, its resources, its map, its state.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def test_each_slices_pod_has_a_line(cluster: Cluster, access: Path) -> None:
     assert result[f"{SPACE}/video/paced: networks"]["found"] == f"n6-net of {SPACE}/upf-0: Cilium does not pace these"
 
 
-def test_who_may_not_look_is_told_so(cluster: Cluster, access: Path) -> None:
+def test_a_right_to_look_that_lacks_is_named(cluster: Cluster, access: Path) -> None:
     del access
     cluster.kubectl("-n", SPACE, "create", "serviceaccount", "nobody")
     token = cluster.kubectl("-n", SPACE, "create", "token", "nobody").strip()

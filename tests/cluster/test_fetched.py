@@ -166,7 +166,7 @@ def test_what_is_refused_costs_no_neighbour(cluster: Cluster, upfs: PodUpfs, run
     assert ready(cluster, "good") == ("True", "LoopRunning")
 
 
-def test_a_right_that_is_taken_away_is_told_and_what_is_here_stays(
+def test_a_right_that_is_taken_away_is_reported_and_what_is_here_stays(
     cluster: Cluster, access: Path, upfs: PodUpfs, running_agent: RunningAgent
 ) -> None:
     del upfs
@@ -178,7 +178,7 @@ def test_a_right_that_is_taken_away_is_told_and_what_is_here_stays(
         document = of_pair(2, "late", "shadow", policy=bundle("configMap", "second", name="second"))
         cluster.kubectl("apply", given=document)
         not_fetched(cluster, "late", "may not read ConfigMaps of namespace core")
-        # Nor is anything asked for of what is here, by an agent that starts.
+        # Nor is anything of what is here requested, by an agent that starts.
         running_agent.stop()
         running_agent.start()
         until(lambda: len(running_agent.loops()) == 1, "no loop after the start", WITHIN_S)
@@ -214,8 +214,8 @@ def test_rules_that_are_edited_are_taken_up(cluster: Cluster, upfs: PodUpfs, run
     is_ready(cluster, "ruled")
     [loop] = running_agent.loops()
     cluster.kubectl("apply", given=rules("dwell: {nice_s: -1}"))
-    cluster.kubectl("apply", given=of_pair(2, "ruled", guard=guard, uplinkMbps=900))  # they are asked for at once
-    until(lambda: condition(reported(cluster, "ruled"), "Degraded")[1] == "NotFetched", "not told", WITHIN_S)
+    cluster.kubectl("apply", given=of_pair(2, "ruled", guard=guard, uplinkMbps=900))  # they are requested at once
+    until(lambda: condition(reported(cluster, "ruled"), "Degraded")[1] == "NotFetched", "not reported", WITHIN_S)
     assert "dwell.nice_s" in message(reported(cluster, "ruled"), "Degraded")
     is_ready(cluster, "ruled")
     assert runs_with() == "dwell: {nice_s: 0.5}"
@@ -225,7 +225,7 @@ def test_rules_that_are_edited_are_taken_up(cluster: Cluster, upfs: PodUpfs, run
 
 
 def test_a_namespace_reaches_nothing_of_another(cluster: Cluster, upfs: PodUpfs, running_agent: RunningAgent) -> None:
-    """By the names, and by the digest, of what another one has here."""
+    """By the names, and by the digest, of what another has here."""
     del upfs
     cluster.kubectl("apply", given=of_pair(1, "good", "shadow", policy=bundle("configMap", "map", name="policy")))
     is_ready(cluster, "good")

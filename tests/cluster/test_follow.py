@@ -1,4 +1,4 @@
-"""Pods follow their loops at a real API server: a kubelet resizes them in place, and in the end they are as found."""
+"""Pods follow their loops at a real API server: a kubelet resizes them in place, and in the end they are restored."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_limits_settle_within_three_seconds_and_come_back(
     assert condition(reported(cluster), "Degraded") == ("False", "AsDeclared")
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
     until(lambda: done(cluster) == ["1"] * COUNT, f"{done(cluster)}", WITHIN_S)
-    until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)
+    until(lambda: upfs.knobs() == before, "knobs are not restored", WITHIN_S)
     assert quotas(upfs) == result
     until(lambda: OriginalsFile(running.root / "state").pods == {}, "it is not forgotten", WITHIN_S)
     upfs.unload()

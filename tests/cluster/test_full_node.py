@@ -28,7 +28,7 @@ def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
 
 @pytest.fixture(name="running")
 def _running(cluster: Cluster, upfs: PodUpfs) -> Iterator[RunningAgent]:
-    """All is as found afterwards."""
+    """All is restored afterwards."""
     before = upfs.knobs()
     with agent(cluster, install(cluster, follow={"allowed": True}), options=["--allow-follow"]) as running:
         yield running
@@ -61,7 +61,7 @@ def degraded(cluster: Cluster) -> str:
     return str(line)
 
 
-def test_what_a_node_could_never_do_is_said_and_asked_for_no_more(cluster: Cluster, running: RunningAgent) -> None:
+def test_what_a_node_could_never_do_is_reported_and_not_tried_again(cluster: Cluster, running: RunningAgent) -> None:
     whole = int(cluster.get("node", NODE)["status"]["allocatable"]["cpu"])
     cluster.kubectl("apply", given=following(1000 * whole + 1000))
     until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), f"{reported(cluster)}", WITHIN_S)
@@ -74,7 +74,7 @@ def test_what_a_node_could_never_do_is_said_and_asked_for_no_more(cluster: Clust
 
 def test_what_a_node_has_no_room_for_now_waits_and_says_so(cluster: Cluster, running: RunningAgent) -> None:
     whole = 1000 * int(cluster.get("node", NODE)["status"]["allocatable"]["cpu"])
-    most = whole - 400  # for one of them, beside the other as it was found
+    most = whole - 400  # for the first, beside the other as it was
     cluster.kubectl("apply", given=following(most))
     until(lambda: condition(reported(cluster), "Degraded") == ("True", "NotFollowed"), f"{reported(cluster)}", WITHIN_S)
     until(lambda: "its resize waits: Deferred: " in degraded(cluster), degraded(cluster), WITHIN_S)

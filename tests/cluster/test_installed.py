@@ -124,14 +124,14 @@ class Watcher:
 
     Args:
         upfs: whose knobs.
-        found: as they were found.
+        initial: as they were at first.
     """
 
-    def __init__(self, upfs: PodUpfs, found: list[str]) -> None:
-        self.states: list[tuple[float, bool]] = []  # since when, and whether as found
+    def __init__(self, upfs: PodUpfs, initial: list[str]) -> None:
+        self.states: list[tuple[float, bool]] = []  # since when, and whether restored
         self._files = [upfs.group(number).parent / "cpu.shares" for number in range(1, COUNT + 1)]
-        self._found, self._ended = found, threading.Event()
-        self._look()  # before whoever made this does anything
+        self._initial, self._ended = initial, threading.Event()
+        self._look()  # before its maker does anything
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -140,9 +140,9 @@ class Watcher:
             self._look()
 
     def _look(self) -> None:
-        as_found = [file.read_text().strip() for file in self._files] == self._found
-        if not self.states or self.states[-1][1] != as_found:
-            self.states.append((time.monotonic(), as_found))
+        restored = [file.read_text().strip() for file in self._files] == self._initial
+        if not self.states or self.states[-1][1] != restored:
+            self.states.append((time.monotonic(), restored))
 
     def end(self) -> list[tuple[float, bool]]:
         self._ended.set()
@@ -159,8 +159,8 @@ def test_install_makes_agents_that_are_ready_with_no_more_than_they_need(cluster
     assert NODE in out
     assert "shadow" in out
     assert max(map(len, out.splitlines())) <= 80
-    [found] = json.loads(status(cluster, "--json"))["agents"]
-    assert (found["node"], found["ready"], found["highest_mode"]) == (NODE, True, "shadow")
+    [agent] = json.loads(status(cluster, "--json"))["agents"]
+    assert (agent["node"], agent["ready"], agent["highest_mode"]) == (NODE, True, "shadow")
     lines = Path(f"/proc/{agent_pid(cluster)}/status").read_text().splitlines()
     facts = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     held = {name for number, name in enumerate(CAPABILITIES) if int(facts["CapBnd"], 16) >> number & 1}
@@ -175,7 +175,7 @@ def test_install_makes_agents_that_are_ready_with_no_more_than_they_need(cluster
 def test_a_sliceset_that_asks_for_more_than_is_allowed_runs_in_shadow_and_says_so(
     cluster: Cluster, upfs: PodUpfs
 ) -> None:
-    found = shares(upfs)
+    initial = shares(upfs)
     upfs.load(seconds=60, mbps=4)
     started_s = time.monotonic()
     cluster.kubectl("apply", given=slice_set())
@@ -186,32 +186,32 @@ def test_a_sliceset_that_asks_for_more_than_is_allowed_runs_in_shadow_and_says_s
     assert condition(reported(cluster), "Degraded") == ("True", "ModeNotAllowed")
     [controlled] = [item for item in reported(cluster)["conditions"] if item["type"] == "Controlled"]
     assert "allows shadow at most" in controlled["message"]
-    assert shares(upfs) == found
+    assert shares(upfs) == initial
     assert reported(cluster)["mode"] == "shadow"
     upfs.unload()
 
 
 def test_an_operator_allows_it_and_knobs_move(cluster: Cluster, upfs: PodUpfs) -> None:
-    found = shares(upfs)
+    initial = shares(upfs)
     took_s = upgrade(cluster, **LIVE)
-    until(lambda: shares(upfs) != found, "nothing was moved", WITHIN_S)
+    until(lambda: shares(upfs) != initial, "nothing was moved", WITHIN_S)
     print(f"from shadow to live: {took_s:.1f} s of rolling out")
-    until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), "not told", WITHIN_S)
+    until(lambda: condition(reported(cluster), "Controlled") == ("True", "Live"), "not reported", WITHIN_S)
     assert condition(reported(cluster), "Degraded")[0] == "False"
 
 
 def family(pid: int) -> dict[int, str]:
     """A process and all below it, with their command lines."""
-    found, parents = {}, {}
+    commands, parents = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
     below = [pid]
     while below:
         item = below.pop()
-        found[item] = Path(f"/proc/{item}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        commands[item] = Path(f"/proc/{item}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         below += [child for child, parent in parents.items() if parent == item]
-    return found
+    return commands
 
 
 def test_agent_loop_publisher_and_supervisor_have_less_than_350_mib(cluster: Cluster) -> None:
@@ -230,14 +230,14 @@ def test_agent_loop_publisher_and_supervisor_have_less_than_350_mib(cluster: Clu
     assert sum(taken.values()) < 350.0
 
 
-def given_back_once(upfs: PodUpfs, found: list[str], what: str, act: Any) -> float:
-    """Do something that ends an agent and brings another one: knobs are as found once in between, then move again.
+def given_back_once(upfs: PodUpfs, initial: list[str], what: str, act: Any) -> float:
+    """Do something that ends an agent and brings another: knobs are restored once in between, then move again.
 
     Returns:
-        After how many seconds they were as found.
+        After how many seconds they were restored.
     """
-    assert shares(upfs) != found
-    watcher = Watcher(upfs, found)
+    assert shares(upfs) != initial
+    watcher = Watcher(upfs, initial)
     started_s = time.monotonic()
     try:
         act()
@@ -245,36 +245,36 @@ def given_back_once(upfs: PodUpfs, found: list[str], what: str, act: Any) -> flo
         time.sleep(3.0)
     finally:
         states = watcher.end()
-    assert [as_found for _, as_found in states] == [False, True, False], states
+    assert [restored for _, restored in states] == [False, True, False], states
     print(
-        f"{what}: knobs as found after {states[1][0] - started_s:.2f} s, for {states[2][0] - states[1][0]:.2f} s, "
+        f"{what}: knobs restored after {states[1][0] - started_s:.2f} s, for {states[2][0] - states[1][0]:.2f} s, "
         "and not again"
     )
     return states[1][0] - started_s
 
 
-@pytest.fixture(name="found")
-def _found(upfs: PodUpfs) -> list[str]:
+@pytest.fixture(name="initial")
+def _initial(upfs: PodUpfs) -> list[str]:
     """Of containers that nobody has touched: cgroup version 1 gives a pod that asks for 100m this."""
     del upfs
     return ["102"] * COUNT
 
 
-def test_a_change_of_the_daemonset_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, found: list[str]) -> None:
+def test_a_change_of_the_daemonset_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, initial: list[str]) -> None:
     before = agent_pod(cluster)["metadata"]["uid"]
-    given_back_once(upfs, found, "upgrade", lambda: upgrade(cluster, **LIVE, **{"podAnnotations.round": "two"}))
+    given_back_once(upfs, initial, "upgrade", lambda: upgrade(cluster, **LIVE, **{"podAnnotations.round": "two"}))
     assert agent_pod(cluster)["metadata"]["uid"] != before
 
 
-def test_a_pod_that_is_deleted_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, found: list[str]) -> None:
+def test_a_pod_that_is_deleted_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, initial: list[str]) -> None:
     name = agent_pod(cluster)["metadata"]["name"]
-    given_back_once(upfs, found, "pod deleted", lambda: cluster.kubectl("-n", SYSTEM, "delete", "pod", name))
+    given_back_once(upfs, initial, "pod deleted", lambda: cluster.kubectl("-n", SYSTEM, "delete", "pod", name))
 
 
-def test_an_agent_that_is_killed_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, found: list[str]) -> None:
+def test_an_agent_that_is_killed_gives_knobs_back_once(cluster: Cluster, upfs: PodUpfs, initial: list[str]) -> None:
     pid = agent_pid(cluster)
     assert children(pid)
-    given_back_once(upfs, found, "SIGKILL", lambda: os.kill(pid, signal.SIGKILL))
+    given_back_once(upfs, initial, "SIGKILL", lambda: os.kill(pid, signal.SIGKILL))
 
 
 def groups_of(pid: int) -> list[Path]:
@@ -287,29 +287,29 @@ def groups_of(pid: int) -> list[Path]:
 
 
 def test_an_agents_container_that_is_killed_as_a_whole_gives_knobs_back_at_once(
-    cluster: Cluster, upfs: PodUpfs, found: list[str]
+    cluster: Cluster, upfs: PodUpfs, initial: list[str]
 ) -> None:
-    """With all that is in it, as one that is out of memory may be; the next agent comes seconds later."""
+    """With all that is in it, as when it is out of memory; the next agent comes seconds later."""
     groups = groups_of(agent_pid(cluster))
-    assert given_back_once(upfs, found, "all of it killed", lambda: kill_all(groups)) < AT_ONCE_S
+    assert given_back_once(upfs, initial, "all of it killed", lambda: kill_all(groups)) < AT_ONCE_S
 
 
 def test_a_pod_that_is_deleted_without_grace_gives_knobs_back_once(
-    cluster: Cluster, upfs: PodUpfs, found: list[str]
+    cluster: Cluster, upfs: PodUpfs, initial: list[str]
 ) -> None:
     name = agent_pod(cluster)["metadata"]["name"]
     command = ["-n", SYSTEM, "delete", "pod", name, "--grace-period=0", "--force"]
-    given_back_once(upfs, found, "pod deleted without grace", lambda: cluster.kubectl(*command))
+    given_back_once(upfs, initial, "pod deleted without grace", lambda: cluster.kubectl(*command))
 
 
 def test_helm_uninstall_gives_knobs_back_and_leaves_the_definitions(
-    cluster: Cluster, upfs: PodUpfs, found: list[str]
+    cluster: Cluster, upfs: PodUpfs, initial: list[str]
 ) -> None:
     """SliceSets go first, as the documents say: so pods that follow their loops get their own limits back."""
-    assert shares(upfs) != found
+    assert shares(upfs) != initial
     cluster.kubectl("delete", "slicesets", "-A", "--all")
     cluster.kubectl("wait", "--for=delete", "nodeslicesets", "-A", "--all", "--timeout=60s", code=None)
-    until(lambda: shares(upfs) == found, f"{shares(upfs)}", WITHIN_S)
+    until(lambda: shares(upfs) == initial, f"{shares(upfs)}", WITHIN_S)
     assert not cluster.get("-A", "nsls")["items"]
     print(f"helm uninstall: {helm(cluster, 'uninstall', 'slices'):.1f} s")
     until(lambda: not cluster.get("-n", SYSTEM, "pods")["items"], "the agent's pod stays", WITHIN_S)

@@ -21,21 +21,21 @@ WITHIN_S, AGAIN_S, AWAY_S = 30.0, 60.0, 100.0
 WATCHED_S = 8.0
 
 
-@pytest.fixture(scope="module", name="found")
-def _found(upfs: PodUpfs) -> dict[str, str]:
+@pytest.fixture(scope="module", name="initial")
+def _initial(upfs: PodUpfs) -> dict[str, str]:
     """Knobs before anything was moved."""
     return upfs.knobs()
 
 
 @pytest.fixture(scope="module", name="running")
-def _running(cluster: Cluster, upfs: PodUpfs, access: Path, found: dict[str, str]) -> Iterator[RunningAgent]:
-    """An agent with a loop that has moved knobs; all is as found afterwards."""
+def _running(cluster: Cluster, upfs: PodUpfs, access: Path, initial: dict[str, str]) -> Iterator[RunningAgent]:
+    """An agent with a loop that has moved knobs; all is restored afterwards."""
     with agent(cluster, access) as running:
         cluster.kubectl("apply", given=slice_set(count=COUNT))
-        until(lambda: live(cluster) and upfs.knobs() != found, f"{reported(cluster)}", WITHIN_S)
+        until(lambda: live(cluster) and upfs.knobs() != initial, f"{reported(cluster)}", WITHIN_S)
         yield running
         cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
-        until(lambda: upfs.knobs() == found, f"{found} became {upfs.knobs()}", WITHIN_S)
+        until(lambda: upfs.knobs() == initial, f"{initial} became {upfs.knobs()}", WITHIN_S)
 
 
 def live(cluster: Cluster) -> bool:
@@ -60,11 +60,11 @@ def test_a_restart_of_what_runs_pods_is_no_concern_of_the_loop(
 
 
 def test_a_container_that_is_restarted_is_taken_up_by_the_loop_that_runs(
-    cluster: Cluster, upfs: PodUpfs, running: RunningAgent, found: dict[str, str]
+    cluster: Cluster, upfs: PodUpfs, running: RunningAgent, initial: dict[str, str]
 ) -> None:
     """The same pod, another container: group, process and id are new, namespace and address stay."""
     [loop], old = running.loops(), upfs.group(2)
-    key = "2/pod/cpu.shares" if "2/pod/cpu.shares" in found else "2/pod/cpu.weight"
+    key = "2/pod/cpu.shares" if "2/pod/cpu.shares" in initial else "2/pod/cpu.weight"
     cluster.machine.run("kill", "-KILL", str(upfs.pid(2)))
 
     def restarted() -> bool:
@@ -75,7 +75,7 @@ def test_a_container_that_is_restarted_is_taken_up_by_the_loop_that_runs(
     assert upfs.group(2) != old
     upfs.sessions()
     upfs.load(seconds=20, mbps=4)
-    until(lambda: upfs.knobs()[key] != found[key], "not moved again", AGAIN_S)
+    until(lambda: upfs.knobs()[key] != initial[key], "not moved again", AGAIN_S)
     assert goes_on(running, loop)
     until(lambda: live(cluster), f"{reported(cluster)}", WITHIN_S)
     upfs.unload()
@@ -83,7 +83,7 @@ def test_a_container_that_is_restarted_is_taken_up_by_the_loop_that_runs(
 
 @pytest.mark.parametrize("how", ["drain", "taint"])
 def test_pods_that_are_driven_away_and_come_back_are_controlled_again(
-    cluster: Cluster, upfs: PodUpfs, running: RunningAgent, found: dict[str, str], how: str
+    cluster: Cluster, upfs: PodUpfs, running: RunningAgent, initial: dict[str, str], how: str
 ) -> None:
     if how == "drain":
         cluster.kubectl("drain", NODE, "--force", "--delete-emptydir-data", "--timeout=60s")
@@ -97,4 +97,4 @@ def test_pods_that_are_driven_away_and_come_back_are_controlled_again(
         cluster.kubectl(*undo)
     upfs.ready()
     upfs.sessions()
-    until(lambda: live(cluster) and upfs.knobs() != found, f"{reported(cluster)}", AGAIN_S)
+    until(lambda: live(cluster) and upfs.knobs() != initial, f"{reported(cluster)}", AGAIN_S)

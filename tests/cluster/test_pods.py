@@ -1,4 +1,4 @@
-"""UPFs in pods of a real kubelet are found, checked, controlled, and found again when a pod is made anew."""
+"""UPFs in pods of a real kubelet are discovered, checked, controlled, and followed when a pod is made anew."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _upfs(cluster: Cluster) -> Iterator[PodUpfs]:
         cluster.kubectl("delete", "namespace", NAMESPACE, "--timeout=60s")
 
 
-def test_pods_are_found_by_their_names_and_checked(upfs: PodUpfs) -> None:
+def test_pods_are_selected_by_their_names_and_checked(upfs: PodUpfs) -> None:
     document = upfs.discovered()
     assert sorted(item["name"] for item in document["slices"]) == list(upfs.slices)
     for item in document["slices"]:

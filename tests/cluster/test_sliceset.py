@@ -98,7 +98,7 @@ def test_from_apply_to_a_live_loop_and_what_kubectl_shows(
     print(cluster.kubectl("-n", NAMESPACE, "get", "nsls"))
     upfs.unload()
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
-    until(lambda: upfs.knobs() == before, "knobs are not as found", WITHIN_S)
+    until(lambda: upfs.knobs() == before, "knobs are not restored", WITHIN_S)
     until(lambda: not reported(cluster), "its object stays", WITHIN_S)
 
 
@@ -133,7 +133,7 @@ def test_an_edit_changes_the_mode_of_the_loop_that_runs_and_whatever_else_by_a_n
     generation = cluster.get("-n", NAMESPACE, "sls", "video")["metadata"]["generation"]
     until(lambda: summed(cluster).get("observedGeneration") == generation, "not summed up", WITHIN_S)
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
-    until(lambda: shares(groups) == result, "knobs are not as found", WITHIN_S)
+    until(lambda: shares(groups) == result, "knobs are not restored", WITHIN_S)
     until(lambda: not running.loops(), "its loop goes on", WITHIN_S)
 
 
@@ -169,12 +169,12 @@ def test_what_is_invalid_or_claims_the_pod_of_another_stops_nobody(
     until(lambda: live(cluster, "second"), "not live", WITHIN_S)
     assert [item["name"] for item in reported(cluster, "second")["slices"]] == ["slice3"]
     assert condition(reported(cluster, "second"), "Degraded") == ("True", "PodConflict")
-    until(lambda: condition(reported(cluster, "wrong"), "Ready") == ("False", "Invalid"), "not told", WITHIN_S)
+    until(lambda: condition(reported(cluster, "wrong"), "Ready") == ("False", "Invalid"), "not reported", WITHIN_S)
     [ready] = [item for item in reported(cluster, "wrong")["conditions"] if item["type"] == "Ready"]
     assert "policy.agent: unknown name 'no-such-agent'" in ready["message"]
     assert loop in running.loops()
     assert len(running.loops()) == 2
-    # Whose are the pods when the older one goes?
+    # Whose are the pods when the older goes?
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "first")
     until(lambda: len(reported(cluster, "second").get("slices") or ()) == 3, "not taken over", WITHIN_S)
     until(lambda: live(cluster, "second"), "not live", WITHIN_S)
@@ -239,14 +239,14 @@ def test_knobs_are_as_found_when_the_agent_is_killed(cluster: Cluster, upfs: Pod
     [loop] = running.loops()
     killed_s = time.monotonic()
     os.kill(running.pid, signal.SIGKILL)
-    until(lambda: shares(groups) == result, "knobs are not as found", WITHIN_S)
+    until(lambda: shares(groups) == result, "knobs are not restored", WITHIN_S)
     restored_s = time.monotonic() - killed_s
     running.kill()
     until(lambda: start_ticks(loop) is None, "the loop goes on", WITHIN_S)
-    print(f"{1e3 * restored_s:.0f} ms from SIGKILL of the agent to knobs as found")
+    print(f"{1e3 * restored_s:.0f} ms from SIGKILL of the agent to restored knobs")
     running.start()
     acting_s = until(lambda: shares(groups) != result, "does not act again", WITHIN_S)
-    print(f"{acting_s:.1f} s from the next one's start to knobs that move")
+    print(f"{acting_s:.1f} s from the next agent's start to knobs that move")
     # Its loop and the loop's supervisor with it: then the next agent puts the knobs back, whatever is declared by then.
     [loop] = running.loops()
     until(lambda: live(cluster), "not live", WITHIN_S)
@@ -258,7 +258,7 @@ def test_knobs_are_as_found_when_the_agent_is_killed(cluster: Cluster, upfs: Pod
     assert shares(groups) != result
     cluster.kubectl("-n", NAMESPACE, "delete", "sls", "video")
     running.start()
-    until(lambda: shares(groups) == result, "knobs are not as found", WITHIN_S)
+    until(lambda: shares(groups) == result, "knobs are not restored", WITHIN_S)
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_steady_state_asks_less_than_once_in_ten_seconds(
 
 
 def requests(cluster: Cluster) -> int:
-    """That the API server has been asked by the agent's service account."""
+    """That the API server has had requests of the agent's service account."""
     lines = (cluster.folder / "audit.log").read_text().splitlines()
     return sum(1 for line in lines if ACCOUNT in line and '"verb":"watch"' not in line)
 

@@ -96,9 +96,9 @@ class PodUpfs(Runtime):
                 if log.read_text().count(" established at ") == self.count:
                     return
                 time.sleep(0.05)
-            assert time.monotonic() < deadline, f"{log.read_text()}\n{self.told()}"
+            assert time.monotonic() < deadline, f"{log.read_text()}\n{self.description()}"
 
-    def told(self) -> str:
+    def description(self) -> str:
         """What pods are and say, for who looks for a fault."""
         pods = self.cluster.kubectl("-n", NAMESPACE, "get", "pods", "-o", "wide")
         return pods + "".join(self.cluster.kubectl("-n", NAMESPACE, "logs", name) for name in self.slices)

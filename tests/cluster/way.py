@@ -1,7 +1,7 @@
 """A way to the API server on which things go wrong: ``python way.py PORT CA FAULT``, in the cluster's machine.
 
-FAULT is a JSON file, looked at for each request: ``delay_s`` before it goes on, or a ``status`` that is answered in its
-place, with ``retry_after_s``; with ``watches`` it is so for watches alone. When the file changes, watches are cut.
+FAULT is a JSON file, looked at for each request: ``delay_s`` before it goes on, or a ``status`` that is answered
+instead, with ``retry_after_s``; with ``watches`` it is so for watches alone. When the file changes, watches are cut.
 """
 
 from __future__ import annotations

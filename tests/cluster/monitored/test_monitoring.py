@@ -1,4 +1,4 @@
-"""A real Prometheus server on a real cluster: what the kubelet and the agent tell it of five UPF pods under traffic."""
+"""A real Prometheus server on a real cluster, and what the kubelet and the agent say of five UPF pods under traffic."""
 
 from __future__ import annotations
 

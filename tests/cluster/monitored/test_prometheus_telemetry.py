@@ -33,21 +33,21 @@ PERIOD_S = 30
 TICKS = 4
 CONFIGS = Path(__file__).parents[3] / "configs" / "prometheus"
 # The most that they may be apart, as a share of the probe's figure. cAdvisor's window begins and ends up to a scrape
-# earlier or later than the one that it is held against.
+# earlier or later than what it is held against.
 RATE_APART, CPU_APART = 0.1, 0.3
 pytestmark = pytest.mark.slow
 
 
 @dataclass
 class Measured:
-    """A controller that is told by the server alone, and its ticks with all slices measured."""
+    """A controller with the server's figures alone, and its ticks with all slices measured."""
 
     node: Path
     ticks: list[Any]
 
 
 def queries(cluster: Cluster) -> Path:
-    """The shipped ones, with delays of the node's probe: nobody behind these UPFs answers pings."""
+    """The shipped queries, with delays of the node's probe: nobody behind these UPFs answers pings."""
     document = yaml.safe_load((CONFIGS / "cadvisor.yaml").read_text())
     for level, row in ((0.5, "delay_p50_us"), (0.99, "delay_p99_us")):
         of = f'loop="{LOOP}", slice="$named"'
@@ -60,7 +60,7 @@ def queries(cluster: Cluster) -> Path:
 
 
 def node_file(cluster: Cluster, server: Scraping, upfs: PodUpfs) -> Path:
-    """The one that the agent has written for its loop, with a server that measures."""
+    """What the agent has written for its loop, with a server that measures."""
     agents = cluster.machine.root / "run" / "slicepilot" / "agent" / f"{LOOP}.node.yaml"
     document = yaml.safe_load(agents.read_text())
     labels = {
@@ -134,9 +134,9 @@ def test_figures_agree_with_the_probes(server: Scraping, measured: Measured) -> 
 def test_ages_and_periods_are_right(measured: Measured) -> None:
     ages = [float(tick["age_s"]) for tick in measured.ticks]
     times_s, numbers = (np.array([int(tick[name]) for tick in measured.ticks]) for name in ("time_ns", "sequence"))
-    periods = np.diff(times_s) / 1e9 / np.diff(numbers)  # a slice may not have been measured at one between
+    periods = np.diff(times_s) / 1e9 / np.diff(numbers)  # a slice may not have been measured in between
     print("age_s", [f"{age:.1f}" for age in ages], "periods", [f"{item:.2f}" for item in periods])
-    # A scrape, half a scrape until it is asked for, and what cAdvisor itself keeps back: 15 s at most (its source).
+    # A scrape, half a scrape until its query, and what cAdvisor itself keeps back: 15 s at most (its source).
     assert all(0 < age < 2.5 * CADVISOR_S for age in ages)
     assert periods == pytest.approx(PERIOD_S, abs=0.5)
 
