@@ -120,7 +120,7 @@ def run(
     if record is not None:
         try:
             document["episodes"] = run_episodes.write(record, settings, begun_ns)
-        except ConfigError as error:  # the run's figures are told nevertheless
+        except ConfigError as error:  # the run's figures are reported nevertheless
             failure = error
     if as_json:
         print_json(document, RunReport)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,18 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.files import sync_folder, what_else
 
-compute: Any = pyarrow.compute  # its functions are made when it is loaded
-
 FORMAT, KEY = 1, "slicepilot-dataset"
 ROW_GROUP = 1 << 19  # rows at least, but for the last one
-_SAMPLE = 4096  # values that are looked at to choose an encoding
 
 # Longer endings first: a column's unit is that of the first one that its name ends with.
 UNITS = {
@@ -97,9 +93,7 @@ class Description:
     format: int = field(default=FORMAT)
 
 
-def write_tidy(
-    path: Path, rows: Stream, origin: Origin, faults: Faults, on_rows: Callable[[int], None] | None = None
-) -> Description:
+def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Description:
     """Write a table in one pass, whatever its size; the file is there when it is whole, and not before.
 
     Args:
@@ -107,7 +101,6 @@ def write_tidy(
         rows: what to write.
         origin: of the rows; the file is hashed while it is read.
         faults: filled by the reader of the rows; written after the last row.
-        on_rows: called with the number of rows read.
 
     Raises:
         DatasetError: what reading the rows raises; nothing is written then.
@@ -117,9 +110,9 @@ def write_tidy(
         writer: pq.ParquetWriter | None = None
         count = 0
         try:
-            for table in _gathered(rows, on_rows):
+            for table in _gathered(rows):
                 if writer is None:
-                    writer = pq.ParquetWriter(staging, rows.schema, **_options(table))
+                    writer = pq.ParquetWriter(staging, rows.schema, compression="zstd", write_page_checksum=True)
                 writer.write_table(table, row_group_size=max(table.num_rows, 1))
                 count += table.num_rows
             assert writer is not None
@@ -234,7 +227,7 @@ def _opened(path: Path) -> pq.ParquetFile:
         raise DatasetError.at(path, f"not a whole Parquet file: {error}") from error
 
 
-def _gathered(rows: Stream, on_rows: Callable[[int], None] | None) -> Iterator[pa.Table]:
+def _gathered(rows: Stream) -> Iterator[pa.Table]:
     """Batches put together to row groups; one empty table where there is no row."""
     waiting: list[pa.RecordBatch] = []
     held = seen = 0
@@ -242,28 +235,11 @@ def _gathered(rows: Stream, on_rows: Callable[[int], None] | None) -> Iterator[p
         waiting.append(batch)
         held += batch.num_rows
         seen += batch.num_rows
-        if on_rows is not None:
-            on_rows(seen)
         if held >= ROW_GROUP:
             yield pa.Table.from_batches(waiting, rows.schema)
             waiting, held = [], 0
     if held or not seen:
         yield pa.Table.from_batches(waiting, rows.schema)
-
-
-def _options(table: pa.Table) -> dict[str, Any]:
-    """How to write: numbers that hardly repeat as differences (integers) or byte streams, the rest by dictionary."""
-    encodings = {}
-    for name, column in zip(table.column_names, table.columns, strict=True):
-        whole, sample = pa.types.is_integer(column.type), column.slice(0, _SAMPLE)
-        if (whole or pa.types.is_floating(column.type)) and 2 * compute.count_distinct(sample).as_py() > len(sample):
-            encodings[name] = "DELTA_BINARY_PACKED" if whole else "BYTE_STREAM_SPLIT"
-    return {
-        "compression": "zstd",
-        "use_dictionary": [name for name in table.column_names if name not in encodings],
-        "column_encoding": encodings or None,
-        "write_page_checksum": True,
-    }
 
 
 def is_made_of(path: Path, source: Path) -> bool:

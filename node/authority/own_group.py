@@ -31,7 +31,7 @@ def group_path(label: str, home: Path | None, hierarchy: CpuHierarchy | None = N
 
     Below the one that it is in, whose limits go on binding it. A group of version 2 that has processes cannot hand
     controllers down, but for the root (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint"); the
-    place is beside it then, and only where nothing that limits it, or manages it, would be escaped.
+    group is beside it then, and only where nothing that limits it, or manages it, would be escaped.
 
     Args:
         label: what it is called after our prefix.
@@ -39,7 +39,7 @@ def group_path(label: str, home: Path | None, hierarchy: CpuHierarchy | None = N
         hierarchy: that of the machine, if none is given.
 
     Raises:
-        ActuatorError: there is no such place; says why, and what would help.
+        ActuatorError: there is none; says why, and what would help.
     """
     hierarchy = hierarchy or CpuHierarchy.find()
     parent = hierarchy.root if home is None else home

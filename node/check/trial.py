@@ -76,7 +76,7 @@ class Effect:
 
 
 class TrialAgent:
-    """Holds everything, and moves one knob at a time back and forth: found, moved, moved, found, and so on.
+    """Holds everything, and moves one knob at a time back and forth: original, moved, moved, original, and so on.
 
     Args:
         context: of the node.
@@ -101,28 +101,28 @@ class TrialAgent:
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Start anew."""
-        self._tick, self._found = -1, Knobs.none(len(slices))
+        self._tick, self._original = -1, Knobs.none(len(slices))
         self._use, self._rate = (np.zeros(len(slices)) for _ in range(2))
         self._low = np.array([slices.bound(field, 0)[:, 0] for field in KNOB_FIELDS])
         self.effects = {}
         self._seen: list[list[list[tuple[float, float]]]] = []
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """The knobs as they were found, but for the one that is moved."""
+        """The original settings, but for the knob that is moved."""
         self._tick += 1
         if self._tick == 0:
-            self._found = knobs.copy()
+            self._original = knobs.copy()
         tick = self._tick - FIRST_TICKS
         if tick < 0:
             self._use += telemetry.cpu_use_mcpu[:, 0] / FIRST_TICKS
             self._rate += telemetry.carried_mbps[:, 0] / FIRST_TICKS
-            return self._found
+            return self._original
         at, within = divmod(tick, 2 * PAIRS * PHASE_TICKS)
         if within == 0:
             self._conclude(at - 1)
             self._seen = [[[] for _ in range(2)] for _ in range(PAIRS)]
         if at >= len(self.steps):
-            return self._found
+            return self._original
         phase, age = divmod(within, PHASE_TICKS)
         step, moved = self.steps[at], phase % 4 in (1, 2)
         if age >= SETTLE_TICKS:
@@ -130,8 +130,8 @@ class TrialAgent:
             self._seen[phase // 2][moved].append(figures)
         value = self._moved_to(step)
         if not moved or value is None:
-            return self._found
-        wanted = self._found.copy()
+            return self._original
+        wanted = self._original.copy()
         wanted.values[step.knob, step.slice, 0] = value
         if step.knob != EGRESS:
             for mate in self._mates.get(step.slice, ()):
@@ -144,7 +144,7 @@ class TrialAgent:
         if self._rate[s] < LEAST_MBPS:
             return None
         if k == NICE:
-            return float(min(self._found.values[NICE, s, 0] + NICE_STEP, 19.0))
+            return float(min(self._original.values[NICE, s, 0] + NICE_STEP, 19.0))
         value = CPU_SHARE * self._use[s] if k == CPU_LIMIT else EGRESS_SHARE * self._rate[s]
         return float(value) if value >= self._low[k, s] else None
 

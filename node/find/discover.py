@@ -28,7 +28,7 @@ MACHINE = Path("/proc/1/ns/net")
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredUpf:
     """A process that is a UPF, or may be one.
 
     Attributes:
@@ -58,7 +58,7 @@ class Found:
     ue_pools: tuple[str, ...]
 
 
-def discover(finder: Finder | None = None) -> list[Found]:
+def discover(finder: Finder | None = None) -> list[DiscoveredUpf]:
     """All of them by name, the sure ones first. Needs root: sockets of others' processes are not shown to anybody else.
 
     The SMF answers PFCP, too, and a gNB takes GTP-U: a process that does one of the two and whose program is not known
@@ -72,7 +72,7 @@ def discover(finder: Finder | None = None) -> list[Found]:
         if kind is not None or opened.sockets:
             candidates[process.pid] = kind, opened
     mains = eldest((finder.processes[pid] for pid in candidates), finder.processes)
-    result = [_found(process, *candidates[process.pid], table, finder) for process in mains]
+    result = [_examined(process, *candidates[process.pid], table, finder) for process in mains]
     return sorted(_named_apart(result), key=lambda item: (item.confidence != "sure", item.name))
 
 
@@ -95,7 +95,9 @@ def devices_of(process: Process, given: DeviceNames, table: SocketTable | None =
     return result
 
 
-def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: SocketTable, finder: Finder) -> Found:
+def _examined(
+    process: Process, kind: KnownUpf | None, opened: Opened, table: SocketTable, finder: Finder
+) -> DiscoveredUpf:
     gtpu, pfcp = opened.at(GTPU_PORT), opened.at(PFCP_PORT)
     in_kernel = [item for item in table.of(process) if item.port == GTPU_PORT and not item.inode]
     why = []
@@ -132,7 +134,7 @@ def _found(process: Process, kind: KnownUpf | None, opened: Opened, table: Socke
         message = ", ".join(others[:MOST_NAMED]) + (", ..." if len(others) > MOST_NAMED else "")
         why.append(f"shares its cgroup with {message}")
     netns_name = _name_of(process.netns)
-    return Found(
+    return DiscoveredUpf(
         process=process,
         name=_slice_name(process, netns_name, finder),
         confidence="sure" if sure else "unclear",
@@ -243,7 +245,7 @@ def _plain(name: str) -> str:
     return (kept.lstrip("-_.") or "upf")[:60]
 
 
-def _named_apart(result: list[Found]) -> list[Found]:
+def _named_apart(result: list[DiscoveredUpf]) -> list[DiscoveredUpf]:
     """No two of one name."""
     names = [item.name for item in result]
     return [

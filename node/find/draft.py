@@ -10,7 +10,7 @@ from slicepilot.configs.loader import locate
 from slicepilot.node.config.selectors import UpfSelector
 from slicepilot.node.config.traffic import DeviceNames
 
-from .discover import Found
+from .discover import DiscoveredUpf
 
 HEAD = """\
 # UPFs of this node, as `slicepilot node discover` found them. What only you know is marked FILL IN: promises and
@@ -33,19 +33,19 @@ OWN_GROUP = """\
 """
 
 
-def draft(name: str, result: Sequence[Found]) -> str:
+def draft(name: str, result: Sequence[DiscoveredUpf]) -> str:
     """YAML text: sure UPFs as slices, unclear ones as comments with what is unclear."""
     sure = [item for item in result if item.confidence == "sure"]
     parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else "slices: []   # FILL IN: no UPF was found"]
     n3s = [(item.process.netns, item.devices.n3) for item in sure]
     for number, item in enumerate(sure, 1):
-        parts += [f"  # {line}" for line in _told(item)]
+        parts += [f"  # {line}" for line in _evidence(item)]
         parts.append(_slice(number, item).rstrip("\n"))
         if n3s.count((item.process.netns, item.devices.n3)) > 1:
             parts.append(_traffic(item))
     for number, item in enumerate((item for item in result if item.confidence != "sure"), len(sure) + 1):
         parts += ["  #", f"  # Not sure: process {item.process}. To take it as a slice, take the # away."]
-        parts += [f"  #   {line}" for line in _told(item)]
+        parts += [f"  #   {line}" for line in _evidence(item)]
         parts += [f"  #{line}" for line in _slice(number, item).rstrip("\n").splitlines()]
     return "\n".join(parts) + "\n"
 
@@ -56,19 +56,19 @@ def marks_left(name_or_path: str) -> bool:
     return any(line.startswith(("s_nssai:", "sla:")) and "# FILL IN" in line for line in lines)
 
 
-def _told(item: Found) -> Iterator[str]:
+def _evidence(item: DiscoveredUpf) -> Iterator[str]:
     yield f"{item.process}: {item.why[0]}" if item.why else str(item.process)
     yield from item.why[1:]
 
 
-def _slice(number: int, item: Found) -> str:
+def _slice(number: int, item: DiscoveredUpf) -> str:
     # Far ends are found again as the other ends of n3 and n6; a runtime calls them differently in the next container.
     devices = dataclasses.replace(item.devices, n3_far=None, n6_far=None)
     text = SLICE.format(number=number, name=item.name, upf=_flow(item.selector), devices=_flow(devices))
     return text if item.cgroup is not None and not item.others else text + OWN_GROUP
 
 
-def _traffic(item: Found) -> str:
+def _traffic(item: DiscoveredUpf) -> str:
     """Which packets are its own, where another UPF has the same N3."""
     if item.ue_pools:
         return f"    traffic: {json.dumps({'ue_pools': item.ue_pools})}"

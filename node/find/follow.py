@@ -62,7 +62,7 @@ class Follower:
         links: UpfLinks,
         settler: Settler,
     ) -> None:
-        self._selectors, self._found, self._links, self._settler = selectors, dict(located), links, settler
+        self._selectors, self._located, self._links, self._settler = selectors, dict(located), links, settler
         self._lost: dict[str, str] = {}
         self._background = BackgroundCaller("finder", wait_s=0.0)
         self._lock = threading.Lock()
@@ -71,16 +71,16 @@ class Follower:
     def located(self) -> dict[str, Located]:
         """Where they were found last, by slice."""
         with self._lock:
-            return dict(self._found)
+            return dict(self._located)
 
     def look(self) -> list[str]:
         """What has gone and has not been found again, and why."""
         with self._lock:
-            away = [name for name, item in self._found.items() if not _still_there(item)]
+            away = [name for name, item in self._located.items() if not _still_there(item)]
             text = [self._lost.get(name, f"{name}: its UPF has gone") for name in away]
             for name in away:
                 self._stay(name, away)
-            unsettled = [name for name, item in self._found.items() if self._settler.unsettled(name, item)]
+            unsettled = [name for name, item in self._located.items() if self._settler.unsettled(name, item)]
         text += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
         away += [name for name in unsettled if name not in away]
         if away and not self._background.busy:
@@ -109,8 +109,8 @@ class Follower:
     def _stay(self, name: str, away: list[str]) -> None:
         """Where other UPFs are in the namespace of one that has gone, its link goes on leading there: slices of one
         namespace are measured by the link of the first."""
-        netns = self._found[name].process.netns
-        others = (item for other, item in self._found.items() if other not in away and item.process.netns == netns)
+        netns = self._located[name].process.netns
+        others = (item for other, item in self._located.items() if other not in away and item.process.netns == netns)
         other = next(others, None)
         if other is not None and not _leads_to(self._links.netns(name), netns):
             self._links.lead_into(name, other.netns)
@@ -135,7 +135,7 @@ class Follower:
         located = self._settler.settle(name, located)
         with self._lock:
             self._links.lead_to(name, located.netns, self._settler.group_of(name, located))
-            self._found[name] = located
+            self._located[name] = located
             self._lost.pop(name, None)
 
 

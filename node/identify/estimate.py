@@ -159,7 +159,7 @@ def _costs(segments: Sequence[Segment], slices: SliceSet, start: Hardware) -> tu
 
 
 def _others(segments: Sequence[Segment], hardware: Hardware) -> float:
-    """CPUs that other programs kept busy, a median over segments; softirqs for packets are reckoned as assumed."""
+    """CPUs that other programs kept busy, a median over segments; softirqs for packets are counted as assumed."""
     spent = []
     for item in segments:
         busy = hardware.logical_cpus * (1.0 - float(item.idle_ratio.mean()))

@@ -2,7 +2,7 @@
 
 In mode ``live`` guard, locks, journal and supervisor stand behind every step, as they do behind a controller. Whoever
 takes no step for a while (a learner at its update, a debugger) loses control until the next one: the knobs go back to
-what was found.
+the original settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HANG_S = 30.0
 
 
 class GuardedNode(GuardedBackend):
-    """A node's knobs under a guard, by the machine's clock. A run starts from what was found; closing restores it.
+    """Knobs under a guard, by the machine's clock. Runs start from the original settings, and closing restores them.
 
     Args:
         node: with a read-only actuator; its backend is owned.
@@ -78,7 +78,7 @@ class GuardedNode(GuardedBackend):
             self._lease = KnobLease(node.targets, node, settings.override(watchdog=watchdog), state, self._ring.path)
             undo.callback(self._lease.give_back)
             self._live.use(self._lease.actuator).close()
-            self._found = self._live.receipt.applied
+            self._original = self._live.receipt.applied
             self._undo = undo.pop_all()
         self._keeper = ThreadBesideTheLoop(self._keep, "keeper")
         self._keeper.start()
@@ -99,9 +99,9 @@ class GuardedNode(GuardedBackend):
         return self._live.receipt
 
     def reset(self, seed: int | None = None) -> Telemetry:
-        """Start a run from the knobs that were found, under a guard that remembers nothing; raises ConfigError."""
+        """Start a run from the original settings, under a guard that remembers nothing; raises ConfigError."""
         with self._hands:
-            self._live.apply(self._found)
+            self._live.apply(self._original)
             self._moved, self._periods = False, 0
             self._telemetry = self._live.start(seed)
             self._guard = self._new_guard()
@@ -150,7 +150,7 @@ class GuardedNode(GuardedBackend):
             try:
                 now_s = time.monotonic()
                 if self._moved and now_s - self._stepped_s > self._idle_s:
-                    self._live.apply(self._found)
+                    self._live.apply(self._original)
                     self._moved = False
                 if now_s - checked_s > CHECK_S:
                     checked_s = now_s

@@ -13,7 +13,7 @@ import yaml
 
 from slicepilot.controller.system.net.namespaces import NAMED
 from slicepilot.node.config.spec import NodeSpec
-from slicepilot.node.find.discover import Found, discover
+from slicepilot.node.find.discover import DiscoveredUpf, discover
 from slicepilot.node.find.draft import draft, marks_left
 from slicepilot.node.find.interfaces import far_end
 from slicepilot.node.find.locate import Finder
@@ -41,7 +41,7 @@ def listener(python: Path, *ports: int, name: bytes = b"") -> Iterator[int]:
             process.kill()
 
 
-def of(pid: int) -> Found:
+def of(pid: int) -> DiscoveredUpf:
     [result] = [item for item in discover() if item.process.pid == pid]
     return result
 
