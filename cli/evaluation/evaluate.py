@@ -25,15 +25,24 @@ if TYPE_CHECKING:
     from slicepilot.env.simulator.scenario import Scenario
     from slicepilot.training.evaluation.comparison import ScenarioResult
     from slicepilot.training.evaluation.config import EvaluationConfig
-    from slicepilot.training.evaluation.suite import AgainstRival, OverTrainingSeeds
+    from slicepilot.training.evaluation.suite import OverTrainingSeeds
 
 RESULTS = Path("reports/evaluation")
 REFRESH_PERIODS = 100
 LEGEND = """prio: the slice with the largest weight.
-loss: volume less than without other slices (prio) or without control (others).
 broken: seconds with broken promises, summed over slices by share of weight.
-CPU held: core-seconds reserved by CPU limits. return: mean reward per period."""
+best effort: what slices carry beyond their promises, loss: against no control.
+CPU wasted: core-seconds that limits hold and no slice uses; an edge
+application's work counts instead where there is one.
+dominates: not worse in any of the three, and better in one, by 10% of broken
+seconds, 2 points of best effort or 5% of CPU. rule: queue-greedy.
+best fixed: the best fixed setting of each scenario, in hindsight."""
 DRAWN, DRAWN_SCENARIOS = "drawn", 32
+AXIS_NAMES: dict[str, str] = {
+    "broken": "broken seconds, ratio",
+    "best_effort": "best effort, points",
+    "cpu": "wasted CPU, ratio",
+}
 # On a node about as large as the study's, published settings are used as published, elsewhere as shares of the node.
 STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
@@ -75,8 +84,8 @@ def evaluate(
 ) -> None:
     """Run agents on the same seeds of the same scenarios and compare them.
 
-    The learned policies are judged; without any, the first heuristic among the agents. A suite also compares all
-    heuristics, and bundles that differ only in their training seed (at least three) together.
+    The learned policies are judged; without any, the first heuristic among the agents. An agent dominates another where
+    it breaks promises no longer, carries no less beyond them and wastes no more CPU, and is clearly better in one.
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
@@ -128,11 +137,11 @@ def evaluate(
     if as_json:
         print_json(_document(judged, drawn, _trained_alike(learned)), schema.Evaluations)
         return
-    if drawn:
-        _print_suite(judged, _trained_alike(learned))
-        return
-    for result in judged:
-        print_result(result)
+    if not drawn:
+        for result in judged:
+            print_result(result)
+    if drawn or len(judged) > 1:
+        print_suite(judged, _trained_alike(learned))
     console.print(LEGEND, highlight=False)
     written = [f"results in {results}", *([f"report in {report}"] if report else [])]
     console.print(", ".join(written), soft_wrap=True)
@@ -303,122 +312,98 @@ def _trained_alike(learned: Sequence[LearnedAgent]) -> list[list[str]]:
 def _document(
     judged: Sequence[ScenarioResult], drawn: tuple[int, int] | None, alike: Sequence[Sequence[str]]
 ) -> dict[str, Any]:
-    """The JSON of an evaluation; that of a suite compares its scenarios as well."""
-    from slicepilot.training.evaluation.suite import against_rivals, heuristics_compared, over_training_seeds, summary
+    """The JSON of an evaluation; that of a suite has its seed as well."""
+    from slicepilot.training.evaluation.suite import over_training_seeds, summary
 
     document: dict[str, Any] = {"scenarios": [result.to_json() for result in judged], "summary": summary(judged)}
     if drawn:
-        compared = [row for subject in judged[0].subjects for row in against_rivals(judged, subject)]
         pooled = [row for names in alike for row in over_training_seeds(judged, names)]
-        document |= {
-            "suite": DRAWN,
-            "seed": drawn[0],
-            "against": [row.to_json() for row in (*compared, *heuristics_compared(judged))],
-            "over_training_seeds": [row.to_json() for row in pooled],
-        }
+        document |= {"suite": DRAWN, "seed": drawn[0], "over_training_seeds": [row.to_json() for row in pooled]}
     return document
 
 
-def _print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]) -> None:
-    """Tables of ratios over all scenarios; the policies of a group in ``alike`` differ only in their training seed."""
-    from slicepilot.training.evaluation.suite import (
-        BEST_FIXED,
-        FLOOR_SHARE,
-        GREEDY,
-        against_rivals,
-        heuristics_compared,
-        over_training_seeds,
-        summary,
+def print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]) -> None:
+    """Agents beside the rule and beside the best fixed settings, over all scenarios.
+
+    The policies of a group in ``alike`` differ only in their training seed.
+    """
+    from slicepilot.training.evaluation.axes import FORMS, RELATIONS
+    from slicepilot.training.evaluation.comparison import RIVALS
+    from slicepilot.training.evaluation.suite import compared, over_training_seeds
+    from slicepilot.training.evaluation.summary import count, worst_of
+
+    headings = (
+        *("domi-\nnates\n%", "\nequal\n%", "domi-\nnated\n%", "nei-\nther\n%"),
+        *("broken\nratio\nmedian", "\n\nworst", "effort\npoints\nmedian", "\n\nworst"),
+        *("CPU\nratio\nmed.", "\n\nworst"),
     )
-
-    subjects = judged[0].subjects
-    compared = [row for subject in subjects for row in against_rivals(judged, subject)]
-    rules = heuristics_compared(judged)
-    pooled = [row for names in alike for row in over_training_seeds(judged, names)]
-    over = f"{len(judged)} scenarios"
-    for subject in subjects:
-        rows = [(row.rival, row) for row in compared if row.subject == subject]
-        _print_distributions(f"{subject}: broken seconds over the rival's, {over}", "rival", rows)
-    for rival in (BEST_FIXED, GREEDY):
-        rows = [(row.subject, row) for row in rules if row.rival == rival]
-        if rows:
-            _print_distributions(f"heuristics: broken seconds over those of {rival}, {over}", "heuristic", rows)
-    for names in dict.fromkeys(row.subjects for row in pooled):
-        _print_pooled([row for row in pooled if row.subjects == names], over)
-    gaps = {name: figures["gap_to_bound_pct"] for name, figures in summary(judged).items()}
-    shown = dict.fromkeys((*subjects, GREEDY, *(row.subject for row in rules)))
-    text = ", ".join(f"{name} {gap['median']:.1f}%" for name in shown if (gap := gaps.get(name)))
-    if text:
-        console.print(f"Median distance of the return from its upper bound: {text}.", highlight=False)
-    console.print(
-        f"{BEST_FIXED}: of each scenario, in hindsight. Less than {100 * FLOOR_SHARE:g}% of a run counts as that much.",
-        highlight=False,
-    )
+    for which, rival in RIVALS.items():
+        rows = compared(judged, which)
+        if not rows:
+            continue
+        title = f"Against {rival}, {count(len(judged), 'scenario')}"
+        table = figures_table(title, ("agent", *headings), tight=True)
+        for row in rows:
+            shares = (f"{100 * row.share(relation):.0f}" for relation in RELATIONS)
+            figures = ((f"{row.median(axis):{form}}", f"{row.worst(axis)[1]:{form}}") for axis, form in FORMS.items())
+            name = f"[bold]{row.agent}[/bold]" if row.agent in judged[0].subjects else row.agent
+            table.add_row(name, *shares, *(text for pair in figures for text in pair))
+        console.print(table)
+        for row in rows:
+            if row.agent in judged[0].subjects:
+                console.print(worst_of(row), highlight=False, markup=False)
+        console.print()
+    for names in alike:
+        _print_pooled(over_training_seeds(judged, names))
 
 
-def _print_distributions(title: str, first: str, rows: Sequence[tuple[str, AgainstRival]]) -> None:
-    figures = ("median", "95%\ninterval", "geom.\nmean", "middle\nhalf", "worst", "as good\n%", "in")
-    table = figures_table(title, (first, *figures))
-    for name, row in rows:
-        low, high = row.quartiles
-        scenario, ratio = row.worst
-        table.add_row(
-            name,
-            f"{row.typical.value:.2f}",
-            f"{row.typical.low:.2f}-{row.typical.high:.2f}",
-            f"{row.geometric_mean:.2f}",
-            f"{low:.2f}-{high:.2f}",
-            f"{ratio:.2f}",
-            f"{100 * row.tie_or_better:.0f}",
-            scenario.removeprefix("drawn-"),
-        )
-    console.print(table)
+def _print_pooled(rows: Sequence[OverTrainingSeeds]) -> None:
+    """Policies of one training together."""
+    from slicepilot.training.evaluation.axes import FORMS
+    from slicepilot.training.evaluation.comparison import RIVALS
 
-
-def _print_pooled(rows: Sequence[OverTrainingSeeds], over: str) -> None:
-    names = rows[0].subjects
-    table = figures_table(
-        f"{len(names)} training seeds together, {over}", ("rival", "median", "95%\ninterval", "seed\nby seed")
-    )
     for row in rows:
-        table.add_row(
-            row.rival,
-            f"{row.typical.value:.2f}",
-            f"{row.typical.low:.2f}-{row.typical.high:.2f}",
-            f"{row.medians.min():.2f}-{row.medians.max():.2f}",
-        )
-    console.print(table)
-    console.print(
-        f"Mean broken seconds of {', '.join(names)} over the rival's; intervals over seeds and scenarios.",
-        highlight=False,
-    )
+        names = [own.agent for own in row.each]
+        title = f"{len(names)} training seeds together, against {RIVALS[row.each[0].rival]}"
+        table = figures_table(title, ("", "median", "95% interval", "seed by seed"))
+        for axis, form in FORMS.items():
+            figures = row.axis_json(axis)
+            low, high = min(figures["medians"]), max(figures["medians"])
+            ends = "-" if figures["ci95"] is None else " to ".join(f"{end:{form}}" for end in figures["ci95"])
+            table.add_row(AXIS_NAMES[axis], f"{figures['median']:{form}}", ends, f"{low:{form}} to {high:{form}}")
+        for relation, words in (("dominates", "dominates, %"), ("dominated", "dominated, %")):
+            shares = [100 * own.share(relation) for own in row.each]
+            mean = sum(shares) / len(shares)
+            table.add_row(words, f"{mean:.0f}", "-", f"{min(shares):.0f} to {max(shares):.0f}")
+        console.print(table)
+        console.print(f"Of {', '.join(names)}: means over them, then medians over scenarios.", highlight=False)
 
 
 def print_result(result: ScenarioResult) -> None:
     """A table of 80 columns and sentences about the judged agents."""
-    from slicepilot.training.evaluation.scores import EDGE_WORK
-    from slicepilot.training.evaluation.summary import sentences, short_list
+    from slicepilot.training.evaluation.scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, EDGE_WORK
+    from slicepilot.training.evaluation.summary import relation_word, sentences, short_list
 
     shown = short_list(result)
-    headings = ("prio\nloss %", "others\nloss %", "prio\np99 ms", "broken\ns", "CPU held\ncore-s", "return")
+    cpu = "edge\nwork\n1000s" if result.has_edge else "CPU\nwasted\ncore-s"
+    headings = ("prio\np99 ms", "broken\ns", "best\neffort\nloss %", cpu, "return", "vs rule", "vs best\nfixed")
     table = figures_table(
         f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
-        ("agent", *headings, *(("edge\n1000s",) if result.has_edge else ())),
+        ("agent", *headings),
+        tight=True,
     )
     for agent in shown:
-        mean = {key: float(values.mean()) for key, values in agent.scores.items()}
         table.add_row(
             f"[bold]{agent.name}[/bold]" if agent.name in result.subjects else agent.name,
-            f"{mean['slice1_loss_pct']:.1f}",
-            f"{mean['others_loss_pct']:.1f}",
-            f"{mean['slice1_delay_p99_us'] / 1e3:.1f}",
-            f"{mean['sla_violation_s']:.1f}",
-            f"{mean['cpu_held_core_s']:.0f}",
+            f"{agent.mean('slice1_delay_p99_us') / 1e3:.1f}",
+            f"{agent.mean(BROKEN_S):.1f}",
+            f"{agent.mean(BEST_EFFORT_LOSS):.1f}",
+            f"{1e-3 * agent.mean(EDGE_WORK):,.0f}" if result.has_edge else f"{agent.mean(CPU_WASTED):.0f}",
             f"{result.summary(agent.name, 'return').value:.3f}",
-            *((f"{1e-3 * mean[EDGE_WORK]:,.0f}",) if result.has_edge else ()),
+            *(relation_word(result, agent.name, which) for which in ("rule", "best_fixed")),
         )
     console.print(table)
     for subject in result.subjects:
         for sentence in sentences(result, subject):
-            console.print(f"- {sentence}", highlight=False, markup=False)
+            console.print(sentence, highlight=False, markup=False)
     console.print()

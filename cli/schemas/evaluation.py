@@ -40,6 +40,22 @@ class Played(Document):
     slices: list[PlayedSlice]
 
 
+Relation = Literal["dominates", "equal", "dominated", "neither"]
+
+
+class Over(Document):
+    """An agent beside another in a scenario."""
+
+    relation: Relation
+    """`dominates`: not worse in any of the three, and better in one."""
+    broken: float
+    """Ratio of broken seconds."""
+    best_effort: float
+    """What it carries more beyond promises, in points of what no control carries there."""
+    cpu_wasted: float
+    """Ratio of wasted CPU; with an edge application, the other's `edge_work` over its own."""
+
+
 class JudgedAgent(Document):
     """Results of one agent in a scenario: means over its runs, null where a figure does not exist."""
 
@@ -53,55 +69,18 @@ class JudgedAgent(Document):
     """Time with broken promises, weighted by slice."""
     cpu_held_core_s: float | None
     """CPU time that the limits reserved for slices."""
+    cpu_wasted_core_s: float | None
+    """Of it, what no slice used."""
+    best_effort_loss_pct: float | None
+    """Volume that all slices carried beyond their promises, compared with no control."""
     edge_work: NotRequired[float | None]
     """Units of work of the edge application, where the scenario has one."""
     return_iqm: float
     """Interquartile mean over runs of the mean reward per control period."""
     ci95: Ends
-    gap_to_bound_pct: float | None
-    """Distance of the mean return from its upper bound; null on real UPFs."""
-
-
-class Bound(Document):
-    """What no agent can beat, because the node's capacity allows no more."""
-
-    mean_return: float
-    sla_violation_s: float
-
-
-class WorstScenario(Document):
-    """The scenario in which an agent does worst against a rival."""
-
-    scenario: str
-    ratio: float
-
-
-class Against(Document):
-    """An agent against a rival over all scenarios, by the ratio of their seconds with broken promises."""
-
-    agent: str
-    rival: str
-    """An agent, or `best fixed`: the fixed setting that is best in each scenario, in hindsight."""
-    median_ratio: float
-    ci95: Ends
-    geometric_mean_ratio: float
-    quartiles: Ends
-    worst: WorstScenario
-    level_ratio: float
-    """Share of scenarios in which the agent is better or equal."""
-    median_return_gain: float | None
-
-
-class OverTrainingSeeds(Document):
-    """Bundles that differ only in their training seed, together against a rival."""
-
-    agents: list[str]
-    rival: str
-    median_ratio: float
-    ci95: Ends
-    """Over training seeds and scenarios."""
-    medians: list[float]
-    """Median ratio of each bundle."""
+    over_rule: Over | None
+    """Beside `queue-greedy`; null if that did not run."""
+    over_best_fixed: Over | None
 
 
 class Evaluation(Document):
@@ -110,29 +89,75 @@ class Evaluation(Document):
     scenario: str
     seeds: int
     """Number of episodes of each agent."""
+    best_fixed: str | None
+    """The fixed setting that is best in hindsight."""
     agents: list[JudgedAgent]
-    dominated_by_agent: list[str]
-    """Fixed settings that the first judged agent beats."""
-    oracle_gap_pct: float | None
-    """Distance of the first judged agent's return from the clairvoyant agent's; negative: above it."""
-    bound: Bound | None
 
 
-class Ratios(Document):
-    """Ratios of seconds with broken promises to a rival's, over all scenarios."""
+class AxisFigures(Document):
+    """A figure of `Over` over all scenarios."""
 
     median: float
+    ci95: Ends
     worst: float
+    worst_scenario: str
+
+
+class OverRule(Document):
+    """An agent beside `queue-greedy` over all scenarios, with the shares of scenarios of each relation."""
+
+    broken: AxisFigures
+    best_effort: AxisFigures
+    cpu_wasted: AxisFigures
+    others_loss: dict[Literal["median"], float]
+    """Ratio of `others_loss_pct`, in which less than 0.5% counts as 0.5%."""
+    dominates: float
+    equal: float
+    dominated: float
+    neither: float
+
+
+class OverBestFixed(AxisFigures):
+    """The same beside each scenario's best fixed setting; median and worst are of broken seconds."""
+
     wins: int
     """Scenarios with a ratio below 1."""
+    best_effort: AxisFigures
+    cpu_wasted: AxisFigures
+    dominates: float
+    equal: float
+    dominated: float
+    neither: float
 
 
 class Summary(Document):
     """One agent over all scenarios; null for a rival that did not run."""
 
-    over_best_fixed: Ratios | None
-    over_greedy: Ratios | None
-    gap_to_bound_pct: dict[Literal["median"], float] | None
+    over_best_fixed: OverBestFixed | None
+    over_rule: OverRule | None
+
+
+class SeedFigures(Document):
+    """A figure of `Over` of several bundles together."""
+
+    median: float
+    ci95: Ends | None
+    """Over training seeds and scenarios."""
+    medians: list[float]
+    """Median of each bundle."""
+
+
+class OverTrainingSeeds(Document):
+    """Bundles that differ only in their training seed, together against a rival."""
+
+    agents: list[str]
+    rival: Literal["rule", "best_fixed"]
+    broken: SeedFigures
+    best_effort: SeedFigures
+    cpu_wasted: SeedFigures
+    dominates: list[float]
+    """Share of scenarios, of each bundle."""
+    dominated: list[float]
 
 
 class Evaluations(Document):
@@ -144,6 +169,4 @@ class Evaluations(Document):
     suite: NotRequired[str]
     seed: NotRequired[int]
     """Random seed of the suite."""
-    against: NotRequired[list[Against]]
-    """Every judged agent against every rival, then the other heuristics against the best fixed setting and greedy."""
     over_training_seeds: NotRequired[list[OverTrainingSeeds]]

@@ -59,9 +59,16 @@ def progress_bar(shown: bool = True, threaded: bool = True) -> Progress:
     )
 
 
-def figures_table(title: str, headings: Sequence[str]) -> Table:
-    """A table for 80 columns: names left-aligned, figures right-aligned."""
-    table = Table(title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, title_justify="left")
+def figures_table(title: str, headings: Sequence[str], tight: bool = False) -> Table:
+    """A table for 80 columns: names left-aligned and wrapped where they must, figures right-aligned.
+
+    A ``tight`` table has a single space between its columns.
+    """
+    padding = 0 if tight else 1
+    table = Table(
+        title=title, box=SIMPLE_HEAD, padding=(0, 0, 0, padding), pad_edge=False, show_edge=not tight,
+        title_justify="left",
+    )  # fmt: skip
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
     return table

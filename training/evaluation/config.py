@@ -35,7 +35,6 @@ class EvaluationConfig:
         control_period_s: of all scenarios; None = their own.
         reward: name of the reward weights behind the return.
         backend: ``simulator``, or ``testbed``: real UPFs in real time, agents in turns, one repetition per seed.
-        tie_pct: losses that differ by less, in percentage points, count as equal.
         resamples: bootstrap draws of medians over scenarios.
         level: of all intervals, 0..1.
     """
@@ -49,7 +48,6 @@ class EvaluationConfig:
     control_period_s: Annotated[float, Field(ge=0.002, le=30.0)] | None = None
     backend: BackendName = "simulator"
     reward: str = "default"
-    tie_pct: Annotated[float, Field(ge=0)] = 0.1
     resamples: Annotated[int, Field(ge=100)] = 2000
     level: Annotated[float, Field(gt=0, lt=1)] = 0.95
 

@@ -15,7 +15,6 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
 
-from .bound import Bound, bound
 from .comparison import AgentResult, Role, ScenarioResult
 from .config import EvaluationConfig
 from .rollouts import Rollout, only_active, simulate_rollout
@@ -56,17 +55,7 @@ def evaluate_scenario(
     for agent, run in runs_of(scenario, agents):
         tick = partial(on_period, scenario.name, agent.name) if on_period else None
         recordings.append(simulate_rollout(agent, run, config.seeds, config.seed, weights, tick))
-    return with_bound(judge(scenario, agents, config, recordings, subjects), bound_of(scenario, config))
-
-
-def bound_of(scenario: Scenario, config: EvaluationConfig) -> Bound:
-    """The bound that no agent can beat on the seeds of the evaluation."""
-    return bound(scenario, config.seeds, config.seed, RewardWeights.from_yaml(config.reward))
-
-
-def with_bound(result: ScenarioResult, limit: Bound) -> ScenarioResult:
-    """The result with the means of the bound."""
-    return replace(result, bound_return=float(limit.returns.mean()), bound_violation_s=float(limit.violation_s.mean()))
+    return judge(scenario, agents, config, recordings, subjects)
 
 
 def runs_of(scenario: Scenario, agents: Sequence[Agent]) -> list[tuple[Agent, Scenario]]:
@@ -127,7 +116,6 @@ def judge(
         seeds=config.seeds,
         seed=config.seed,
         loss_window_s=window,
-        tie_pct=config.tie_pct,
         resamples=config.resamples,
         level=config.level,
         backend=config.backend,

@@ -16,10 +16,9 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.cluster.session import ray_session
 
-from .bound import Bound
 from .comparison import ScenarioResult
 from .config import EvaluationConfig
-from .judge import bound_of, judge, runs_of, with_bound
+from .judge import judge, runs_of
 from .rollouts import Rollout, simulate_rollout
 
 RETRIES = 3
@@ -52,7 +51,6 @@ def evaluate_on_ray(
     weights = RewardWeights.from_yaml(config.reward)
     with ray_session(address) as ray:
         rollout_task = ray.remote(num_cpus=1, max_retries=RETRIES)(simulate_rollout)
-        bound_task = ray.remote(num_cpus=1, max_retries=RETRIES)(bound_of)
         judge_task = ray.remote(num_cpus=1, max_retries=RETRIES)(_judge)
         names: dict[Any, tuple[str, str]] = {}
         judged = []
@@ -62,8 +60,7 @@ def evaluate_on_ray(
                 recording = rollout_task.remote(agent, played, config.seeds, config.seed, weights)
                 names[recording] = (scenario.name, agent.name)
                 recordings.append(recording)
-            limit = bound_task.remote(scenario, config)
-            judged.append(judge_task.remote(scenario, own, config, wanted, limit, *recordings))
+            judged.append(judge_task.remote(scenario, own, config, wanted, *recordings))
         try:
             waiting = list(names)
             while waiting:
@@ -82,11 +79,10 @@ def _judge(
     agents: Sequence[Agent],
     config: EvaluationConfig,
     subjects: Sequence[str],
-    limit: Bound,
     *recordings: Rollout,
 ) -> ScenarioResult:
     """Ray hands recordings over as they are where they are parameters of their own."""
-    return with_bound(judge(scenario, agents, config, recordings, subjects), limit)
+    return judge(scenario, agents, config, recordings, subjects)
 
 
 def _last_line(error: BaseException) -> str:

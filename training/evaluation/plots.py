@@ -7,29 +7,53 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
-from slicepilot.data.intervals import Interval
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.training.reports.page import (
     COLOURS,
     DASHES,
-    FAINT,
     INK,
-    MUTED,
     figure,
     label_width_in,
     log_axis,
     panel,
+    ratio_axis,
 )
 
-from .comparison import AgentResult, ScenarioResult
+from .axes import (
+    BEST_EFFORT_BETTER,
+    BEST_EFFORT_NOT_WORSE,
+    BROKEN_BETTER,
+    BROKEN_NOT_WORSE,
+    CPU_BETTER,
+    CPU_NOT_WORSE,
+    FORMS,
+    Axis,
+)
+from .comparison import RIVALS, AgentResult, Rival, ScenarioResult
 from .rollouts import SERIES
-from .scores import ECDF_LEVELS
-from .summary import short_list
+from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, ECDF_LEVELS, EDGE_WORK
+from .suite import AgainstRival
+from .summary import count
 
 TRACE_POINTS = 200
-CLUSTERS = 30  # agents whose losses differ by less than the range over this share a label
+THIRD_IN = 3.6  # width of each of three figures side by side
+LEAST_SIDE = 0.45  # of the other side: the better side has room for its name
+BETTER_SIDE, THRESHOLD = "#e5f3ea", "#8fb8a0"
 MARKERS = {"learned": "*", "clairvoyant": "D", "adaptive": "^", "fixed": "o", "reference": "o"}
+# Of each axis: title, what is shown, and from where on an agent is better and not worse.
+PANELS: dict[Axis, tuple[str, str, float, float]] = {
+    "broken": ("Broken promises", "seconds, over those of {}", BROKEN_BETTER, BROKEN_NOT_WORSE),
+    "best_effort": ("Best effort", "points more than under {}", BEST_EFFORT_BETTER, BEST_EFFORT_NOT_WORSE),
+    "cpu": ("Wasted CPU", "core-seconds, over those of {}", CPU_BETTER, CPU_NOT_WORSE),
+}
+EDGE_PANEL = ("Edge application's work", "that under {} over its own")
+CAPTIONS: dict[Axis, str] = {
+    "broken": "Beside the dots: weighted seconds per run.",
+    "best_effort": "Beside the dots: what is carried beyond promises, against no control.",
+    "cpu": "Beside the dots: core-seconds that limits hold and nobody uses, or an edge application's work.",
+}
 ROW_LABELS = {
     "carried_mbps": "carried\nMbit/s",
     "delay_p99_us": "p99 delay\nms",
@@ -48,52 +72,86 @@ def _short(name: str) -> str:
     return name.replace("experiment-", "exp. ").replace("-scaled", " (scaled)").replace("static-weights-", "weights ")
 
 
-def pareto(result: ScenarioResult) -> str:
-    """The priority slice's loss against the others' loss of every agent, and the front of the fixed settings."""
-    styles = _styles(result)
-    at = {a.name: (float(a.scores["slice1_loss_pct"].mean()), float(a.scores["others_loss_pct"].mean()))
-          for a in result.rivals}  # fmt: skip
-    cell = np.maximum(np.ptp(np.asarray(list(at.values())), axis=0), 1.0) / CLUSTERS
-    clusters: dict[tuple[int, int], list[AgentResult]] = {}
-    for agent in result.rivals:
-        x, y = at[agent.name] / cell
-        clusters.setdefault((round(x), round(y)), []).append(agent)
-    with figure(4.4) as (drawn, (axes,)):
-        for agents in clusters.values():
-            for agent in agents:
-                colour = styles.get(agent.name, (MUTED, "-"))[0] if agent.role != "fixed" else MUTED
-                size = 10 if agent.name in result.subjects else 6
-                axes.plot(*at[agent.name], MARKERS[agent.role], color=colour, ms=size, zorder=3)
-            centre = np.mean([at[a.name] for a in agents], axis=0)
-            colour = INK if any(a.name in styles for a in agents) else MUTED
-            axes.annotate(_cluster_label(agents), centre, xytext=(8, 0), textcoords="offset points", fontsize=8,
-                          va="center", color=colour)  # fmt: skip
-        front, least = [], np.inf
-        for x, y in sorted(at[a.name] for a in result.rivals if a.role == "fixed"):
-            if y < least:
-                front.append((x, y))
-                least = y
-        if front:
-            axes.step(*zip(*front, strict=True), where="post", color=MUTED, lw=1, ls=DASHES[1], zorder=1)
-        axes.set_title("What each setting costs")
-        axes.set_xlabel("priority slice's loss, % (less is better)")
-        axes.set_ylabel("others' loss, % (less is better)")
-        axes.margins(0.25, 0.1)
-        return panel(
-            drawn,
-            f"{result.scenario}: priority slice's loss against the others' loss for every agent",
-            "Means over seeds. Numbers are the experiments of Andrade and Wickboldt (2025). The dashed line joins the "
-            "fixed settings that no other fixed one beats.",
-        )
+def axes_over_scenarios(rows: Sequence[AgainstRival]) -> str:
+    """An agent beside its rivals on the three axes, a dot for each scenario, in order: better is left everywhere."""
+    panels = []
+    for axis, (title, unit, _, _) in PANELS.items():
+        with figure(3.1, 0.3, width_in=THIRD_IN) as (drawn, (axes,)):
+            for row, colour, marker in zip(rows, COLOURS, "o^", strict=False):
+                values = np.sort(row.values(axis))[:: -1 if axis == "best_effort" else 1]
+                heights = (np.arange(len(values)) + 0.5) / len(values)
+                axes.plot(values, heights, marker, color=colour, ms=5.5, mfc=colour if marker == "o" else "none",
+                          label=f"against {RIVALS[row.rival].removeprefix('the ')}", zorder=3)  # fmt: skip
+            _sides(axes, axis, np.concatenate([row.values(axis) for row in rows]))
+            axes.set_ylim(-0.3, 1.12)  # the legend is below the dots, the word above
+            axes.set_yticks([])
+            axes.set_ylabel(count(len(rows[0].scenarios), "scenario") + ", in order")
+            axes.set_title(title)
+            axes.set_xlabel(unit.format("the rival"))
+            axes.legend(loc="lower right", handletextpad=0.1, borderaxespad=0.1)
+            medians = ", ".join(f"{row.median(axis):{FORMS[axis]}} against {RIVALS[row.rival]}" for row in rows)
+            panels.append(
+                panel(drawn, f"{rows[0].agent}: {title.lower()} in every scenario", f"In the median {medians}.")
+            )
+    return f'<div class="panels thirds">{"".join(panels)}</div>'
 
 
-def _cluster_label(agents: Sequence[AgentResult]) -> str:
-    experiments = [
-        a.name.removeprefix("experiment-").removesuffix("-scaled") for a in agents if a.name.startswith("experiment-")
-    ]
-    named = [_short(a.name) for a in agents if not a.name.startswith("experiment-")]
-    lines = [", ".join(experiments[i : i + 5]) for i in range(0, len(experiments), 5)]
-    return "\n".join([*named[:3], *([f"and {len(named) - 3} more"] if len(named) > 3 else []), *lines])
+def axes_of_agents(result: ScenarioResult) -> str:
+    """The featured agents on the three axes, beside the rule, or the best fixed setting where that did not play."""
+    which: Rival = "rule" if result.rival("rule") else "best_fixed"
+    rival, styles, names = result.rival(which), _styles(result), list(result.featured)
+    if rival is None:
+        return ""
+    shown, heights = [_short(name) for name in names], np.arange(len(names))[::-1]
+    panels = []
+    for axis, shown_as in PANELS.items():
+        title, unit, *_ = EDGE_PANEL if axis == "cpu" and result.has_edge else shown_as
+        values = np.asarray([getattr(result.figures[name].over(result.figures[rival]), axis) for name in names])
+        with figure(0.95 + 0.3 * len(names), label_width_in(shown), width_in=THIRD_IN) as (drawn, (axes,)):
+            for name, value, height in zip(names, values, heights, strict=True):
+                agent, on_the_left = result.agent(name), (value <= np.median(values)) != (axis == "best_effort")
+                axes.plot(value, height, MARKERS[agent.role], color=styles[name][0], ms=7, zorder=3)
+                axes.annotate(_absolute(result, agent, axis), (value, height), xytext=(7 if on_the_left else -7, 0),
+                              textcoords="offset points", fontsize=8, va="center",
+                              ha="left" if on_the_left else "right")  # fmt: skip
+            _sides(axes, axis, values)
+            axes.set_ylim(-0.6, len(names) + 0.1)
+            axes.set_yticks(heights, shown)
+            axes.grid(axis="y", visible=False)
+            axes.set_title(title)
+            axes.set_xlabel(unit.format(rival), loc="right", fontsize=8.5)
+            panels.append(panel(drawn, f"{result.scenario}: {title.lower()} of every agent", CAPTIONS[axis]))
+    return f'<div class="panels thirds">{"".join(panels)}</div>'
+
+
+def _absolute(result: ScenarioResult, agent: AgentResult, axis: Axis) -> str:
+    if axis == "broken":
+        return f"{agent.mean(BROKEN_S):.1f} s"
+    if axis == "best_effort":
+        return f"{round(-agent.mean(BEST_EFFORT_LOSS)):+d}%"
+    return f"{agent.mean(EDGE_WORK):,.0f}" if result.has_edge else f"{agent.mean(CPU_WASTED):,.0f}"
+
+
+def _sides(axes: Axes, axis: Axis, values: np.ndarray[Any, Any]) -> None:
+    """The better side, on the left, shaded from where an agent is better; lines there, and where it is worse."""
+    _, _, better, not_worse = PANELS[axis]
+    inside = [*values, better, not_worse]
+    if axis == "best_effort":
+        room = 0.15 * (max(inside) - min(inside)) + 1.0
+        right = min(inside) - room
+        left = max(max(inside) + room, better + LEAST_SIDE * (better - right))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+.0f}" if x else "0"))
+    else:
+        room = (max(inside) / min(inside)) ** 0.15 * 1.05
+        right = max(inside) * room
+        left = min(min(inside) / room, better * (better / right) ** LEAST_SIDE)
+        ratio_axis(axes, left, right)
+    axes.set_xlim(left, right)
+    axes.axvspan(left, better, color=BETTER_SIDE, lw=0, zorder=0)
+    for at in (better, not_worse):
+        axes.axvline(at, color=THRESHOLD, lw=1, ls=DASHES[1], zorder=1)
+    axes.annotate("\N{LEFTWARDS ARROW} better", (better, 1), xycoords=("data", "axes fraction"), xytext=(-4, -4),
+                  textcoords="offset points", ha="right", va="top", fontsize=8.5, color="#0b6b3a")  # fmt: skip
 
 
 def delay_ecdf(result: ScenarioResult) -> str:
@@ -114,24 +172,6 @@ def delay_ecdf(result: ScenarioResult) -> str:
             f"{result.scenario}: cumulative distribution of the priority slice's delay",
             "From N3 to N6, all seeds. Further left is faster; right of the bound the promise is broken.",
         )
-
-
-def bars(result: ScenarioResult, key: str, title: str, unit: str, caption: str) -> str:
-    """One score with its interval for the featured agents and the best of the rest."""
-    names = [a.name for a in sorted(short_list(result), key=lambda a: a.scores["sla_violation_s"].mean())]
-    summaries, styles = [result.summary(name, key) for name in names], _styles(result)
-    shown, at = [_short(name) for name in names], np.arange(len(names))[::-1]
-    with figure(0.9 + 0.27 * len(names), label_width_in(shown)) as (drawn, (axes,)):
-        values = np.asarray([s.value for s in summaries])
-        spread = np.maximum([[s.value - s.low for s in summaries], [s.high - s.value for s in summaries]], 0.0)
-        axes.barh(at, values, height=0.62, color=[styles[n][0] if n in styles else FAINT for n in names])
-        axes.errorbar(values, at, xerr=spread, fmt="none", ecolor=INK, elinewidth=1, capsize=2.5)
-        axes.set_yticks(at, shown)
-        axes.set_xlim(left=0)
-        axes.grid(axis="y", visible=False)
-        axes.set_title(title)
-        axes.set_xlabel(unit)
-        return panel(drawn, f"{result.scenario}: {title.lower()}", caption)
 
 
 def over_time(result: ScenarioResult, name: str) -> str:
@@ -195,24 +235,3 @@ def _label_row(axes: Axes, row: str) -> None:
         axes.invert_yaxis()
     else:
         axes.set_ylim(bottom=0)
-
-
-def overall(names: Sequence[str], summaries: Sequence[Interval], subjects: Sequence[str]) -> str:
-    """Return over all scenarios as points with intervals, the best at the top."""
-    order = sorted(range(len(names)), key=lambda i: summaries[i].value)
-    shown = [_short(names[i]) for i in order]
-    with figure(0.9 + 0.24 * len(names), label_width_in(shown)) as (drawn, (axes,)):
-        for row, i in enumerate(order):
-            own, colour = summaries[i], COLOURS[0] if names[i] in subjects else MUTED
-            axes.plot([own.low, own.high], [row, row], color=colour, lw=2)
-            axes.plot(own.value, row, "*" if names[i] in subjects else "o", color=colour, ms=8)
-        axes.set_yticks(np.arange(len(names)), shown)
-        axes.grid(axis="y", visible=False)
-        axes.set_title("Return over all scenarios")
-        axes.set_xlabel("return (more is better)")
-        return panel(
-            drawn,
-            "Return of every agent over all scenarios",
-            "Mean reward per control period: interquartile mean over all scenarios and seeds (Agarwal et al., 2021), "
-            "with the spread inside scenarios.",
-        )

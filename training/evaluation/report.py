@@ -5,21 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from slicepilot.data.intervals import Interval
 from slicepilot.training.reports.page import bullets, definitions, page, table
 
 from . import plots
-from .comparison import AgentResult, ScenarioResult, SubjectSummary
+from .axes import (
+    BEST_EFFORT_BETTER,
+    BEST_EFFORT_NOT_WORSE,
+    BROKEN_BETTER,
+    BROKEN_NOT_WORSE,
+    CPU_BETTER,
+    CPU_NOT_WORSE,
+    Over,
+)
+from .comparison import RIVALS, RULE, AgentResult, ScenarioResult
 from .results import Evaluation
-from .scores import EDGE_WORK
-from .summary import count, figures_shown, headline, losses, ratio, sentences, short_list, some_of
+from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, EDGE_WORK
+from .suite import against
+from .summary import count, figures_shown, headline, sentences, short_list, worst_of
 
-MAX_ROWS = 12
+MOST_DETAILED = 8
+"""With more scenarios a page leaves out delays and knobs over time, or it would have megabytes."""
 METRICS = (
     ("slice1_loss_pct", "Priority slice's loss, %", 1.0, 1),
     ("others_loss_pct", "Others' loss, %", 1.0, 1),
     ("slice1_delay_p99_us", "Priority slice's delay p99, ms", 1e-3, 1),
-    ("sla_violation_s", "Promises broken, weighted s", 1.0, 1),
+    (BROKEN_S, "Promises broken, weighted s", 1.0, 1),
+    (BEST_EFFORT_LOSS, "Best effort's loss, %", 1.0, 1),
+    (CPU_WASTED, "CPU wasted, core-s", 1.0, 0),
     ("cpu_held_core_s", "CPU held, core-s", 1.0, 0),
     ("churn_pct", "Knobs moved per period, %", 1.0, 1),
     ("return", "Return", 1.0, 3),
@@ -34,10 +46,9 @@ ROLES = {
     "reference": "fewer slices active",
 }
 BEST = "Best fixed setting in hindsight"
-RATIO_HEAD = (
-    *("Scenario", "Fixed settings dominated", BEST, "Promises broken, ratio to it"),
-    *("CPU held, ratio to it", "Gap to the clairvoyant agent", "Dominated by"),
-)
+ON_AXES = ("Promises broken", "Best effort, points", "CPU wasted")
+RELATIONS_HEAD = ("Scenario", f"Against {RULE}", *ON_AXES, BEST, "Against it", *ON_AXES)
+KINDS = {"dominates": "good", "dominated": "bad"}
 
 
 def render(evaluation: Evaluation) -> str:
@@ -46,8 +57,7 @@ def render(evaluation: Evaluation) -> str:
     subjects = list(dict.fromkeys(name for r in results for name in r.subjects))
     sections = [
         ("verdict", "Summary", _verdict(evaluation, subjects)),
-        *((f"scenario-{r.scenario}", r.scenario, _scenario(r)) for r in results),
-        ("loses", "Where it loses", _where_it_loses(results)),
+        *((f"scenario-{r.scenario}", r.scenario, _scenario(r, len(results))) for r in results),
         ("fit", "How well the simulator fits", _fit(evaluation)),
         ("terms", "What the figures mean", definitions(_terms(results[0]).items())),
         ("reproduce", "How to reproduce", _reproduce(evaluation)),
@@ -63,74 +73,56 @@ def render(evaluation: Evaluation) -> str:
 
 
 def _verdict(evaluation: Evaluation, subjects: list[str]) -> str:
+    """Sentences, the picture of the three axes and a row a scenario, for every subject."""
     parts = []
     for subject in subjects:
-        verdicts = {r.scenario: r.verdict(subject) for r in evaluation.scenarios if subject in r.subjects}
-        said = "".join(f"<p>{escape(sentence)}</p>" for sentence in headline(subject, verdicts))
+        results = [r for r in evaluation.scenarios if subject in r.subjects]
+        said = "".join(f"<p>{escape(sentence)}</p>" for sentence in headline(results, subject))
         parts.append(f'<div class="verdict">{said}</div>')
-        rows = [_ratio_row(scenario, verdict) for scenario, verdict in verdicts.items()]
-        parts.append(table(RATIO_HEAD, rows, (BEST, "Dominated by")))
+        if len(results) > 1:
+            rows = [row for which in RIVALS if (row := against(results, subject, which))]
+            rows = [row for row in rows if RIVALS[row.rival] != subject]
+            parts.append(plots.axes_over_scenarios(rows) if rows else "")
+            parts += [f'<p class="note">{escape(worst_of(row))}</p>' for row in rows]
+            parts.append(table(RELATIONS_HEAD, [_relations_row(r, subject) for r in results], (BEST,)))
     if not subjects:
         parts.append(
             '<div class="verdict"><p>No agent is judged: this compares fixed settings and heuristics.</p>'
             "<p>Name a trained policy with <code>--bundle</code> to judge it.</p></div>"
         )
-    everywhere = set.intersection(*({a.name for a in r.rivals} for r in evaluation.scenarios))
-    if len(evaluation.scenarios) > 1 and everywhere:
-        returns = {name: evaluation.overall_return(name) for name in everywhere}
-        ranked = sorted(everywhere, key=lambda name: (-returns[name].value, name))
-        chosen = [name for i, name in enumerate(ranked) if i < MAX_ROWS or name in {*subjects, "no-control"}]
-        parts.append("<h3>Over all scenarios</h3>")
-        parts.append(plots.overall(chosen, [returns[name] for name in chosen], subjects))
+    if len(evaluation.scenarios) == 1:
+        parts.append(plots.axes_of_agents(evaluation.scenarios[0]))
     return "\n".join(parts)
 
 
-def _ratio_row(scenario: str, v: SubjectSummary) -> list[str]:
-    return [
-        f'<a href="#scenario-{escape(scenario)}">{escape(scenario)}</a>',
-        f"{len(v.dominated)} of {len(v.fixed)}",
-        escape(v.best_fixed or "–"),
-        _ratio_cell(v.violation_ratio),
-        _ratio_cell(v.cpu_ratio),
-        "–" if v.clairvoyant_gap_pct is None else f"{v.clairvoyant_gap_pct:.1f}%",
-        escape(some_of(v.beaten_by)) if v.beaten_by else "none",
-    ]
+def _relations_row(result: ScenarioResult, subject: str) -> list[str]:
+    link = f'<a href="#scenario-{escape(result.scenario)}">{escape(result.scenario)}</a>'
+    rule, fixed = (_relation_cells(result.over(subject, which)) for which in RIVALS)
+    return [link, *rule, escape(result.best_fixed or "–"), *fixed]
 
 
-def _ratio_cell(interval: Interval | None) -> str:
-    if interval is None:
-        return "–"
-    kind, word = ("good", " less") if interval.high < 1 else ("bad", " more") if interval.low > 1 else ("", "")
-    return (
-        f'<span class="{kind}">{ratio(interval.value)}{word}</span>'
-        f"<small>{ratio(interval.low)} to {ratio(interval.high)}</small>"
-    )
+def _relation_cells(over: Over | None) -> list[str]:
+    if over is None:
+        return ["–"] * (1 + len(ON_AXES))
+    word = f'<span class="{KINDS.get(over.relation, "")}">{over.relation}</span>'
+    return [word, f"{over.broken:.2f}", f"{over.best_effort:+.1f}".replace("-", "−"), f"{over.cpu:.2f}"]
 
 
-def _scenario(result: ScenarioResult) -> str:
-    short, level = short_list(result), f"{100 * result.level:.0f}%"
+def _scenario(result: ScenarioResult, of: int) -> str:
+    """A scenario of ``of``; a single scenario's axes are in the summary."""
+    short = short_list(result)
     parts = [f"<p>{escape(result.description)}</p>", f'<p class="note">{escape(_facts(result))}</p>']
-    parts += [bullets(map(escape, sentences(result, name))) for name in result.subjects]
+    if of > 1:
+        parts += [bullets(map(escape, sentences(result, name))) for name in result.subjects]
+        parts.append(plots.axes_of_agents(result))
     parts.append(_agents_table(result, short))
     if len(short) < len(result.agents):
         full = _agents_table(result, result.agents)
         parts.append(f"<details><summary>All {len(result.agents)} settings and agents</summary>{full}</details>")
-    panels = [plots.pareto(result), plots.delay_ecdf(result)]
-    panels.append(
-        plots.bars(result, "sla_violation_s", "Promises broken", "weighted seconds per run (less is better)",
-                   f"Mean with {level} interval; the featured agents and those that break promises least.")
-    )  # fmt: skip
-    panels.append(
-        plots.bars(result, "cpu_held_core_s", "CPU held by limits", "core-seconds per run",
-                   "Kept from other work on the node; a slice without a limit holds all that its UPF can use.")
-    )  # fmt: skip
-    if result.has_edge:
-        panels.append(
-            plots.bars(result, EDGE_WORK, "The edge application's work", "blocks per run (more is better)",
-                       "Other work that the node did with the CPU time that the slices left.")
-        )  # fmt: skip
-    over_time = "".join(plots.over_time(result, name) for name in result.featured)
-    parts.append(f'<div class="panels">{"".join(panels)}</div><h3>Over time</h3><div class="panels">{over_time}</div>')
+    if of > MOST_DETAILED:
+        return "\n".join(parts)
+    panels = [plots.delay_ecdf(result), *(plots.over_time(result, name) for name in result.featured)]
+    parts.append(f'<div class="panels">{"".join(panels)}</div>')
     return "\n".join(parts)
 
 
@@ -149,7 +141,7 @@ def _facts(result: ScenarioResult) -> str:
 
 
 def _agents_table(result: ScenarioResult, agents: Iterable[AgentResult]) -> str:
-    ordered = sorted(agents, key=lambda a: (a.name not in result.subjects, a.scores["sla_violation_s"].mean()))
+    ordered = sorted(agents, key=lambda a: (a.name not in result.subjects, a.mean(BROKEN_S)))
     metrics = (*METRICS, EDGE_METRIC) if result.has_edge else METRICS
     rows = []
     for agent in ordered:
@@ -173,19 +165,6 @@ def _cell(result: ScenarioResult, agent: AgentResult, key: str, scale: float, di
         run = f"{result.summary(agent.name, whole).value:.1f}".replace("-", "−")
         below += f"<small>whole run {run}</small>"
     return f"{value}{below}"
-
-
-def _where_it_loses(results: Iterable[ScenarioResult]) -> str:
-    items = [
-        f"<b>{escape(result.scenario)}</b>, {escape(subject)}: {escape(sentence)}"
-        for result in results
-        for subject in result.subjects
-        for sentence in losses(result, subject)
-    ]
-    if not items:
-        return "<p>No agent is judged, or none of its comparisons was lost.</p>"
-    note = "Of the settings that are not dominated, the one furthest from it is named for each kind of loss."
-    return f'<p class="note">{note}</p>{bullets(items)}'
 
 
 def _fit(evaluation: Evaluation) -> str:
@@ -214,17 +193,20 @@ def _terms(result: ScenarioResult) -> dict[str, str]:
         "Promises broken": "Seconds in which a slice carries under 99% of what it was promised, as a mean over 2 s "
         "(the default averaging window of 3GPP TS 23.501) or a longer control period, or its p99 delay exceeds its "
         "bound, times its share of all weights, summed over slices.",
+        "Best effort": "What all slices carry beyond their promises, over blocks of 2 s. Its loss is against no "
+        "control; points are of what no control carries there.",
         "CPU held": "Core-seconds that limits reserve; a slice without a limit counts with all its UPF can use, the "
-        "node with no more than it has.",
+        "node with no more than it has. Wasted is what of it no slice uses.",
         "Return": "Mean reward per control period; interquartile mean over seeds.",
-        "Gap to the clairvoyant agent": "100 × (its return − the agent's) / |its return|. It searches plans against "
-        "the true future, with a limited horizon: it is a mark to aim at, not a bound.",
-        "Intervals": f"{100 * result.level:.0f}%, by Student's t over seeds, for means and ratios of skewed figures on "
-        "a log scale; differences and ratios are paired by seed: every agent meets the same arrivals and noise.",
-        "Dominates": "No worse in the priority slice's loss and in the others' loss, and better in one. Worse and "
-        f"better mean that the paired interval excludes zero and the difference exceeds {result.tie_pct:g} points.",
-        BEST: "The setting with the fewest weighted seconds of broken promises on the very seeds that it is judged "
-        "on, which favours it.",
+        "Intervals": f"{100 * result.level:.0f}%, by Student's t over seeds, for means of skewed figures on a log "
+        "scale.",
+        "Dominates": "Not worse on any of the three axes, and better on one. Promises broken: not worse up to "
+        f"{BROKEN_NOT_WORSE:g} times the rival's seconds, better up to {BROKEN_BETTER:g} times; best effort: down to "
+        f"{BEST_EFFORT_NOT_WORSE:+g} points, from {BEST_EFFORT_BETTER:+g} on; CPU wasted: up to {CPU_NOT_WORSE:g} "
+        f"and {CPU_BETTER:g} times. Where an edge application runs, its work counts instead: the rival's over the "
+        "agent's own. Equal: neither is worse on any axis.",
+        BEST: "Of the fixed settings that break promises least (within 2%), that with most best effort, then that "
+        "which wastes least CPU, on the very seeds that it is judged on, which favours it.",
     }
 
 

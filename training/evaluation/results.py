@@ -19,12 +19,14 @@ import numpy as np
 
 from slicepilot.configs import ConfigError, load
 from slicepilot.data.files import replace_file
-from slicepilot.data.intervals import Interval, stratified_interval
+from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.hardware import HardwareFile
 
-from .comparison import AgentResult, ScenarioResult, finite
+from .axes import AXES, RELATIONS
+from .comparison import RIVALS, AgentResult, ScenarioResult, finite, over_json
+from .suite import IN_JSON, against
 
-FORMAT = 2
+FORMAT = 3
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
 _PER_AGENT = ("slice_violation_s", "slice_delay_p99_us", "ecdf_us")
 _TUPLES = ("slice_names", "weight", "committed_mbps", "delay_bound_ms", "subjects")
@@ -67,11 +69,6 @@ class Evaluation:
     provenance: Provenance
     fits: dict[str, dict[str, float]]
 
-    def overall_return(self, name: str) -> Interval:
-        """Interquartile mean of an agent's return over all scenarios and seeds, with the spread inside scenarios."""
-        strata = [result.agent(name).scores["return"] for result in self.scenarios]
-        return stratified_interval(strata, self.scenarios[0].level)
-
 
 def hardware_fits(results: Iterable[ScenarioResult]) -> dict[str, dict[str, float]]:
     """Calibration errors of each hardware in use, as its file states them; empty for one that is not fitted."""
@@ -106,7 +103,11 @@ def _scenario_document(result: ScenarioResult) -> dict[str, Any]:
     plain = {f.name: getattr(result, f.name) for f in fields(result) if f.name != "agents"}
     return {
         **plain,
-        "verdicts": [_verdict_document(result, name) for name in result.subjects],
+        "best_fixed": result.best_fixed,
+        "verdicts": [
+            {"subject": name, **{f"over_{which}": over_json(result.over(name, which)) for which in RIVALS}}
+            for name in result.subjects
+        ],
         "agents": [
             {
                 "name": agent.name,
@@ -119,23 +120,8 @@ def _scenario_document(result: ScenarioResult) -> dict[str, Any]:
     }
 
 
-def _verdict_document(result: ScenarioResult, subject: str) -> dict[str, Any]:
-    verdict = result.verdict(subject)
-    return {
-        "subject": subject,
-        "dominated": verdict.dominated,
-        "not_dominated": {c.rival: c.why_not for c in verdict.not_dominated},
-        "beaten_by": verdict.beaten_by,
-        "best_fixed": verdict.best_fixed,
-        "violation_ratio": _interval_document(verdict.violation_ratio),
-        "cpu_ratio": _interval_document(verdict.cpu_ratio),
-        "edge_ratio": _interval_document(verdict.edge_ratio),
-        "clairvoyant_gap_pct": verdict.clairvoyant_gap_pct,
-    }
-
-
-def _interval_document(interval: Interval | None) -> dict[str, float | None] | None:
-    return None if interval is None else {name: finite(value) for name, value in asdict(interval).items()}
+def _interval_document(interval: Interval) -> dict[str, float | None]:
+    return {name: finite(value) for name, value in asdict(interval).items()}
 
 
 def read(folder: Path) -> Evaluation:
@@ -189,7 +175,8 @@ def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: s
     """Log every judged agent's figures, and the report, to MLflow; returns the run's id.
 
     Args:
-        evaluation: what to log; metrics are named ``eval/SCENARIO/AGENT/FIGURE``.
+        evaluation: what to log; metrics are named ``eval/SCENARIO/AGENT/FIGURE``, and ``eval/AGENT/RIVAL/FIGURE`` for
+            medians and shares over all scenarios.
         report: HTML file to store with the run.
         run_id: of the training run that the figures belong to, else a run of their own.
 
@@ -200,16 +187,20 @@ def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: s
 
     tracker = Tracker("evaluate", run_id)
     values: dict[str, float] = {}
-    for result in evaluation.scenarios:
+    results = evaluation.scenarios
+    for result in results:
         for subject in result.subjects:
-            prefix, verdict = f"eval/{result.scenario}/{subject}", result.verdict(subject)
+            prefix = f"eval/{result.scenario}/{subject}"
             values |= {f"{prefix}/{key}": result.summary(subject, key).value for key in result.agent(subject).scores}
-            values[f"{prefix}/fixed_dominated"] = len(verdict.dominated)
-            ratio = verdict.violation_ratio.value if verdict.violation_ratio else None
-            figures = {"clairvoyant_gap_pct": verdict.clairvoyant_gap_pct, "violation_ratio_to_best_fixed": ratio}
-            for name, value in figures.items():
-                if value is not None and np.isfinite(value):
-                    values[f"{prefix}/{name}"] = value
+            for which in RIVALS:
+                if (over := result.over(subject, which)) is not None:
+                    values |= {f"{prefix}/over_{which}/{IN_JSON[axis]}": getattr(over, axis) for axis in AXES}
+    for subject in set.intersection(*(set(result.subjects) for result in results)):
+        for which in RIVALS:
+            if (row := against(results, subject, which)) is not None:
+                prefix = f"eval/{subject}/over_{which}"
+                values |= {f"{prefix}/{IN_JSON[axis]}": row.median(axis) for axis in AXES}
+                values |= {f"{prefix}/{relation}": row.share(relation) for relation in RELATIONS}
     tracker.metrics(values, step=0)
     if report is not None:
         tracker.artifact(report, "evaluation")

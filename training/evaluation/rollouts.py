@@ -41,6 +41,7 @@ class Rollout:
         valid: bool (T, S, L), False where the slice is absent.
         violated: bool (T, S, L), where `slicepilot.env.promises.PromiseMeter` says the promise is broken.
         reward, cpu_held, churn: float32 (T, L); CPUs held by limits; mean share of the knobs' full range moved.
+        cpu_use_mcpu: float32 (T, L), CPU time charged to all present slices, in thousandths of a CPU.
         time_s: float64 (T,), start of each period; the first measurement, taken under no control, is left out.
         period_s: length of a control period.
         wall_s: seconds it took.
@@ -56,6 +57,7 @@ class Rollout:
     reward: FloatArray
     cpu_held: FloatArray
     churn: FloatArray
+    cpu_use_mcpu: FloatArray
     time_s: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
     period_s: float
     wall_s: float
@@ -123,7 +125,7 @@ def collect_rollout(
     series = np.empty((len(SERIES), steps, num_slices, lanes), np.float32)
     valid = np.empty(series.shape[1:], np.bool_)
     broken = np.empty(series.shape[1:], np.bool_)
-    per_lane = np.empty((3, steps, lanes), np.float32)
+    per_lane = np.empty((4, steps, lanes), np.float32)
     for t in range(steps):
         receipt = backend.apply(agent.decide(view.see(telemetry), knobs))
         previous_rows = knob_rows
@@ -139,6 +141,7 @@ def collect_rollout(
         per_lane[0, t] = reward
         per_lane[1, t] = cpu_held(knobs, context, telemetry.valid)
         per_lane[2, t] = -terms["churn"]
+        per_lane[3, t] = (telemetry.cpu_use_mcpu * telemetry.valid).sum(axis=0)
         if on_period is not None:
             on_period()
     period_s = float(context.period_s[0])
@@ -151,6 +154,7 @@ def collect_rollout(
         reward=per_lane[0],
         cpu_held=per_lane[1],
         churn=per_lane[2],
+        cpu_use_mcpu=per_lane[3],
         time_s=np.asarray(period_s * np.arange(1, steps + 1), np.float64),
         period_s=period_s,
         wall_s=time.perf_counter() - started,
@@ -221,6 +225,7 @@ def _side_by_side(runs: Sequence[Rollout]) -> Rollout:
         reward=np.concatenate([run.reward for run in runs], axis=-1),
         cpu_held=np.concatenate([run.cpu_held for run in runs], axis=-1),
         churn=np.concatenate([run.churn for run in runs], axis=-1),
+        cpu_use_mcpu=np.concatenate([run.cpu_use_mcpu for run in runs], axis=-1),
         packets_p99_us=np.concatenate(p99_us, axis=-1) if len(p99_us) == len(runs) else None,
         work_done=np.concatenate(done) if len(done) == len(runs) else None,
         wall_s=sum(run.wall_s for run in runs),

@@ -6,10 +6,14 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.data.intervals import Array, weighted_quantile
+from slicepilot.env.promises import AVERAGING_WINDOW_S
 
 from .rollouts import BoolArray, Rollout
 
+BROKEN_S, BEST_EFFORT_LOSS, CPU_WASTED = "sla_violation_s", "best_effort_loss_pct", "cpu_wasted_core_s"
 EDGE_WORK = "edge_work"
+# Less best effort than this share of all that was offered counts as this much: a loss is no share of nothing.
+LEAST_BEST_EFFORT = 0.01
 ECDF_LEVELS = np.linspace(0.0, 1.0, 201)
 Scores = dict[str, Array]
 Window = tuple[float, float]
@@ -36,6 +40,37 @@ def group_volumes(recording: Rollout, window_s: Window | None = None) -> tuple[A
     others = np.delete(volume, priority, axis=0)
     present = np.delete(recording.valid.any(axis=(0, 2)), priority)
     return volume[priority], others.sum(axis=0) / max(1, int(present.sum()))
+
+
+def best_effort_mbit(recording: Rollout) -> Array:
+    """Volume that all slices carry beyond their promises, (L,).
+
+    A rate is promised as a mean over `AVERAGING_WINDOW_S`, or over a control period where that is longer. So the run is
+    cut into blocks of that length, the last of which may be shorter, and of each slice's volume in a block counts what
+    exceeds its committed rate times the time that it was there.
+    """
+    periods = max(1, round(AVERAGING_WINDOW_S / recording.period_s))
+    starts = np.arange(0, len(recording.time_s), periods)
+    carried = np.add.reduceat(recording.row("carried_mbps").astype(np.float64), starts, axis=0)
+    present = np.add.reduceat(recording.valid.astype(np.float64), starts, axis=0)
+    beyond = carried - present * recording.slices.column("sla.committed_mbps")
+    return np.maximum(beyond, 0.0).sum(axis=(0, 1)) * recording.period_s
+
+
+def best_effort_loss_pct(recording: Rollout, uncontrolled: Rollout) -> Array:
+    """How much less all slices carry beyond their promises than under no control, in % of that (negative: more), (L,).
+
+    The share is of `LEAST_BEST_EFFORT` of all that was offered, where that is more.
+    """
+    mine, free = best_effort_mbit(recording), best_effort_mbit(uncontrolled)
+    offered = uncontrolled.row("offered_mbps").sum(axis=(0, 1), dtype=np.float64) * uncontrolled.period_s
+    return 100.0 * (free - mine) / np.maximum(np.maximum(free, LEAST_BEST_EFFORT * offered), 1e-9)
+
+
+def cpu_wasted_core_s(recording: Rollout) -> Array:
+    """Core-seconds that limits held and no slice used, (L,)."""
+    idle = recording.cpu_held.astype(np.float64) - 1e-3 * recording.cpu_use_mcpu
+    return np.maximum(idle, 0.0).sum(axis=0) * recording.period_s
 
 
 def loss_pct(volume: Array, reference: Array) -> Array:
@@ -89,6 +124,8 @@ def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: W
         slice1_delay_p99_us: `delay_p99_us` of the priority slice.
         sla_violation_s: sum over periods and slices of weight / sum of weights x period where the promise is broken.
         cpu_held_core_s: core-seconds that the limits held (`slicepilot.env.promises.cpu_held`).
+        best_effort_loss_pct: `best_effort_loss_pct` against ``uncontrolled``.
+        cpu_wasted_core_s: `cpu_wasted_core_s`.
         churn_pct: mean over periods of the share of the knobs' full range that was moved, in %.
         return: mean reward per control period, which compares across run lengths.
         edge_work: what an edge application on the node got done, where there is one.
@@ -104,8 +141,10 @@ def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: W
         "slice1_loss_whole_pct": loss_pct(whole[0][0], whole[1][0]),
         "others_loss_whole_pct": loss_pct(whole[0][1], whole[2][1]),
         "slice1_delay_p99_us": delay_p99_us(recording)[priority],
-        "sla_violation_s": (violation_s(recording) * weight / weight.sum()).sum(axis=0),
+        BROKEN_S: (violation_s(recording) * weight / weight.sum()).sum(axis=0),
         "cpu_held_core_s": recording.cpu_held.sum(axis=0, dtype=np.float64) * recording.period_s,
+        BEST_EFFORT_LOSS: best_effort_loss_pct(recording, uncontrolled),
+        CPU_WASTED: cpu_wasted_core_s(recording),
         "churn_pct": 100.0 * recording.churn.mean(axis=0, dtype=np.float64),
         "return": recording.reward.mean(axis=0, dtype=np.float64),
         **edge,

@@ -1,190 +1,165 @@
-"""A judged agent over many scenarios: distributions of ratios, so that no mean hides a bad scenario."""
+"""An agent over many scenarios: shares of relations, and medians and worst of ratios: no mean hides a bad scenario."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from slicepilot.data.intervals import Array, Interval, crossed_interval, interval, median
+from slicepilot.data.intervals import Array, crossed_interval, interval, median
 
-from .comparison import ScenarioResult, finite
+from .axes import AXES, RELATIONS, Axis, Over, Relation
+from .comparison import RIVALS, RULE, Rival, ScenarioResult
 
-BEST_FIXED = "best fixed"
-GREEDY = "greedy"
-Figures = dict[str, float]
-# Broken seconds below this share of a run count as this much, or a ratio of next to nothing would say much.
-FLOOR_SHARE = 2e-3
-TIE_RATIO = 1.02
-"""Ratios up to this count as ties."""
+LEAST_OTHERS_LOSS_PCT = 0.5
+"""Losses of the others below it count as this much in a ratio."""
 LEAST_SEEDS = 3
 """Fewer bundles tell next to nothing about training seeds."""
+IN_JSON = {"broken": "broken", "best_effort": "best_effort", "cpu": "cpu_wasted"}
 
 
 @dataclass(frozen=True)
 class AgainstRival:
-    """One subject against one rival over N scenarios.
+    """One agent beside the rule, or beside each scenario's best fixed setting, over N scenarios.
 
     Attributes:
-        rival: name, or `BEST_FIXED`: whichever fixed setting is best in each scenario, in hindsight.
-        ratios: (N,), broken seconds of the subject over the rival's, weighted by slice, means over seeds.
-        typical: their median with a bootstrap interval over scenarios.
-        gains: (N,), return of the subject minus the rival's, means over seeds.
+        scenarios: their N names.
+        overs: N, one a scenario.
+        resamples, level, seed: of bootstrap intervals over scenarios.
     """
 
-    subject: str
-    rival: str
+    agent: str
+    rival: Rival
     scenarios: tuple[str, ...]
-    ratios: Array
-    typical: Interval
-    gains: Array
+    overs: tuple[Over, ...]
+    resamples: int
+    level: float
+    seed: int
 
-    @property
-    def tie_or_better(self) -> float:
-        """Share of scenarios in which the subject is better or as good."""
-        return float((self.ratios <= TIE_RATIO).mean())
+    def share(self, relation: Relation) -> float:
+        """Of the scenarios."""
+        return sum(over.relation == relation for over in self.overs) / len(self.overs)
 
-    @property
-    def geometric_mean(self) -> float:
-        """Of the ratios: a tenth in one scenario outweighs ten times as much in another."""
-        return float(np.exp(np.log(self.ratios).mean()))
+    def values(self, axis: Axis) -> Array:
+        """(N,)."""
+        return np.asarray([getattr(over, axis) for over in self.overs], np.float64)
 
-    @property
-    def quartiles(self) -> tuple[float, float]:
-        """Between which the middle half of the ratios lies."""
-        low, high = np.quantile(self.ratios, [0.25, 0.75])
-        return float(low), float(high)
+    def median(self, axis: Axis) -> float:
+        """Over scenarios."""
+        return float(np.median(self.values(axis)))
 
-    @property
-    def worst(self) -> tuple[str, float]:
-        """The scenario with the highest ratio."""
-        at = int(self.ratios.argmax())
-        return self.scenarios[at], float(self.ratios[at])
+    def worst(self, axis: Axis) -> tuple[str, float]:
+        """Scenario and value: the highest ratio, or the least gain of best effort."""
+        values = self.values(axis)
+        at = int(values.argmin() if axis == "best_effort" else values.argmax())
+        return self.scenarios[at], float(values[at])
 
-    def to_json(self) -> dict[str, object]:
-        """As ``slicepilot evaluate --suite`` prints it."""
-        name, ratio = self.worst
-        return {
-            "agent": self.subject,
-            "rival": self.rival,
-            "median_ratio": self.typical.value,
-            "ci95": [self.typical.low, self.typical.high],
-            "geometric_mean_ratio": self.geometric_mean,
-            "quartiles": list(self.quartiles),
-            "worst": {"scenario": name, "ratio": ratio},
-            "level_ratio": self.tie_or_better,
-            "median_return_gain": finite(float(np.median(self.gains))),
-        }
+    def axis_json(self, axis: Axis) -> dict[str, Any]:
+        """Median with a bootstrap interval over scenarios, and worst."""
+        typical = interval(self.values(axis), median, self.resamples, self.level, self.seed)
+        scenario, worst = self.worst(axis)
+        ends = [typical.low, typical.high]
+        return {"median": typical.value, "ci95": ends, "worst": worst, "worst_scenario": scenario}
+
+    def to_json(self) -> dict[str, Any]:
+        """All axes and shares."""
+        return {IN_JSON[axis]: self.axis_json(axis) for axis in AXES} | {name: self.share(name) for name in RELATIONS}
 
 
 @dataclass(frozen=True)
 class OverTrainingSeeds:
-    """Policies that differ in their training seed alone, together against one rival over N scenarios.
+    """R policies that differ in their training seed alone, together beside a rival."""
 
-    Attributes:
-        subjects: names of the R policies.
-        rival: as of `AgainstRival`.
-        typical: median over scenarios of the ratio, which is a mean over policies; the interval is one of other seeds
-            and other scenarios alike, see `slicepilot.data.intervals.crossed_interval`.
-        medians: (R,), each policy's own median ratio.
-    """
+    each: tuple[AgainstRival, ...]
 
-    subjects: tuple[str, ...]
-    rival: str
-    typical: Interval
-    medians: Array
+    def axis_json(self, axis: Axis) -> dict[str, Any]:
+        """Median over scenarios of the mean over policies, and each policy's own median.
 
-    def to_json(self) -> dict[str, object]:
+        Ratios have an interval of other seeds and other scenarios alike, see
+        `slicepilot.data.intervals.crossed_interval`.
+        """
+        first = self.each[0]
+        values = np.stack([row.values(axis) for row in self.each])
+        ends = None
+        if axis != "best_effort":
+            typical = crossed_interval(values, median, first.resamples, first.level, first.seed)
+            ends = [typical.low, typical.high]
+        return {"median": float(median(values.mean(axis=0))), "ci95": ends, "medians": median(values).tolist()}
+
+    def to_json(self) -> dict[str, Any]:
         """As ``slicepilot evaluate --suite`` prints it."""
         return {
-            "agents": list(self.subjects),
-            "rival": self.rival,
-            "median_ratio": self.typical.value,
-            "ci95": [self.typical.low, self.typical.high],
-            "medians": self.medians.tolist(),
+            "agents": [row.agent for row in self.each],
+            "rival": self.each[0].rival,
+            **{IN_JSON[axis]: self.axis_json(axis) for axis in AXES},
+            **{name: [row.share(name) for row in self.each] for name in ("dominates", "dominated")},
         }
 
 
-def over_training_seeds(results: Sequence[ScenarioResult], subjects: Sequence[str]) -> list[OverTrainingSeeds]:
-    """Policies of one training against all that are neither fixed nor learned, and the best fixed setting.
-
-    None for fewer than `LEAST_SEEDS` policies or two scenarios.
-    """
-    if len(subjects) < LEAST_SEEDS or len(results) < 2:
-        return []
+def against(results: Sequence[ScenarioResult], agent: str, rival: Rival) -> AgainstRival | None:
+    """An agent that played everywhere beside a rival; None where that did not."""
+    overs = [result.over(agent, rival) for result in results]
+    known = tuple(over for over in overs if over is not None)
+    if len(known) < len(results):
+        return None
     first = results[0]
-    learned = {agent.name for agent in first.rivals if agent.role == "learned"}
-    each = [[row for row in against_rivals(results, name) if row.rival not in learned] for name in subjects]
+    names = tuple(result.scenario for result in results)
+    return AgainstRival(agent, rival, names, known, first.resamples, first.level, first.seed)
+
+
+def compared(results: Sequence[ScenarioResult], rival: Rival) -> list[AgainstRival]:
+    """The judged agents, then all others that adapt, beside a rival; empty where that did not play everywhere."""
+    subjects = results[0].subjects
+    adaptive = [a.name for a in results[0].rivals if a.role != "fixed"]
+    names = [name for name in dict.fromkeys((*subjects, *adaptive)) if rival != "rule" or name != RULE]
+    rows = [against(results, name, rival) for name in names if _everywhere(results, name)]
+    return [row for row in rows if row is not None]
+
+
+def over_training_seeds(results: Sequence[ScenarioResult], agents: Sequence[str]) -> list[OverTrainingSeeds]:
+    """Policies of one training beside every rival; none for fewer than `LEAST_SEEDS` policies or two scenarios."""
+    if len(agents) < LEAST_SEEDS or len(results) < 2:
+        return []
     pooled = []
-    for same_rival in zip(*each, strict=True):
-        ratios = np.stack([row.ratios for row in same_rival])
-        typical = crossed_interval(ratios, median, first.resamples, first.level, first.seed)
-        pooled.append(OverTrainingSeeds(tuple(subjects), same_rival[0].rival, typical, median(ratios)))
+    for rival in RIVALS:
+        rows = [against(results, name, rival) for name in agents]
+        each = tuple(row for row in rows if row is not None)
+        if each:
+            pooled.append(OverTrainingSeeds(each))
     return pooled
 
 
-def heuristics_compared(results: Sequence[ScenarioResult]) -> list[AgainstRival]:
-    """Every heuristic that is not judged, against the best fixed setting and greedy, where these ran."""
-    first = results[0]
-    rules = [agent.name for agent in first.rivals if agent.role == "adaptive" and agent.name not in first.subjects]
-    return [row for rule in rules for row in against_rivals(results, rule) if row.rival in {BEST_FIXED, GREEDY}]
+def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Any]]:
+    """Every agent over all scenarios, as ``slicepilot evaluate --json`` prints it.
 
-
-def against_rivals(results: Sequence[ScenarioResult], subject: str) -> list[AgainstRival]:
-    """A subject against the best fixed setting of each scenario, if any played, then against all that are not fixed."""
-    first = results[0]
-    rivals = [BEST_FIXED] if first.best_fixed else []
-    rivals += [agent.name for agent in first.rivals if agent.role != "fixed" and agent.name != subject]
-    return [_against(results, subject, rival) for rival in rivals]
-
-
-def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Figures | None]]:
-    """Every agent over all scenarios: broken seconds over the best fixed setting's and over greedy's, gap to the bound.
-
-    As ``slicepilot evaluate --suite --json`` prints it: median, worst and number of scenarios won; None for a rival
-    that did not play, and for a bound that nobody computed. A setting in shares of the node that is the same as another
-    one on some of the nodes plays there under one name; who did not play everywhere is left out.
+    None for a rival that did not play. A setting in shares of the node that is the same as another one on some of the
+    nodes plays there under one name; who did not play everywhere is left out.
     """
-    outcome: dict[str, dict[str, Figures | None]] = {}
-    for agent in results[0].rivals:
-        if not all(_ran(result, agent.name) for result in results):
-            continue
-        gaps = [result.gap_to_bound_pct(agent.name) for result in results]
-        known = [gap for gap in gaps if gap is not None]
-        outcome[agent.name] = {
-            "over_best_fixed": _ratios(results, agent.name, BEST_FIXED) if all(r.best_fixed for r in results) else None,
-            "over_greedy": _ratios(results, agent.name, GREEDY) if all(_ran(r, GREEDY) for r in results) else None,
-            "gap_to_bound_pct": {"median": float(np.median(known))} if known else None,
-        }
+    outcome: dict[str, dict[str, Any]] = {}
+    for name in (agent.name for agent in results[0].rivals if _everywhere(results, agent.name)):
+        beside = partial(against, results, name)
+        fixed, rule = beside("best_fixed"), beside("rule")
+        outcome[name] = {"over_best_fixed": None, "over_rule": None}
+        if fixed is not None:
+            figures = fixed.to_json()
+            broken = figures.pop("broken")
+            outcome[name]["over_best_fixed"] = broken | {"wins": int((fixed.values("broken") < 1.0).sum())} | figures
+        if rule is not None:
+            outcome[name]["over_rule"] = rule.to_json() | {"others_loss": {"median": _others_loss(results, name)}}
     return outcome
 
 
-def _ran(result: ScenarioResult, name: str) -> bool:
-    return any(agent.name == name for agent in result.agents)
+def _others_loss(results: Sequence[ScenarioResult], name: str) -> float:
+    """Median ratio of what the others lose to what they lose under the rule."""
+    ratios = [
+        np.divide(*(max(result.agent(who).mean("others_loss_pct"), LEAST_OTHERS_LOSS_PCT) for who in (name, RULE)))
+        for result in results
+    ]
+    return float(np.median(ratios))
 
 
-def _ratios(results: Sequence[ScenarioResult], subject: str, rival: str) -> Figures:
-    ratios = _against(results, subject, rival).ratios
-    return {"median": float(np.median(ratios)), "worst": float(ratios.max()), "wins": int((ratios < 1.0).sum())}
-
-
-def _against(results: Sequence[ScenarioResult], subject: str, rival: str) -> AgainstRival:
-    ratios, gains = [], []
-    for result in results:
-        other = result.best_fixed if rival == BEST_FIXED else result.agent(rival)
-        assert other is not None, "all scenarios are played by the same agents"
-        me, floor_s = result.agent(subject), FLOOR_SHARE * result.duration_s
-        mine, theirs = (max(float(a.scores["sla_violation_s"].mean()), floor_s) for a in (me, other))
-        ratios.append(mine / theirs)
-        gains.append(float(me.scores["return"].mean() - other.scores["return"].mean()))
-    outcome = np.asarray(ratios, np.float64)
-    first = results[0]
-    return AgainstRival(
-        subject,
-        rival,
-        tuple(result.scenario for result in results),
-        outcome,
-        interval(outcome, median, first.resamples, first.level, first.seed),
-        np.asarray(gains, np.float64),
-    )
+def _everywhere(results: Sequence[ScenarioResult], name: str) -> bool:
+    return all(any(agent.name == name for agent in result.rivals) for result in results)

@@ -24,6 +24,7 @@ INK, MUTED, FAINT = "#1a2129", "#5b6672", "#aab4bd"
 COLOURS = ("#0065ad", "#c26a00", "#00805c", "#b0447f", "#4a4fc4", "#8a6d00", "#a3321a")
 """Told apart by the colour-blind; dashes, markers and labels repeat what a colour says."""
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
+FINE_RANGE, MOST_TICKS = 2.5, 6
 STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 9.5,
@@ -89,13 +90,15 @@ def bullets(items: Iterable[str]) -> str:
 
 
 @contextmanager
-def figure(height_in: float, left_in: float = 0.6, rows: int = 1, bottom_in: float = 0.5) -> Iterator[tuple[Any, Any]]:
+def figure(
+    height_in: float, left_in: float = 0.6, rows: int = 1, bottom_in: float = 0.5, width_in: float = WIDTH_IN
+) -> Iterator[tuple[Any, Any]]:
     """A figure of stacked axes (rows,) with fixed margins: automatic layouts draw everything several times."""
     with mpl.rc_context(STYLE):
-        drawn = Figure(figsize=(WIDTH_IN, height_in))
+        drawn = Figure(figsize=(width_in, height_in))
         axes = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
         drawn.subplots_adjust(
-            left=left_in / WIDTH_IN, right=0.97, bottom=bottom_in / height_in, top=1 - 0.3 / height_in, hspace=0.2
+            left=left_in / width_in, right=0.97, bottom=bottom_in / height_in, top=1 - 0.3 / height_in, hspace=0.2
         )
         yield drawn, axes
 
@@ -138,3 +141,15 @@ def log_axis(axes: Axes, which: str) -> None:
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if abs(x) >= 1 or x == 0 else f"{x:g}"))
     axis.set_minor_locator(NullLocator())
+
+
+def ratio_axis(axes: Axes, low: float, high: float) -> None:
+    """A logarithmic x axis from ``low`` to ``high`` with ticks at 1 and at few other round ratios."""
+    axes.set_xscale("log")
+    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
+    fine = high / low < FINE_RANGE
+    shown = [step for step in ((0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4) if fine else steps) if low <= step <= high]
+    every = -(-len(shown) // MOST_TICKS)
+    first = shown.index(1) % every if 1 in shown else 0
+    axes.set_xticks(shown[first::every], [f"{step:g}" for step in shown[first::every]])
+    axes.xaxis.set_minor_locator(NullLocator())

@@ -23,7 +23,7 @@ class Clairvoyant:
     """A `Planner` with the true future of the run: how good could a controller be here?
 
     It is a lower bound of the optimum: the horizon is finite and the search random, and it cannot change the pods'
-    requests during a run. What nobody can beat is `slicepilot.training.evaluation.bound`.
+    requests during a run.
 
     `bind` gives it the simulator; do so before `reset`.
 

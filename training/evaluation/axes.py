@@ -1,0 +1,126 @@
+"""Three axes on which agents are judged, and how two agents on a scenario relate.
+
+An operator who buys fewer broken promises with what others carry, or with CPU that nobody uses, has not gained for
+sure. So an agent *dominates* another where it is not worse on any axis and better on one:
+
+    axis                                                              not worse   better
+    promises: seconds broken, weighted by slice, a ratio              1.02        0.90
+    best effort: what is carried beyond promises, gain in points      -0.5        +2
+    CPU: what limits hold and nobody uses, a ratio; where an edge     1.01        0.95
+    application runs, its work instead, the other's over its own
+
+Both figures of an axis are the declared judgement of this project: the first is about what the mean of a few runs is
+off by, the second what an operator would change a setting for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Relation = Literal["dominates", "equal", "dominated", "neither"]
+RELATIONS: tuple[Relation, ...] = ("dominates", "equal", "dominated", "neither")
+
+Axis = Literal["broken", "best_effort", "cpu"]
+AXES: tuple[Axis, ...] = ("broken", "best_effort", "cpu")
+FORMS: dict[Axis, str] = {"broken": ".2f", "best_effort": "+.1f", "cpu": ".2f"}
+"""How their figures are printed."""
+
+BROKEN_NOT_WORSE, BROKEN_BETTER = 1.02, 0.90
+BEST_EFFORT_NOT_WORSE, BEST_EFFORT_BETTER = -0.5, 2.0
+CPU_NOT_WORSE, CPU_BETTER = 1.01, 0.95
+# A ratio of next to nothing would say much: less counts as this much.
+FLOOR_SHARE = 2e-3
+"""Broken seconds, as a share of the run."""
+CPU_FLOOR = 0.01
+"""Wasted CPU, in CPUs."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """An agent's means over seeds on a scenario.
+
+    Attributes:
+        broken_s: seconds of broken promises, weighted by slice, above zero.
+        best_effort_loss_pct: `slicepilot.training.evaluation.scores.best_effort_loss_pct`.
+        cpu: above zero, less is better: core-seconds wasted, or the inverse of an edge application's work.
+    """
+
+    broken_s: float
+    best_effort_loss_pct: float
+    cpu: float
+
+    @classmethod
+    def floored(
+        cls,
+        duration_s: float,
+        broken_s: float,
+        best_effort_loss_pct: float,
+        wasted_core_s: float,
+        edge_work: float | None = None,
+    ) -> Figures:
+        """From means over seeds; `FLOOR_SHARE` and `CPU_FLOOR` of the run are the least, and one unit of work."""
+        cpu = max(wasted_core_s, CPU_FLOOR * duration_s) if edge_work is None else 1.0 / max(edge_work, 1.0)
+        return cls(max(broken_s, FLOOR_SHARE * duration_s), best_effort_loss_pct, cpu)
+
+    def not_worse(self, other: Figures) -> bool:
+        """Than another agent on the same scenario, on any axis."""
+        return (
+            self.broken_s / other.broken_s <= BROKEN_NOT_WORSE
+            and other.best_effort_loss_pct - self.best_effort_loss_pct >= BEST_EFFORT_NOT_WORSE
+            and self.cpu / other.cpu <= CPU_NOT_WORSE
+        )
+
+    def dominates(self, other: Figures) -> bool:
+        """Not worse on any axis, and better on one."""
+        return self.not_worse(other) and (
+            self.broken_s / other.broken_s <= BROKEN_BETTER
+            or other.best_effort_loss_pct - self.best_effort_loss_pct >= BEST_EFFORT_BETTER
+            or self.cpu / other.cpu <= CPU_BETTER
+        )
+
+    def over(self, other: Figures) -> Over:
+        """This agent beside another on the same scenario."""
+        relation: Relation = "neither"
+        if self.dominates(other):
+            relation = "dominates"
+        elif other.dominates(self):
+            relation = "dominated"
+        elif self.not_worse(other) and other.not_worse(self):
+            relation = "equal"
+        return Over(
+            self.broken_s / other.broken_s,
+            other.best_effort_loss_pct - self.best_effort_loss_pct,
+            self.cpu / other.cpu,
+            relation,
+        )
+
+
+@dataclass(frozen=True)
+class Over:
+    """An agent beside another on a scenario.
+
+    Attributes:
+        broken: ratio of their broken seconds; less is better.
+        best_effort: in points of what is carried beyond promises under no control; more is better.
+        cpu: ratio of their wasted CPU; less is better.
+        relation: `equal` where neither is worse on any axis.
+    """
+
+    broken: float
+    best_effort: float
+    cpu: float
+    relation: Relation
+
+
+def best_in_hindsight(settings: dict[str, Figures]) -> str | None:
+    """The setting that an operator would choose who knew all figures; None without any.
+
+    Of those that break promises no longer than the best does, by `BROKEN_NOT_WORSE`, that which leaves most to best
+    effort, then that which wastes least CPU.
+    """
+    if not settings:
+        return None
+    least = min(figures.broken_s for figures in settings.values())
+    level = {name: f for name, f in settings.items() if f.broken_s <= BROKEN_NOT_WORSE * least}
+    return min(level, key=lambda name: (level[name].best_effort_loss_pct, level[name].cpu))
