@@ -161,7 +161,7 @@ def _cell(result: ScenarioResult, agent: AgentResult, key: str, scale: float, di
     )
     below = f"<small>{low} to {high}</small>" if (low, high) != (value, value) else ""
     whole = key.replace("_loss_pct", "_loss_whole_pct")
-    if result.loss_window_s and whole != key:
+    if result.loss_window_s and whole != key and whole in agent.scores:
         run = f"{result.summary(agent.name, whole).value:.1f}".replace("-", "−")
         below += f"<small>whole run {run}</small>"
     return f"{value}{below}"

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,17 @@ from typer.testing import CliRunner
 
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.greedy import Greedy
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.cli.app import app
+from slicepilot.configs import ConfigError
 from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.evaluation.axes import CPU_FLOOR, FLOOR_SHARE, RELATIONS
 from slicepilot.training.evaluation.config import EvaluationConfig
 from slicepilot.training.evaluation.drawn import BOTTLENECKS, CPUS, MBIT_PER_BYTE, PERIOD_S, SLICES, draw_scenarios
 from slicepilot.training.evaluation.judge import evaluate_scenario
-from slicepilot.training.evaluation.suite import BEST_FIXED, FLOOR_SHARE, GREEDY, against_rivals, summary
+from slicepilot.training.evaluation.suite import LEAST_OTHERS_LOSS_PCT, against, compared, summary
 
 MANY = 60
 
@@ -40,6 +44,16 @@ def test_a_seed_says_all_and_a_scenario_does_not_depend_on_how_many_are_drawn(tm
         assert item.slice_set() == again.slice_set()
         assert item.hardware_spec() == again.hardware_spec()
     assert few[0].loads != other[0].loads
+
+
+def test_all_may_have_one_control_period(tmp_path: Path) -> None:
+    own = draw_scenarios(tmp_path / "own", 5, 3)
+    given = draw_scenarios(tmp_path / "given", 5, 3, period_s=15.0)
+    assert [item.control_period_s for item in given] == [15.0] * 3
+    assert [item.hardware_spec() for item in given] == [item.hardware_spec() for item in own]
+    assert [item.duration_s / item.control_period_s for item in given] == pytest.approx(
+        [item.duration_s / item.control_period_s for item in own]
+    )
 
 
 def test_they_are_of_many_kinds(many: list[Scenario]) -> None:
@@ -88,35 +102,46 @@ def test_promises_are_broken_without_control_and_kept_more_often_with(many: list
     assert better >= 4
 
 
-def test_ratios_are_of_broken_seconds_with_a_floor(many: list[Scenario]) -> None:
+def test_ratios_and_shares_are_over_scenarios(many: list[Scenario]) -> None:
     results = []
     for scenario in many[:3]:
         slices, node = scenario.slice_set(), scenario.hardware_spec()
-        agents = [no_control(), make("static-weights-9", slices, node), Greedy(), make("captain", slices, node)]
-        # All suites have the same agents.
+        agents = [no_control(), make("static-weights-9", slices, node), Greedy(), QueueGreedy()]
         results.append(evaluate_scenario(scenario, agents, EvaluationConfig(seeds=2), ["greedy"]))
-    fixed, captain = against_rivals(results, "greedy")
-    assert (fixed.rival, captain.rival) == (BEST_FIXED, "captain")
+    rule = against(results, "greedy", "rule")
+    assert rule is not None
     for index, result in enumerate(results):
-        mine, others = (
-            np.maximum([result.agent(name).scores["sla_violation_s"].mean()], FLOOR_SHARE * result.duration_s)[0]
-            for name in ("greedy", "captain")
-        )
-        assert captain.ratios[index] == pytest.approx(mine / others)
-        best = min(result.agent(name).scores["sla_violation_s"].mean() for name in ("no-control", "static-weights-9"))
-        assert fixed.ratios[index] == pytest.approx(mine / max(best, FLOOR_SHARE * result.duration_s))
-    assert [item.rival for item in against_rivals([replace(r, agents=r.agents[2:]) for r in results], "greedy")] == [
-        "captain"
+        mine, theirs = (result.agent(name) for name in ("greedy", "queue-greedy"))
+        for axis, key, floor in (
+            ("broken", "sla_violation_s", FLOOR_SHARE),
+            ("cpu", "cpu_wasted_core_s", CPU_FLOOR),
+        ):
+            ratio = max(mine.mean(key), floor * result.duration_s) / max(theirs.mean(key), floor * result.duration_s)
+            assert getattr(rule.overs[index], axis) == pytest.approx(ratio)
+    assert sum(rule.share(relation) for relation in RELATIONS) == pytest.approx(1.0)
+    worst = rule.values("broken").argmax()
+    assert rule.worst("broken") == (results[worst].scenario, rule.values("broken")[worst])
+    assert rule.worst("best_effort")[1] == rule.values("best_effort").min()
+    assert [row.agent for row in compared(results, "rule")] == ["greedy"]
+    assert [row.agent for row in compared(results, "best_fixed")] == ["greedy", "queue-greedy"]
+
+    # A setting that is the same as another one on some nodes plays there under the other's name.
+    few = [*results[:2], replace(results[2], agents=results[2].agents[:1] + results[2].agents[2:])]
+    assert set(summary(few)) == {"no-control", "greedy", "queue-greedy"}
+    figures = summary(results)["greedy"]
+    over_rule, over_fixed = figures["over_rule"], figures["over_best_fixed"]
+    assert over_rule["broken"]["median"] == np.median(rule.values("broken"))
+    losses = [
+        [max(result.agent(name).mean("others_loss_pct"), LEAST_OTHERS_LOSS_PCT) for name in ("greedy", "queue-greedy")]
+        for result in results
     ]
-    # A setting that is the same as another on some nodes plays there under the other's name.
-    reported = summary([*results[:2], replace(results[2], agents=results[2].agents[:1] + results[2].agents[2:])])
-    assert {"greedy", "captain"} <= set(reported)
-    assert len(reported) == len(results[0].rivals) - 1
-    assert captain.worst[1] == captain.ratios.max()
-    assert captain.typical.low <= captain.typical.value <= captain.typical.high
+    assert over_rule["others_loss"]["median"] == pytest.approx(np.median([a / b for a, b in losses]))
+    assert over_fixed["wins"] == sum(result.over("greedy", "best_fixed").broken < 1 for result in results)  # type: ignore[union-attr]
+    without = [replace(result, agents=result.agents[2:3]) for result in results]
+    assert summary(without)["greedy"] == {"over_best_fixed": None, "over_rule": None}
 
 
-AGENTS = ("--agents", "no-control,greedy,proportional-share,pi")
+AGENTS = ("--agents", "no-control,greedy,queue-greedy,pi")
 BUNDLE = Path(__file__).parents[2] / "data" / "starves-priority"
 
 
@@ -127,18 +152,19 @@ def judged(folder: Path, *arguments: str) -> str:
     return result.stdout
 
 
-def test_rules_are_reported_as_policies_are(tmp_path: Path) -> None:
+def test_a_suite_leads_with_the_rule_and_the_best_fixed_setting(tmp_path: Path) -> None:
     outcome = json.loads(judged(tmp_path, "--json"))
-    reported = [(item["agent"], item["rival"]) for item in outcome["against"]]
-    first = [("greedy", rival) for rival in (BEST_FIXED, "proportional-share", "pi")]
-    assert reported == [
-        *first,
-        *((rule, rival) for rule in ("proportional-share", "pi") for rival in (BEST_FIXED, GREEDY)),
-    ]
-    assert outcome["over_training_seeds"] == []
+    assert (outcome["suite"], outcome["seed"], outcome["over_training_seeds"]) == ("drawn", 0, [])
+    assert set(outcome["summary"]) == {"no-control", "greedy", "queue-greedy", "pi"}
     printed = judged(tmp_path)
     assert max(map(len, printed.splitlines())) <= 80
-    assert "heuristics: broken seconds over those of greedy" in printed
+    assert "…" not in printed
+    first, second = (printed.index(f"Against {rival}, 2") for rival in ("queue-greedy", "the best fixed setting"))
+    assert first < second
+    # The judged first, then the other rules; the rule is not compared with itself.
+    rows = [line.split()[0] for line in printed.splitlines() if line.startswith(("greedy ", "queue-greedy ", "pi "))]
+    assert rows == ["greedy", "pi", "greedy", "greedy", "queue-greedy", "pi", "greedy"]
+    assert printed.count("greedy at worst against") == 2
 
 
 def test_bundles_of_one_training_are_reported_together(tmp_path: Path) -> None:
@@ -151,14 +177,35 @@ def test_bundles_of_one_training_are_reported_together(tmp_path: Path) -> None:
         bundles += ["--bundle", str(tmp_path / str(number))]
     outcome = json.loads(judged(tmp_path / "results", "--json", *bundles))
     rivals = {item["rival"]: item for item in outcome["over_training_seeds"]}
-    assert list(rivals) == [BEST_FIXED, "greedy", "proportional-share", "pi"]
-    alone = {(item["agent"], item["rival"]): item for item in outcome["against"]}
+    assert list(rivals) == ["rule", "best_fixed"]
     for rival, item in rivals.items():
-        assert len(item["agents"]) == len(item["medians"]) == 3
+        assert len(item["agents"]) == 3
         assert not any(name.endswith("/3") for name in item["agents"])
-        assert item["medians"] == [alone[name, rival]["median_ratio"] for name in item["agents"]]
+        alone = [outcome["summary"][name][f"over_{rival}"] for name in item["agents"]]
+        assert item["dominates"] == [figures["dominates"] for figures in alone]
+        for axis in ("best_effort", "cpu_wasted"):
+            assert item[axis]["medians"] == [figures[axis]["median"] for figures in alone]
         # The same policy three times: seeds add nothing to what scenarios scatter.
-        assert item["ci95"][0] <= item["median_ratio"] == pytest.approx(item["medians"][0])
+        broken = item["broken"]
+        assert broken["ci95"][0] <= broken["median"] == pytest.approx(broken["medians"][0])
     few = json.loads(judged(tmp_path / "results", "--json", *bundles[2:]))
     assert few["over_training_seeds"] == []
-    assert "3 training seeds together, 2 scenarios" in judged(tmp_path / "results", *bundles)
+    assert "3 training seeds together, against queue-greedy" in judged(tmp_path / "results", *bundles)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reported"),
+    [
+        (("--suite", "drawm"), "suite = 'drawm': expected drawn"),
+        (("--scenarios", "3"), "scenarios = 3: needs --suite drawn"),
+        (
+            ("--suite", "drawn", "--scenario", "andrade-ramp"),
+            "scenario = 'andrade-ramp': cannot be combined with --suite",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], reported: str) -> None:
+    result: Any = CliRunner().invoke(app, ["evaluate", *arguments, "--results", str(tmp_path)])
+    assert isinstance(result.exception, ConfigError)
+    assert reported in str(result.exception)
+    assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from slicepilot.training.evaluation.judge import evaluate_scenario
 from slicepilot.training.evaluation.report import render
 from slicepilot.training.evaluation.results import Evaluation, Provenance
 from slicepilot.training.evaluation.scores import EDGE_WORK
-from slicepilot.training.evaluation.summary import sentences
+from slicepilot.training.evaluation.summary import headline, sentences, short_list
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
@@ -24,7 +24,7 @@ def judge(name: str, duration_s: float, subjects: tuple[str, ...] = ("reactive-s
     slices = scenario.slice_set()
     agents = [
         make("reactive-sla", slices),
-        make("proportional-share", slices),
+        make("queue-greedy", slices),
         no_control(),
         *(published(n, slices) for n in (1, 2, 7, 8, 20)),
         static_weights(9, slices, 4),
@@ -84,19 +84,66 @@ def test_page_needs_nothing_from_outside(page: str) -> None:
     assert not re.search(r"<(script|link|img|iframe)\b", page)
     assert not re.search(r"url\((?!#)", page)
     assert "@import" not in page
-    assert "slicepilot evaluate --scenario &lt;x&gt;" in page, "text is escaped"
 
 
 def test_page_has_every_section(page: str) -> None:
     for section in (
-        "verdict", "scenario-bursty-neighbours", "scenario-edge-server", "loses", "fit", "terms", "reproduce",
+        "verdict", "scenario-bursty-neighbours", "scenario-edge-server", "fit", "terms", "reproduce",
     ):  # fmt: skip
         assert f'<section id="{section}">' in page
     for picture in (
-        "priority slice&#x27;s loss against the others&#x27; loss", "cumulative distribution", "promises broken",
-        "cpu held by limits", "knobs over time under reactive-sla", "Return of every agent",
+        "reactive-sla: broken promises in every scenario", "best effort in every scenario", "wasted cpu of every agent",
+        "cumulative distribution", "knobs over time under reactive-sla",
     ):  # fmt: skip
         assert re.search(rf'aria-label="[^"]*{re.escape(picture)}', page), picture
+
+
+def test_page_says_where_it_comes_from(page: str, evaluation: Evaluation) -> None:
+    assert "slicepilot evaluate --scenario &lt;x&gt;" in page
+    assert "throughput median error pct" in page
+    assert "4.25" in page
+    assert "not fitted to measurements" in page
+    assert f"python {evaluation.provenance.versions['python']}" in page
+
+
+def test_the_picture_has_a_dot_for_every_scenario_and_rival(page: str, evaluation: Evaluation) -> None:
+    """Two scenarios, against the rule and against the best fixed settings, on three axes; better is left."""
+    for axis in ("broken promises", "best effort", "wasted cpu"):
+        picture = page[page.index(f"reactive-sla: {axis} in every scenario") :]
+        picture = picture[: picture.index("</figure>")]
+        assert "better" in picture
+        assert "against queue-greedy" in picture
+        # Dots are uses of a marker, those of ticks apart; two more are in the legend.
+        assert len(re.findall(r'<use [^>]*style="fill', picture)) >= 2 * len(evaluation.scenarios)
+
+
+def test_sentences_say_relation_and_figures(evaluation: Evaluation) -> None:
+    result = evaluation.scenarios[0]
+    rule, fixed = sentences(result, "reactive-sla")
+    over = result.over("reactive-sla", "rule")
+    assert over is not None
+    assert f"{over.broken:.2f} of its broken seconds, best effort {over.best_effort:+.1f} points" in rule
+    assert f"{over.cpu:.2f} of its wasted CPU" in rule
+    assert f"{result.best_fixed}, the best fixed setting in hindsight" in fixed
+    [other] = sentences(result, "queue-greedy")
+    assert "best fixed" in other, "the rule is not judged against itself"
+    reported = " ".join(headline(evaluation.scenarios, "reactive-sla"))
+    assert "of 2 scenarios" in reported
+    assert " ".join(headline([result], "reactive-sla")) == f"{rule} {fixed}"
+
+
+def test_short_list_holds_the_judged_first_and_nobody_twice(evaluation: Evaluation) -> None:
+    for result in evaluation.scenarios:
+        names = [a.name for a in short_list(result)]
+        assert names[0] == "reactive-sla"
+        assert len(set(names)) == len(names)
+        assert set(result.featured) <= set(names)
+
+
+def test_page_without_a_judged_agent_says_so() -> None:
+    result = judge("bursty-neighbours", 25, subjects=())
+    page = render(Evaluation((result,), Provenance.here("x"), {"andrade": {}}))
+    assert "No agent is judged" in page
 
 
 def test_page_shows_what_an_edge_application_got_done(evaluation: Evaluation) -> None:
@@ -109,8 +156,8 @@ def test_page_shows_what_an_edge_application_got_done(evaluation: Evaluation) ->
     page = render(Evaluation((result,), Provenance.here("x"), {"andrade": {}}))
     for said in ("Edge application&#x27;s work, blocks", "real UPFs on a testbed", "Nothing is simulated here"):
         assert said in page
-    ratio = result.verdict("reactive-sla").edge_ratio
-    assert ratio is not None
-    assert ratio.value < 1  # the first agent has least
-    assert f"gets {ratio.value:.2f} times as much done" in " ".join(sentences(result, "reactive-sla"))
+    over = result.over("reactive-sla", "rule")
+    assert over is not None
+    assert over.cpu == pytest.approx(5100 / 4100), "the first agent has least"
+    assert "0.80 of its edge application's work" in sentences(result, "reactive-sla")[0]
     assert "Edge application" not in render(evaluation)
