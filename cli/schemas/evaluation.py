@@ -51,7 +51,7 @@ class Over(Document):
     broken: float
     """Ratio of broken seconds."""
     best_effort: float
-    """What it carries more beyond promises, in points of what no control carries there."""
+    """What it carries more beyond promises, in points of what no control carries there; more is better."""
     cpu_wasted: float
     """Ratio of wasted CPU; with an edge application, the other's `edge_work` over its own."""
 
@@ -72,14 +72,14 @@ class JudgedAgent(Document):
     cpu_wasted_core_s: float | None
     """Of it, what no slice used."""
     best_effort_loss_pct: float | None
-    """Volume that all slices carried beyond their promises, compared with no control."""
+    """Volume beyond promises that was lost, compared with no control."""
     edge_work: NotRequired[float | None]
     """Units of work of the edge application, where the scenario has one."""
     return_iqm: float
     """Interquartile mean over runs of the mean reward per control period."""
     ci95: Ends
     over_rule: Over | None
-    """Beside `queue-greedy`; null if that did not run."""
+    """Beside `queue-greedy`; null if that did not run, and for settings that run with fewer slices."""
     over_best_fixed: Over | None
 
 
@@ -118,7 +118,7 @@ class OverRule(Document):
 
 
 class OverBestFixed(AxisFigures):
-    """The same beside each scenario's best fixed setting; median and worst are of broken seconds."""
+    """An agent beside each scenario's best fixed setting; median, interval and worst are of broken seconds."""
 
     wins: int
     """Scenarios with a ratio below 1."""

@@ -119,7 +119,7 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
         *(evaluation.Evaluations, 0),
     ),
     "evaluate a suite": (
-        ("evaluate", "--suite", "drawn", "--scenarios", "2", "--agents", "greedy,no-control"),
+        ("evaluate", "--suite", "drawn", "--scenarios", "2", "--agents", "queue-greedy,no-control"),
         *(evaluation.Evaluations, 0),
     ),
     "bench sim": (("bench", "sim", "--seconds", "0.1", "--repetitions", "1"), bench.SimulatorSpeed, 0),

@@ -113,8 +113,8 @@ def test_the_picture_has_a_dot_for_every_scenario_and_rival(page: str, evaluatio
         picture = picture[: picture.index("</figure>")]
         assert "better" in picture
         assert "against queue-greedy" in picture
-        # Dots are uses of a marker, those of ticks apart; two more are in the legend.
-        assert len(re.findall(r'<use [^>]*style="fill', picture)) >= 2 * len(evaluation.scenarios)
+        # Dots are uses of a marker that is filled or not; the legend has two more.
+        assert len(re.findall(r'<use [^>]*style="fill', picture)) == 2 * len(evaluation.scenarios) + 2
 
 
 def test_sentences_say_relation_and_figures(evaluation: Evaluation) -> None:
