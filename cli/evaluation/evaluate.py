@@ -359,7 +359,7 @@ def print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]
 
 def _print_pooled(rows: Sequence[OverTrainingSeeds]) -> None:
     """Policies of one training together."""
-    from slicepilot.training.evaluation.axes import FORMS
+    from slicepilot.training.evaluation.axes import FORMS, RELATIONS
     from slicepilot.training.evaluation.comparison import RIVALS
 
     for row in rows:
@@ -371,10 +371,10 @@ def _print_pooled(rows: Sequence[OverTrainingSeeds]) -> None:
             low, high = min(figures["medians"]), max(figures["medians"])
             ends = "-" if figures["ci95"] is None else " to ".join(f"{end:{form}}" for end in figures["ci95"])
             table.add_row(AXIS_NAMES[axis], f"{figures['median']:{form}}", ends, f"{low:{form}} to {high:{form}}")
-        for relation, words in (("dominates", "dominates, %"), ("dominated", "dominated, %")):
+        for relation in RELATIONS:
             shares = [100 * own.share(relation) for own in row.each]
             mean = sum(shares) / len(shares)
-            table.add_row(words, f"{mean:.0f}", "-", f"{min(shares):.0f} to {max(shares):.0f}")
+            table.add_row(f"{relation}, %", f"{mean:.0f}", "-", f"{min(shares):.0f} to {max(shares):.0f}")
         console.print(table)
         console.print(f"Of {', '.join(names)}: means over them, then medians over scenarios.", highlight=False)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from slicepilot.data.intervals import Array, Interval, interquartile_mean, interval, mean
+from slicepilot.data.intervals import Interval, interquartile_mean, interval, mean
 from slicepilot.env.arrays import FloatArray
 
 from .axes import Figures, Over, best_in_hindsight
@@ -31,7 +31,6 @@ class AgentResult:
 
     Attributes:
         scores: (L,) per key, one value per seed; `slicepilot.training.evaluation.scores.score` defines the keys.
-        slice_violation_s, slice_delay_p99_us: (S,), means over seeds, not weighted.
         ecdf_us: (Q,), quantiles of the priority slice's delay, `slicepilot.training.evaluation.scores.delay_ecdf_us`.
         trace: (8, T, S) of the first seed, rows as in `slicepilot.training.evaluation.rollouts.SERIES`; None where not
             kept.
@@ -41,8 +40,6 @@ class AgentResult:
     name: str
     role: Role
     scores: Scores
-    slice_violation_s: Array
-    slice_delay_p99_us: Array
     ecdf_us: FloatArray
     trace: FloatArray | None
     wall_s: float
@@ -100,7 +97,9 @@ class ScenarioResult:
         return {
             a.name: Figures.floored(
                 self.duration_s,
-                *(a.mean(key) for key in (BROKEN_S, BEST_EFFORT_LOSS, CPU_WASTED)),
+                a.mean(BROKEN_S),
+                a.mean(BEST_EFFORT_LOSS),
+                a.mean(CPU_WASTED),
                 a.mean(EDGE_WORK) if self.has_edge else None,
             )
             for a in self.rivals

@@ -18,7 +18,7 @@ from slicepilot.env.slices import SliceSet
 from .comparison import AgentResult, Role, ScenarioResult
 from .config import EvaluationConfig
 from .rollouts import Rollout, only_active, simulate_rollout
-from .scores import delay_ecdf_us, delay_p99_us, score, violation_s
+from .scores import delay_ecdf_us, score
 
 ALL_SLICES = max(setting.active_slices for setting in published_settings())
 OnPeriod = Callable[[str, str], None]
@@ -95,8 +95,6 @@ def judge(
                 name=agent.name,
                 role=role,
                 scores=score(recording, alone, uncontrolled, window),
-                slice_violation_s=violation_s(recording).mean(axis=1),
-                slice_delay_p99_us=delay_p99_us(recording).mean(axis=1),
                 ecdf_us=delay_ecdf_us(recording),
                 trace=recording.series[..., 0].copy(),
                 wall_s=recording.wall_s,

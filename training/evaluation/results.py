@@ -28,7 +28,6 @@ from .suite import IN_JSON, against
 
 FORMAT = 3
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
-_PER_AGENT = ("slice_violation_s", "slice_delay_p99_us", "ecdf_us")
 _TUPLES = ("slice_names", "weight", "committed_mbps", "delay_bound_ms", "subjects")
 
 
@@ -82,7 +81,7 @@ def save(evaluation: Evaluation, folder: Path) -> None:
     for i, result in enumerate(evaluation.scenarios):
         for j, agent in enumerate(result.agents):
             arrays |= {f"{i}/{j}/scores/{key}": values for key, values in agent.scores.items()}
-            arrays |= {f"{i}/{j}/{name}": getattr(agent, name) for name in _PER_AGENT}
+            arrays[f"{i}/{j}/ecdf_us"] = agent.ecdf_us
             if agent.trace is not None:
                 arrays[f"{i}/{j}/trace"] = agent.trace
     buffer = io.BytesIO()
@@ -159,11 +158,8 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
     for j, agent in enumerate(plain["agents"]):
         own = {key.split("/", 1)[1]: value for key, value in arrays.items() if key.startswith(f"{j}/")}
         scores = {key.removeprefix("scores/"): value for key, value in own.items() if key.startswith("scores/")}
-        rest = {name: own[name] for name in _PER_AGENT}
         agents.append(
-            AgentResult(
-                agent["name"], agent["role"], scores=scores, trace=own.get("trace"), wall_s=agent["wall_s"], **rest
-            )
+            AgentResult(agent["name"], agent["role"], scores, own["ecdf_us"], own.get("trace"), agent["wall_s"])
         )
     known = {f.name: plain[f.name] for f in fields(ScenarioResult) if f.name != "agents"}
     known |= {name: tuple(known[name]) for name in _TUPLES}

@@ -154,10 +154,11 @@ def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Any]]:
 
 def _others_loss(results: Sequence[ScenarioResult], name: str) -> float:
     """Median ratio of what the others lose to what they lose under the rule."""
-    ratios = [
-        np.divide(*(max(result.agent(who).mean("others_loss_pct"), LEAST_OTHERS_LOSS_PCT) for who in (name, RULE)))
+    losses = [
+        [max(result.agent(who).mean("others_loss_pct"), LEAST_OTHERS_LOSS_PCT) for who in (name, RULE)]
         for result in results
     ]
+    ratios = [mine / rules for mine, rules in losses]
     return float(np.median(ratios))
 
 
