@@ -34,7 +34,7 @@ broken: seconds with broken promises, summed over slices by share of weight.
 best effort: what slices carry beyond their promises, loss: against no control.
 CPU wasted: core-seconds that limits hold and no slice uses; an edge
 application's work counts instead where there is one.
-dominates: not worse in any of the three, and better in one, by 10% of broken
+dominates: not worse in any of the three, and better in some, by 10% of broken
 seconds, 2 points of best effort or 5% of CPU. rule: queue-greedy.
 best fixed: the best fixed setting of each scenario, in hindsight."""
 DRAWN, DRAWN_SCENARIOS = "drawn", 32
@@ -85,7 +85,7 @@ def evaluate(
     """Run agents on the same seeds of the same scenarios and compare them.
 
     The learned policies are judged; without any, the first heuristic among the agents. An agent dominates another where
-    it breaks promises no longer, carries no less beyond them and wastes no more CPU, and is clearly better in one.
+    it breaks promises no longer, carries no less beyond them, wastes no more CPU, and is clearly better in some of it.
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """

@@ -47,7 +47,7 @@ class Over(Document):
     """An agent beside another in a scenario."""
 
     relation: Relation
-    """`dominates`: not worse in any of the three, and better in one."""
+    """`dominates`: not worse in any of the three, and better in some."""
     broken: float
     """Ratio of broken seconds."""
     best_effort: float
@@ -131,7 +131,7 @@ class OverBestFixed(AxisFigures):
 
 
 class Summary(Document):
-    """One agent over all scenarios; null for a rival that did not run."""
+    """An agent over all scenarios; null for a rival that did not run."""
 
     over_best_fixed: OverBestFixed | None
     over_rule: OverRule | None

@@ -1,7 +1,7 @@
 """Three axes on which agents are judged, and how two agents on a scenario relate.
 
-An operator who buys fewer broken promises with what others carry, or with CPU that nobody uses, has not gained for
-sure. So an agent *dominates* another where it is not worse on any axis and better on one:
+Fewer broken promises are no clear gain if they cost best effort, or CPU that nobody uses. So an agent *dominates*
+another where it is not worse on any axis and better on at least a single axis:
 
     axis                                                              not worse   better
     promises: seconds broken, weighted by slice, a ratio              1.02        0.90
@@ -9,8 +9,8 @@ sure. So an agent *dominates* another where it is not worse on any axis and bett
     CPU: what limits hold and nobody uses, a ratio; where an edge     1.01        0.95
     application runs, its work instead, the other's over its own
 
-Both figures of an axis are the declared judgement of this project: the first is about what the mean of a few runs is
-off by, the second what an operator would change a setting for.
+The figures are declared, not measured: up to the first a difference does not count against an agent, from the second
+on it counts for it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Figures:
         wasted_core_s: float,
         edge_work: float | None = None,
     ) -> Figures:
-        """From means over seeds; `FLOOR_SHARE` and `CPU_FLOOR` of the run are the least, and one unit of work."""
+        """From means over seeds; `FLOOR_SHARE` and `CPU_FLOOR` of the run are the least, and a unit of work."""
         cpu = max(wasted_core_s, CPU_FLOOR * duration_s) if edge_work is None else 1.0 / max(edge_work, 1.0)
         return cls(max(broken_s, FLOOR_SHARE * duration_s), best_effort_loss_pct, cpu)
 
@@ -72,7 +72,7 @@ class Figures:
         )
 
     def dominates(self, other: Figures) -> bool:
-        """Not worse on any axis, and better on one."""
+        """Not worse on any axis, and better on some."""
         return self.not_worse(other) and (
             self.broken_s / other.broken_s <= BROKEN_BETTER
             or other.best_effort_loss_pct - self.best_effort_loss_pct >= BEST_EFFORT_BETTER

@@ -1,4 +1,4 @@
-"""Results of an evaluation on one scenario: every agent, and each beside the rule and the best fixed setting."""
+"""Results of an evaluation on a scenario: every agent, and each beside the rule and the best fixed setting."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class ScenarioResult:
         return tuple(dict.fromkeys(chosen))
 
     def to_json(self) -> dict[str, Any]:
-        """The figures that ``slicepilot evaluate --json`` prints for one scenario."""
+        """The figures that ``slicepilot evaluate --json`` prints for a scenario."""
         return {
             "scenario": self.scenario,
             "seeds": self.seeds,

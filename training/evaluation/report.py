@@ -200,7 +200,7 @@ def _terms(result: ScenarioResult) -> dict[str, str]:
         "Return": "Mean reward per control period; interquartile mean over seeds.",
         "Intervals": f"{100 * result.level:.0f}%, by Student's t over seeds, for means of skewed figures on a log "
         "scale.",
-        "Dominates": "Not worse on any of the three axes, and better on one. Promises broken: not worse up to "
+        "Dominates": "Not worse on any of the three axes, and better on some. Promises broken: not worse up to "
         f"{BROKEN_NOT_WORSE:g} times the rival's seconds, better up to {BROKEN_BETTER:g} times; best effort: down to "
         f"{BEST_EFFORT_NOT_WORSE:+g} points, from {BEST_EFFORT_BETTER:+g} on; CPU wasted: up to {CPU_NOT_WORSE:g} "
         f"and {CPU_BETTER:g} times. Where an edge application runs, its work counts instead: the rival's over the "

@@ -23,11 +23,11 @@ IN_JSON = {"broken": "broken", "best_effort": "best_effort", "cpu": "cpu_wasted"
 
 @dataclass(frozen=True)
 class AgainstRival:
-    """One agent beside the rule, or beside each scenario's best fixed setting, over N scenarios.
+    """An agent beside the rule, or beside each scenario's best fixed setting, over N scenarios.
 
     Attributes:
         scenarios: their N names.
-        overs: N, one a scenario.
+        overs: N, for each scenario.
         resamples, level, seed: of bootstrap intervals over scenarios.
     """
 
@@ -135,8 +135,8 @@ def over_training_seeds(results: Sequence[ScenarioResult], agents: Sequence[str]
 def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Any]]:
     """Every agent over all scenarios, as ``slicepilot evaluate --json`` prints it.
 
-    None for a rival that did not play. A setting in shares of the node that is the same as another one on some of the
-    nodes plays there under one name; who did not play everywhere is left out.
+    None for a rival that did not play. A setting in shares of the node that is the same as another on some of the
+    nodes plays there under a single name; who did not play everywhere is left out.
     """
     outcome: dict[str, dict[str, Any]] = {}
     for name in (agent.name for agent in results[0].rivals if _everywhere(results, agent.name)):

@@ -1,10 +1,10 @@
-"""Sentences about a judged agent, its gains and its losses alike, and the agents that a report shows."""
+"""Sentences about a judged agent, its gains and its losses, and the agents that a report shows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .axes import RELATIONS, Over
+from .axes import RELATIONS
 from .comparison import RIVALS, AgentResult, Rival, ScenarioResult
 from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED
 from .suite import AgainstRival, against
@@ -24,20 +24,21 @@ def count(number: int, what: str) -> str:
 
 
 def sentences(result: ScenarioResult, subject: str) -> list[str]:
-    """A subject beside the rule and beside the best fixed setting, one sentence each."""
+    """A subject beside the rule and beside the best fixed setting, a sentence each."""
     said = []
     for which in RIVALS:
         rival, over = result.rival(which), result.over(subject, which)
         if rival is None or over is None or rival == subject:
             continue
         named = f"{rival}, the best fixed setting in hindsight" if which == "best_fixed" else rival
-        said.append(f"{_RELATE[over.relation].format(subject, named)}: {_on_axes(over, result.has_edge)}.")
+        figures = _on_axes(over.broken, over.best_effort, over.cpu, result.has_edge)
+        said.append(f"{_RELATE[over.relation].format(subject, named)}: {figures}.")
     return said
 
 
-def _on_axes(over: Over, edge: bool) -> str:
-    cpu = f"{1.0 / over.cpu:.2f} of its edge application's work" if edge else f"{over.cpu:.2f} of its wasted CPU"
-    return f"{over.broken:.2f} of its broken seconds, best effort {over.best_effort:+.1f} points, {cpu}"
+def _on_axes(broken: float, best_effort: float, cpu: float, edge: bool = False) -> str:
+    of_cpu = f"{1.0 / cpu:.2f} of its edge application's work" if edge else f"{cpu:.2f} of its wasted CPU"
+    return f"{broken:.2f} of its broken seconds, best effort {best_effort:+.1f} points, {of_cpu}"
 
 
 def headline(results: Sequence[ScenarioResult], subject: str) -> list[str]:
@@ -50,10 +51,7 @@ def headline(results: Sequence[ScenarioResult], subject: str) -> list[str]:
 
 def _over_all(row: AgainstRival) -> str:
     often = {name: sum(over.relation == name for over in row.overs) for name in RELATIONS}
-    middle = (
-        f"{row.median('broken'):.2f} of its broken seconds, best effort {row.median('best_effort'):+.1f} points, "
-        f"{row.median('cpu'):.2f} of its wasted CPU"
-    )
+    middle = _on_axes(row.median("broken"), row.median("best_effort"), row.median("cpu"))
     return (
         f"{row.agent} dominates {RIVALS[row.rival]} in {often['dominates']} of {count(len(row.overs), 'scenario')}, "
         f"equals it in {often['equal']}, is dominated in {often['dominated']}, and neither in {often['neither']}. "
