@@ -327,7 +327,7 @@ def print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]
 
     The policies of a group in ``alike`` differ only in their training seed.
     """
-    from slicepilot.training.evaluation.axes import FORMS, RELATIONS
+    from slicepilot.training.evaluation.axes import AXES, RELATIONS, shown
     from slicepilot.training.evaluation.comparison import RIVALS
     from slicepilot.training.evaluation.suite import compared, over_training_seeds
     from slicepilot.training.evaluation.summary import count, worst_of
@@ -345,7 +345,7 @@ def print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]
         table = figures_table(title, ("agent", *headings), tight=True)
         for row in rows:
             shares = (f"{100 * row.share(relation):.0f}" for relation in RELATIONS)
-            figures = ((f"{row.median(axis):{form}}", f"{row.worst(axis)[1]:{form}}") for axis, form in FORMS.items())
+            figures = ((shown(axis, row.median(axis)), shown(axis, row.worst(axis)[1])) for axis in AXES)
             name = f"[bold]{row.agent}[/bold]" if row.agent in judged[0].subjects else row.agent
             table.add_row(name, *shares, *(text for pair in figures for text in pair))
         console.print(table)
@@ -359,18 +359,20 @@ def print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]
 
 def _print_pooled(rows: Sequence[OverTrainingSeeds]) -> None:
     """Policies of one training together."""
-    from slicepilot.training.evaluation.axes import FORMS, RELATIONS
+    from slicepilot.training.evaluation.axes import AXES, RELATIONS, shown
     from slicepilot.training.evaluation.comparison import RIVALS
 
     for row in rows:
         names = [own.agent for own in row.each]
         title = f"{len(names)} training seeds together, against {RIVALS[row.each[0].rival]}"
         table = figures_table(title, ("", "median", "95% interval", "seed by seed"))
-        for axis, form in FORMS.items():
+        for axis in AXES:
             figures = row.axis_json(axis)
-            low, high = min(figures["medians"]), max(figures["medians"])
-            ends = "-" if figures["ci95"] is None else " to ".join(f"{end:{form}}" for end in figures["ci95"])
-            table.add_row(AXIS_NAMES[axis], f"{figures['median']:{form}}", ends, f"{low:{form}} to {high:{form}}")
+            ends, span = (
+                " to ".join(shown(axis, end) for end in pair) if pair else "-"
+                for pair in (figures["ci95"], (min(figures["medians"]), max(figures["medians"])))
+            )
+            table.add_row(AXIS_NAMES[axis], shown(axis, figures["median"]), ends, span)
         for relation in RELATIONS:
             shares = [100 * own.share(relation) for own in row.each]
             mean = sum(shares) / len(shares)

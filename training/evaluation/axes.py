@@ -23,8 +23,6 @@ RELATIONS: tuple[Relation, ...] = ("dominates", "equal", "dominated", "neither")
 
 Axis = Literal["broken", "best_effort", "cpu"]
 AXES: tuple[Axis, ...] = ("broken", "best_effort", "cpu")
-FORMS: dict[Axis, str] = {"broken": ".2f", "best_effort": "+.1f", "cpu": ".2f"}
-"""How their figures are printed."""
 
 BROKEN_NOT_WORSE, BROKEN_BETTER = 1.02, 0.90
 BEST_EFFORT_NOT_WORSE, BEST_EFFORT_BETTER = -0.5, 2.0
@@ -111,6 +109,12 @@ class Over:
     best_effort: float
     cpu: float
     relation: Relation
+
+
+def shown(axis: Axis, value: float) -> str:
+    """A figure of `Over` for people, in five characters where they suffice."""
+    few = abs(value) >= 99.95
+    return f"{value:+.{0 if few else 1}f}" if axis == "best_effort" else f"{value:.{0 if few else 2}f}"
 
 
 def best_in_hindsight(settings: dict[str, Figures]) -> str | None:

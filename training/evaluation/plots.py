@@ -28,8 +28,8 @@ from .axes import (
     BROKEN_NOT_WORSE,
     CPU_BETTER,
     CPU_NOT_WORSE,
-    FORMS,
     Axis,
+    shown,
 )
 from .comparison import RIVALS, AgentResult, Rival, ScenarioResult
 from .rollouts import SERIES
@@ -89,7 +89,7 @@ def axes_over_scenarios(rows: Sequence[AgainstRival]) -> str:
             axes.set_title(title)
             axes.set_xlabel(unit.format("the rival"))
             axes.legend(loc="lower right", handletextpad=0.1, borderaxespad=0.1)
-            medians = ", ".join(f"{row.median(axis):{FORMS[axis]}} against {RIVALS[row.rival]}" for row in rows)
+            medians = ", ".join(f"{shown(axis, row.median(axis))} against {RIVALS[row.rival]}" for row in rows)
             panels.append(
                 panel(drawn, f"{rows[0].agent}: {title.lower()} in every scenario", f"In the median {medians}.")
             )
@@ -102,12 +102,12 @@ def axes_of_agents(result: ScenarioResult) -> str:
     rival, styles, names = result.rival(which), _styles(result), list(result.featured)
     if rival is None:
         return ""
-    shown, heights = [_short(name) for name in names], np.arange(len(names))[::-1]
+    labels, heights = [_short(name) for name in names], np.arange(len(names))[::-1]
     panels = []
     for axis, shown_as in PANELS.items():
         title, unit, *_ = EDGE_PANEL if axis == "cpu" and result.has_edge else shown_as
         values = np.asarray([getattr(result.figures[name].over(result.figures[rival]), axis) for name in names])
-        with figure(0.95 + 0.3 * len(names), label_width_in(shown), width_in=THIRD_IN) as (drawn, (axes,)):
+        with figure(0.95 + 0.3 * len(names), label_width_in(labels), width_in=THIRD_IN) as (drawn, (axes,)):
             for name, value, height in zip(names, values, heights, strict=True):
                 agent, on_the_left = result.agent(name), (value <= np.median(values)) != (axis == "best_effort")
                 axes.plot(value, height, MARKERS[agent.role], color=styles[name][0], ms=7, zorder=3)
@@ -116,7 +116,7 @@ def axes_of_agents(result: ScenarioResult) -> str:
                               ha="left" if on_the_left else "right")  # fmt: skip
             _sides(axes, axis, values)
             axes.set_ylim(-0.6, len(names) + 0.1)
-            axes.set_yticks(heights, shown)
+            axes.set_yticks(heights, labels)
             axes.grid(axis="y", visible=False)
             axes.set_title(title)
             axes.set_xlabel(unit.format(rival), loc="right", fontsize=8.5)

@@ -9,6 +9,7 @@ from slicepilot.training.reports.page import bullets, definitions, page, table
 
 from . import plots
 from .axes import (
+    AXES,
     BEST_EFFORT_BETTER,
     BEST_EFFORT_NOT_WORSE,
     BROKEN_BETTER,
@@ -16,6 +17,7 @@ from .axes import (
     CPU_BETTER,
     CPU_NOT_WORSE,
     Over,
+    shown,
 )
 from .comparison import RIVALS, RULE, AgentResult, ScenarioResult
 from .results import Evaluation
@@ -105,7 +107,7 @@ def _relation_cells(over: Over | None) -> list[str]:
     if over is None:
         return ["–"] * (1 + len(ON_AXES))
     word = f'<span class="{KINDS.get(over.relation, "")}">{over.relation}</span>'
-    return [word, f"{over.broken:.2f}", f"{over.best_effort:+.1f}".replace("-", "−"), f"{over.cpu:.2f}"]
+    return [word, *(shown(axis, getattr(over, axis)).replace("-", "−") for axis in AXES)]
 
 
 def _scenario(result: ScenarioResult, of: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .axes import RELATIONS
+from .axes import AXES, RELATIONS, shown
 from .comparison import RIVALS, AgentResult, Rival, ScenarioResult
 from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED
 from .suite import AgainstRival, against
@@ -37,8 +37,10 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
 
 
 def _on_axes(broken: float, best_effort: float, cpu: float, edge: bool = False) -> str:
-    of_cpu = f"{1.0 / cpu:.2f} of its edge application's work" if edge else f"{cpu:.2f} of its wasted CPU"
-    return f"{broken:.2f} of its broken seconds, best effort {best_effort:+.1f} points, {of_cpu}"
+    share, of_what = (1.0 / cpu, "edge application's work") if edge else (cpu, "wasted CPU")
+    points = shown("best_effort", best_effort)
+    cpu_said = f"{shown('cpu', share)} of its {of_what}"
+    return f"{shown('broken', broken)} of its broken seconds, best effort {points} points, {cpu_said}"
 
 
 def headline(results: Sequence[ScenarioResult], subject: str) -> list[str]:
@@ -61,12 +63,11 @@ def _over_all(row: AgainstRival) -> str:
 
 def worst_of(row: AgainstRival) -> str:
     """The worst scenarios of an agent beside a rival, in a sentence."""
-    broken_in, broken = row.worst("broken")
-    effort_in, effort = row.worst("best_effort")
-    cpu_in, cpu = row.worst("cpu")
+    (broken_in, broken), (effort_in, effort), (cpu_in, cpu) = (row.worst(axis) for axis in AXES)
     return (
-        f"{row.agent} at worst against {RIVALS[row.rival]}: {broken:.2f} of its broken seconds ({broken_in}), "
-        f"best effort {effort:+.1f} points ({effort_in}), {cpu:.2f} of its wasted CPU ({cpu_in})."
+        f"{row.agent} at worst against {RIVALS[row.rival]}: {shown('broken', broken)} of its broken seconds "
+        f"({broken_in}), best effort {shown('best_effort', effort)} points ({effort_in}), "
+        f"{shown('cpu', cpu)} of its wasted CPU ({cpu_in})."
     )
 
 

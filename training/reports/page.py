@@ -24,7 +24,7 @@ INK, MUTED, FAINT = "#1a2129", "#5b6672", "#aab4bd"
 COLOURS = ("#0065ad", "#c26a00", "#00805c", "#b0447f", "#4a4fc4", "#8a6d00", "#a3321a")
 """Told apart by the colour-blind; dashes, markers and labels repeat what a colour says."""
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
-FINE_RANGE, MOST_TICKS = 2.5, 6
+FINE_RANGE, MOST_TICKS = 4.0, 6
 STYLE: Any = {
     "svg.fonttype": "none",
     "font.size": 9.5,
@@ -146,9 +146,10 @@ def log_axis(axes: Axes, which: str) -> None:
 def ratio_axis(axes: Axes, low: float, high: float) -> None:
     """A logarithmic x axis from ``low`` to ``high`` with ticks at 1 and at few other round ratios."""
     axes.set_xscale("log")
-    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-    fine = high / low < FINE_RANGE
-    shown = [step for step in ((0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4) if fine else steps) if low <= step <= high]
+    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+    if high / low < FINE_RANGE:
+        steps = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 2.5, 3)
+    shown = [step for step in steps if low <= step <= high]
     every = -(-len(shown) // MOST_TICKS)
     first = shown.index(1) % every if 1 in shown else 0
     axes.set_xticks(shown[first::every], [f"{step:g}" for step in shown[first::every]])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.training.evaluation.axes import Figures, best_in_hindsight
+from slicepilot.training.evaluation.axes import Figures, best_in_hindsight, shown
 
 FIGURES = st.builds(
     Figures, st.floats(0.01, 1e4), st.floats(-100, 100), st.floats(1e-6, 1e5)
@@ -75,3 +75,10 @@ def test_the_best_setting_in_hindsight_keeps_promises_then_serves_best_effort_th
     assert best_in_hindsight(settings) == "best"
     assert best_in_hindsight({**settings, "better": replace(RIVAL, broken_s=5.0)}) == "better"
     assert best_in_hindsight({}) is None
+
+
+@given(st.floats(1e-3, 999), st.floats(-999, 999))
+def test_what_is_shown_is_short(ratio: float, points: float) -> None:
+    assert len(shown("broken", ratio)) <= 5
+    assert len(shown("best_effort", points)) <= 5
+    assert float(shown("best_effort", points)) == pytest.approx(points, abs=0.5)
