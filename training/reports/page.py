@@ -146,7 +146,7 @@ def log_axis(axes: Axes, which: str) -> None:
 def ratio_axis(axes: Axes, low: float, high: float) -> None:
     """A logarithmic x axis from ``low`` to ``high`` with ticks at 1 and at few other round ratios."""
     axes.set_xscale("log")
-    steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
+    steps: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
     if high / low < FINE_RANGE:
         steps = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.4, 1.6, 2, 2.5, 3)
     shown = [step for step in steps if low <= step <= high]
