@@ -26,20 +26,20 @@ from .unprivileged import NOBODY
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: who is not root is led nowhere")
 SWAP = """
-here, one, other = sys.argv[1:]
+here, first, other = sys.argv[1:]
 os.chdir(here)
 print("ready", flush=True)
 while True:
-    for target in (one, other):
+    for target in (first, other):
         os.symlink(target, ".new")
         os.rename(".new", "bundle")
 """
 MIX = """
-here, one, other = sys.argv[1:]
+here, first, other = sys.argv[1:]
 os.chdir(here)
 print("ready", flush=True)
 while True:
-    for source in (one, other):
+    for source in (first, other):
         for name in os.listdir(source):
             shutil.copyfile(f"{source}/{name}", ".new")
             os.rename(".new", f"bundle/{name}")
@@ -119,7 +119,7 @@ def test_files_that_change_while_they_are_read_are_one_bundle_or_none(
         else:
             taken += 1
             assert bundle.model == models[folder]
-    print(f"{taken} times the signed one, {refused} times none")
+    print(f"{taken} times the signed bundle, {refused} times none")
     assert refused
 
 
@@ -155,7 +155,7 @@ def test_a_later_promotion_is_of_what_runs_or_of_nothing(reachable: Path, signed
         policy.require_promoted(False)
     shutil.rmtree(folder)
     shutil.copytree(constant(reachable / "other", 0.5), folder)
-    (folder / "promotion.yaml").write_text("bundle: of this one\n")
+    (folder / "promotion.yaml").write_text("bundle: this\n")
     with pytest.raises(ConfigError, match="was changed since it was loaded; accepted: reload it first"):
         policy.require_promoted(False)
     with pytest.raises(ConfigError, match="never promoted"):

@@ -134,7 +134,7 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
         "records": 0,
         "threads": 1,
     }
-    # Another one serves on the same sockets; it is attacked as well, but for the end.
+    # Another publisher serves on the same sockets; it is attacked as well, but for the end.
     reported.unlink()
     until(publisher.restart, "not started again")
     status = controller.ask({"command": "status"})["status"]

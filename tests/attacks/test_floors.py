@@ -53,7 +53,7 @@ class Attacked(Node):
         """Shares of the time.
 
         *order*: the others do not keep the relative priorities of the policy. *back*: one of them has a lower CPU limit
-        than it wants. *weight*: the priority slice has less against the hostile one than the safe setting gives it.
+        than it wants. *weight*: the priority slice has less against the hostile slice than the safe setting gives it.
         """
         node, own, others, back, first = 0, 0, 0, 0, 0
         for _ in range(ticks):

@@ -88,7 +88,7 @@ def test_after_the_death_of_both_only_an_intact_journal_is_restored(
 def test_groups_that_were_renamed_crosswise_get_each_its_own(
     node: BenchNode, kernel: Kernel, tmp_path: Path, both: bool
 ) -> None:
-    """And devices as well: names lead to the wrong ones."""
+    """And devices as well: names lead to wrong devices."""
     state, original = tmp_path / "state", kernel.read()
     first, second = (target.group for target in node.targets[:2])
     spare = first.with_name("spare")

@@ -57,15 +57,15 @@ SLOW = """
 for _ in range(600): connect().sendall(b'GET /metrics HTTP/1.1\\r\\nHost: ')
 print('begun', flush=True)
 while True:
-    for one in kept:
-        try: one.sendall(b'x')
+    for client in kept:
+        try: client.sendall(b'x')
         except OSError: pass
     time.sleep(1)
 """
 DEAF = """
 for _ in range(600):
-    one = socket.socket(); one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    one.connect(ADDRESS); one.sendall(b'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'); kept.append(one)
+    client = socket.socket(); client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.connect(ADDRESS); client.sendall(b'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'); kept.append(client)
 print('begun', flush=True); time.sleep(60)
 """
 HALF_CLOSED = """

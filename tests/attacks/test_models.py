@@ -70,8 +70,8 @@ def slow(products: int = 2000) -> bytes:
     """A straight line that takes minutes, or so many products of large matrices."""
     size = 1000
     first = [
-        helper.make_node("ReduceMax", [INPUT_NAME], ["one"], keepdims=0),
-        helper.make_node("Expand", ["one", "shape"], ["m0"]),
+        helper.make_node("ReduceMax", [INPUT_NAME], ["largest"], keepdims=0),
+        helper.make_node("Expand", ["largest", "shape"], ["m0"]),
         *(helper.make_node("MatMul", [f"m{k}", f"m{k}"], [f"m{k + 1}"]) for k in range(products)),
         helper.make_node("ReduceMax", [f"m{products}"], ["last"], keepdims=0),
         helper.make_node("Slice", [INPUT_NAME, "from", "to", "axes"], ["cut"]),
@@ -83,8 +83,8 @@ def slow(products: int = 2000) -> bytes:
 def huge() -> bytes:
     """A straight line that takes 40 GB."""
     nodes = [
-        helper.make_node("ReduceMax", [INPUT_NAME], ["one"], keepdims=0),
-        helper.make_node("Expand", ["one", "shape"], ["large"]),
+        helper.make_node("ReduceMax", [INPUT_NAME], ["largest"], keepdims=0),
+        helper.make_node("Expand", ["largest", "shape"], ["large"]),
         helper.make_node("ReduceMax", ["large"], ["last"], keepdims=0),
         helper.make_node("Slice", [INPUT_NAME, "from", "to", "axes"], ["cut"]),
         helper.make_node("Add", ["cut", "last"], [OUTPUT_NAME]),
@@ -95,10 +95,10 @@ def huge() -> bytes:
 def observed_shape() -> list[onnx.NodeProto]:
     """As large as an observation says: small when it is tried out, large when it matters."""
     return acting(
-        helper.make_node("ReduceMax", [INPUT_NAME], ["one"], keepdims=0),
-        helper.make_node("Cast", ["one"], ["whole"], to=TensorProto.INT64),
+        helper.make_node("ReduceMax", [INPUT_NAME], ["largest"], keepdims=0),
+        helper.make_node("Cast", ["largest"], ["whole"], to=TensorProto.INT64),
         helper.make_node("Unsqueeze", ["whole", "zero"], ["size"]),
-        helper.make_node("Expand", ["one", "size"], ["large"]),
+        helper.make_node("Expand", ["largest", "size"], ["large"]),
     )
 
 
@@ -121,13 +121,13 @@ def message(key: bytes, data: bytes) -> bytes:
 
 
 def merged() -> bytes:
-    """Two graphs, which a parser of protobuf makes one of: a look at the first alone would miss the loop."""
+    """Two graphs, which a parser of protobuf merges: a look at the first alone would miss the loop."""
     graph = onnx.load_from_string(model_of(endless(), CUT | {"true": np.asarray(True)})).graph
     return model_of(acting(), CUT) + message(b"\x3a", graph.SerializeToString())
 
 
 def two_operators() -> bytes:
-    """A node that says twice what it is; the last one counts."""
+    """A node that says twice what it is; the last counts."""
     node = helper.make_node("Relu", [INPUT_NAME], ["r"]).SerializeToString() + message(b"\x22", b"Loop")
     return model_of(acting(), CUT) + message(b"\x3a", message(b"\x0a", node))
 

@@ -41,7 +41,7 @@ PYTHON = Path(sys.executable).resolve()
 
 @contextlib.contextmanager
 def grouped(pid: int, *path: bytes) -> Iterator[Path]:
-    """The process is in a group of that path, below one that is its user's."""
+    """The process is in a group of that path, below a group that is its user's."""
     root = CpuHierarchy.find().root
     folders = [root / f"delegated-{os.getpid()}"]
     for part in path:

@@ -29,7 +29,7 @@ from tests.controller.record.conftest import count, description, ticks
 
 from .conftest import NOBODY, as_nobody
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher's user is another one")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher has another user")
 DIGEST, OTHER = "ab" * 32, "cd" * 32
 COUNT, WINDOWS = 6000, 6
 

@@ -142,7 +142,7 @@ class Attacked:
 
 
 def attacked(node: NodeActuator, device: tuple[Path, str]) -> Attacked:
-    """Another rate at each tick, a look at each second one."""
+    """Another rate at each tick, a look at every second tick."""
     calls_s, unconfirmed = [], 0
     with LockMeter(*device) as lock:
         with many_interfaces(f"rtnl-many-{os.getpid()}", PAIRS):

@@ -52,12 +52,12 @@ class Window:
     """What was seen over some seconds.
 
     Attributes:
-        carried_mbps: of all slices but the hostile one together, as the sink behind N6 counts it.
+        carried_mbps: of all slices but the hostile slice together, as the sink behind N6 counts it.
         p99_ms: 99th percentile of their packets' delay from the RAN to the sink, mean over slices.
         hostile_mbps: what the hostile slice carried of its normal load.
         late_pct: of the controller's ticks, those that were late or missed.
-        others_safe_pct: of its ticks, those in which another slice than the hostile one had its safe setting.
-        hostile_safe_pct: in which the hostile one had.
+        others_safe_pct: of its ticks, those in which a slice other than the hostile slice had its safe setting.
+        hostile_safe_pct: in which the hostile slice had.
         level: of the node, the worst.
     """
 

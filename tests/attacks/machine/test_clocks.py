@@ -80,7 +80,7 @@ def test_upfs_with_other_clocks_are_as_any(foreign: Foreign, node: Path, tmp_pat
         with closing(running.reader()) as reader:
             seen = reader.last(80)["slices"][:, SLICE_FIELDS.index("delay_p99_us"), :2]
         p99_us = [np.median(column[column > 0]) for column in seen.T]
-        assert 1 / 3 < p99_us[1] / p99_us[0] < 3, "beside one with the machine's clocks"
+        assert 1 / 3 < p99_us[1] / p99_us[0] < 3, "beside a UPF with the machine's clocks"
         foreign.stop_upf(2)
         foreign.start_upf(2, WITHIN=" ".join(other_clocks(offset_s)))
         until(lambda: not measured(running, 2), "still measured")

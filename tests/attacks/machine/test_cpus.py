@@ -41,7 +41,7 @@ pytestmark = IN_REAL_TIME_AS_ROOT
 
 @hotplug
 def test_a_policy_counts_with_the_cpus_that_are_online(foreign: Foreign) -> None:
-    """And what is idle is a share of these: one that is away is neither idle nor busy."""
+    """And what is idle is a share of these: a CPU that is away is neither idle nor busy."""
     cpus, others = len(online_cpus()), sorted(online_cpus() - {LAST_CPU})
     with backend_of(foreign) as backend, backend.real_time():
         agent = QueueGreedy()
@@ -86,7 +86,7 @@ def idle_s() -> float:
 
 @pytest.mark.parametrize("fault", [pytest.param("offline", marks=hotplug), pytest.param("cpuset", marks=two_cpus)])
 def test_a_controller_goes_on_while_cpus_go_and_come(foreign: Foreign, node: Path, tmp_path: Path, fault: str) -> None:
-    """One is taken offline, or the UPFs' cpuset shrinks to one."""
+    """A CPU is taken offline, or the UPFs' cpuset shrinks to a single CPU."""
     before = knobs(foreign)
     with controller(node, foreign, tmp_path) as running, contextlib.ExitStack() as undo:
         away = cpu_away if fault == "offline" else undo.enter_context(shrinking(foreign))

@@ -251,7 +251,7 @@ def test_a_process_that_forgets_to_close_restores_at_exit(groups: list[Path]) ->
 
 @pytest.fixture
 def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder laid out as a v2 group. A cgroup file takes a value whole; a plain one would keep an old one's tail."""
+    """A folder laid out as a v2 group. A cgroup file takes a value whole; a plain file would keep an old tail."""
 
     def replace(fd: int, value: bytes, offset: int) -> int:
         os.ftruncate(fd, 0)

@@ -175,7 +175,7 @@ def test_a_pods_weight_is_put_back_by_what_the_journal_says_and_its_limit_left_a
 
 
 def test_a_pod_has_its_own_again_when_its_container_is_started_again(pod: Path) -> None:
-    """Its group is a new one then, the pod's is the same."""
+    """Its group is new then, the pod's is the same."""
     target = SliceTargets("a", pod, moves_pod=True, weighs_pod=True)
     above = weight(pod.parent)
     with NodeActuator([target]) as node:

@@ -238,7 +238,7 @@ PRIORITY_NICE = {"slices": {"priority": {"nice": -10}, "s1": {"nice": 0}, "s2": 
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [
-        ([19, -5, 5], [-15, -5, 5]),  # as far from its safe level as the one that is favoured most
+        ([19, -5, 5], [-15, -5, 5]),  # as far from its safe level as the slice that is favoured most
         ([19, -12, 5], [-15, -5, 5]),  # which is held back where there is no level as low
         ([-5, 5, 7], [-10, 0, 2]),  # all denied something: they move up, so that nobody else gains by it
     ],

@@ -22,7 +22,7 @@ from .node import NONE, PERIOD_S, Node, column, config, context, knobs, slice_se
 
 
 def starve(wanted: Knobs, allowed: Knobs) -> bool:
-    """A node on which slice 0 is starved by the one wish and by no other setting."""
+    """A node on which slice 0 is starved by this decision and by no other setting."""
     return bool((allowed.cpu_limit_mcpu[0] == wanted.cpu_limit_mcpu[0]).all())
 
 
@@ -193,7 +193,7 @@ def test_more_than_the_node_can_do_is_believed_for_a_moment_only(row: str, most:
 
 
 def test_cpus_that_come_and_go_are_taken_into_account() -> None:
-    """By what CPU use can be: a CPU that has come may be used, and one that comes back is used before it is seen."""
+    """By what CPU use can be: a CPU that has come may be used, and a CPU that comes back is used before it is seen."""
     node = Node(config(), cpus=1.0)
     given = context(slice_set(), cpus=1.0)
     node.guard = Guard(config(), slice_set(), given)

@@ -110,7 +110,7 @@ def test_each_answer_goes_to_the_order_with_its_number() -> None:
         for thread in asking:
             thread.start()
         orders = [ours.recv(1000) for _ in asking]
-        ours.send(b"\1" + bytes(ID_BYTES - 1) + b"to a publisher before this one")
+        ours.send(b"\1" + bytes(ID_BYTES - 1) + b"to an earlier publisher")
         for order in reversed(orders):
             ours.send(order)
         for thread in asking:

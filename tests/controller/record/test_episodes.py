@@ -147,7 +147,7 @@ def test_no_episode_goes_over_a_gap(description: Description, lost: set[int], sh
     shuffled.shuffle(halves)
     whole, records = whole_run()
     stretches = [stretch(records[half], description()) for half in halves]
-    # A decision is known where its tick, the one before and the one after are, and what the agent saw of the past.
+    # A decision is known where its tick and both neighbours are, and what the agent saw of the past.
     known = [
         at
         for at in range(1, COUNT)

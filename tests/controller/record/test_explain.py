@@ -47,7 +47,7 @@ EXPLAINED = [
 
 @pytest.fixture
 def records(ticks: Ticks) -> Records:
-    """Three ticks; at the last one the guard has slowed down slice 1, and slice 3 is not measured."""
+    """Three ticks; at the last of them the guard has slowed down slice 1, and slice 3 is not measured."""
     records = ticks(3)
     last = records[2]
     last["missed"] = 2

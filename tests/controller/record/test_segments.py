@@ -258,33 +258,6 @@ def test_what_the_ring_still_holds_follows_what_is_on_disk(
     assert without_disk.span_ns()[0] == start + 36 * PERIOD_NS
 
 
-NO_PANDAS = """
-import json, sys
-from pathlib import Path
-import numpy as np
-from slicepilot.controller.record.reader import SegmentReader
-from slicepilot.controller.record.ring import record_dtype
-from slicepilot.controller.record.segments import SegmentWriter
-
-folder = Path(sys.argv[1])
-writer = SegmentWriter(folder, 1 << 20)
-records = np.zeros(100, record_dtype(5))
-records["sequence"] = np.arange(1, 101)
-records["time_ns"] = records["sequence"] + 1_770_000_000_000_000_000
-writer.add(records, json.loads(sys.argv[2]), 0)
-writer.close()
-reader = SegmentReader(folder)
-assert len(next(reader.stretches()).records) == 100
-sys.exit("pandas was imported" if "pandas" in sys.modules else 0)
-"""
-
-
-def test_neither_writing_nor_reading_imports_pandas(tmp_path: Path, description: Description) -> None:
-    """pyarrow does where it is installed, at many a conversion: tens of megabytes in a process that needs none."""
-    arguments = [sys.executable, "-c", NO_PANDAS, str(tmp_path), json.dumps(description())]
-    assert subprocess.run(arguments, check=False).returncode == 0
-
-
 @pytest.mark.parametrize("run_id", ["", "a/b", "x" * 65])
 def test_a_run_needs_a_name_that_a_file_can_have(tmp_path: Path, run_id: str, description: Description) -> None:
     with pytest.raises(ValueError, match="run_id"):

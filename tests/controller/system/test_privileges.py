@@ -191,7 +191,7 @@ for line in sys.stdin:
 
 @dataclass
 class Node:
-    """Two UPFs' namespaces, one known by name and one by its process, and their cgroups with a process each."""
+    """Two UPFs' namespaces, known by name and by process, and their cgroups with a process each."""
 
     namespaces: list[str]
     groups: list[str]

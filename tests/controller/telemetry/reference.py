@@ -153,7 +153,7 @@ class Datagram:
 
 
 def read_datagram(frame: bytes) -> Datagram | None:
-    """An outer one: UDP in the first or only fragment of a packet that is there."""
+    """An outer datagram: UDP in the first or only fragment of a packet that is there."""
     if (result := read_frame(frame)) is None:
         return None
     version, octets = result

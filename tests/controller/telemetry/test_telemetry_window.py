@@ -57,7 +57,7 @@ class Packets:
         return [float(value) for value in telemetry.slices[:, 0, 0]]
 
     def mark(self, *ages_ms: float) -> list[int]:
-        """Let packets have arrived at N3 so long ago, at most one a millisecond; returns when."""
+        """Let packets have arrived at N3 so long ago, at most one in a millisecond; returns when."""
         arrivals = [self.now_ns - round(MS * age) for age in ages_ms]
         for at in arrivals:
             self.n3["mark_ns"][(at >> 20) % MARKS] = at

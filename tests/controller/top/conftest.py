@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Of the ring of one that is called sp."""
+    """Of the ring of the controller sp."""
     return tmp_path / "sp" / "ticks"

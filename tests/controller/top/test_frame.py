@@ -1,4 +1,4 @@
-"""What ``slicepilot top`` shows, within any terminal, of a controller that is slow, gone or another one."""
+"""What ``slicepilot top`` shows, within any terminal, of a controller that is slow, gone or replaced."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 
 # As large as a controller with its policy, since the kernel takes that apart before it tells of the death; a thread
-# that receives commands, and one that is on time.
+# that receives commands, and a thread that is on time.
 ballast = bytearray(b"x") * (150 << 20)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 state, hang_s, rows = Path(sys.argv[1]), float(sys.argv[2]), json.loads(sys.argv[3])

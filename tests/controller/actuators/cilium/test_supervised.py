@@ -39,8 +39,8 @@ recovered = recover(state)
 ring = TickRing(state.with_name(f"{state.name}-ticks"), 1, 16)
 keeper = JournalKeeper(state, [target])
 supervisor = SupervisorHandle(keeper, ring.path, [])
-def renew(one):
-    keeper.renew(one)
+def renew(target):
+    keeper.renew(target)
     supervisor.follow()
 node = NodeActuator([target], remember=keeper.remember, renew=renew, pacing=keeper.pacing)
 knobs = Knobs.none(1)

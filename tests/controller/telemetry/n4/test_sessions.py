@@ -173,7 +173,7 @@ def test_a_process_that_begins_anew_has_no_sessions(n4: N4) -> None:
     assert n4.changed() == []
     n4.sessions.restarted(0, 2 * SECOND)
     assert n4.changed() == [(0, 0x99)]
-    assert n4.get(0x77) is not None, "which was set up with the new one"
+    assert n4.get(0x77) is not None, "which was set up with the new process"
 
 
 def test_a_repeated_request_is_settled_once(n4: N4) -> None:

@@ -395,7 +395,7 @@ def test_a_server_that_turns_hostile_takes_nothing_with_it() -> None:
     os.environ["http_proxy"] = "http://127.0.0.1:1"
     try:
         with (
-            serving(lambda request: now[0](request)) as address,  # noqa: PLW0108 (another one each time)
+            serving(lambda request: now[0](request)) as address,  # noqa: PLW0108 (another each time)
             source_of(spec_of(f"http://{address}", timeout_s=1.0, most_mbytes=1.0)) as source,
         ):
             for bad, words in BAD.values():
