@@ -1,4 +1,4 @@
-"""What attackers are given: a process of a user without privileges, and a controller to attack."""
+"""For attacks: a process of a user without privileges, and a controller to attack."""
 
 from __future__ import annotations
 

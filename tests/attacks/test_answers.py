@@ -1,4 +1,4 @@
-"""A publisher that strangers have taken over, and root at a terminal who asks it: it may answer anything."""
+"""A publisher under foreign control answers commands of root at a terminal with anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attacker writes bundles, or flips the link to a bundle, while root reads: what was checked is what runs."""
+"""Bundles that change, or links to them that flip, while root reads: what was checked is what runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One slice against all: traffic that its own UPF drops, or serves as somebody likes, to take the policy from the node.
 
-A slice below its service floor has the safe setting, because a policy may be what starves it. Who sends into a
-slice, or owns its UPF, can have it starve without any policy. The others must not pay for it.
+A slice below its service floor has the safe setting, because a policy may be what starves it. A sender, or the
+owner of the UPF, can starve it without any policy. The others must not pay for it.
 """
 
 from __future__ import annotations

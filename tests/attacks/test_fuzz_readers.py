@@ -1,4 +1,4 @@
-"""Whatever bytes a reader is given, it says in one line what is wrong, or reads them: it neither fails nor waits.
+"""Any bytes are read, or refused in one line and in time, by every reader of foreign input.
 
 A run of the suite tries each reader for a few seconds at most; `make fuzz` does for hours.
 """

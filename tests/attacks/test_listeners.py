@@ -65,7 +65,8 @@ while True:
 DEAF = """
 for _ in range(600):
     client = socket.socket(); client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    client.connect(ADDRESS); client.sendall(b'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n'); kept.append(client)
+    client.connect(ADDRESS); kept.append(client)
+    client.sendall(b'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n')
 print('begun', flush=True); time.sleep(60)
 """
 HALF_CLOSED = """

@@ -1,4 +1,4 @@
-"""More than anybody needs: groups, processes, arguments. A user with a subtree of cgroups makes anything in it."""
+"""Huge numbers of cgroups, processes and arguments, by a user with a subtree of cgroups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attacker writes a policy's model: what it may consist of, and what a trial of it can do to this machine."""
+"""Hostile models of policies: what a model may consist of, and what a trial of it can do to this machine."""
 
 from __future__ import annotations
 

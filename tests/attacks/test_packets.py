@@ -1,4 +1,4 @@
-"""Packets that a UPF does not let through steer nothing, whatever they say of where they come from."""
+"""Packets that a UPF drops change no measurement of a slice, whatever source they claim."""
 
 from __future__ import annotations
 

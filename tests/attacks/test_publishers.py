@@ -1,4 +1,4 @@
-"""What an agent has to do with a loop's publisher that somebody else has taken over: its lines, its metrics, its files.
+"""A loop's publisher under foreign control: its log lines, its metrics and its files, as the agent reads them.
 
 It has its loop's standard error, serves metrics on a socket, and writes in a folder of records.
 """

@@ -1,4 +1,4 @@
-"""Who owns the records folder, the publisher's user, wants a bundle promoted that did not earn it."""
+"""The publisher's user, who owns the records folder, wants a bundle promoted that did not earn it."""
 
 from __future__ import annotations
 

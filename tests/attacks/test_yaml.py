@@ -1,4 +1,4 @@
-"""An attacker writes a YAML file that this program reads: it is bounded before anything is built of it."""
+"""Hostile YAML files and orders are bounded before anything is built of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slice can do with its UEs, its UPF and its load, of which the others are to notice nothing."""
+"""Attacks of a slice by its UEs, its UPF and its load, which must not affect the other slices."""
 
 from __future__ import annotations
 

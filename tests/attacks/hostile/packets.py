@@ -1,4 +1,4 @@
-"""Packets of senders that are nobody's, as a hostile RAN or UE puts them into a tunnel."""
+"""Packets of forged senders, as a hostile RAN or UE puts them into a tunnel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UPFs that befall things, and the node that they are."""
+"""UPFs for faults of their machine, and the node configuration for them."""
 
 from __future__ import annotations
 

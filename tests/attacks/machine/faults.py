@@ -1,5 +1,5 @@
-"""What befalls the machine below a controller, done for as long as a block lasts: CPUs that go and come, cpusets,
-clocks, full tables, the least quota."""
+"""Faults of the machine below a controller, for the length of a block: CPUs offline, cpusets, clocks, full tables, the
+least quota."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time namespaces: a process with other clocks is refused, and UPFs that have some are as any."""
+"""Time namespaces: commands with other clocks are refused, UPFs with other clocks are controlled as any."""
 
 from __future__ import annotations
 

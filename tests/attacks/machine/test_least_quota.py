@@ -65,7 +65,7 @@ def test_the_least_quota_that_somebody_sets_is_respected_and_taken_back(
 
 
 def test_where_a_group_above_allows_no_more_the_groups_own_period_stays(foreign: Foreign) -> None:
-    """Under cgroup v1 a group may have no more than the group above, and the least quota of a shorter period is more."""
+    """Under cgroup v1 a group has at most what its parent has, and the least quota of a shorter period is more."""
     if CpuHierarchy.find().version != 1:
         pytest.skip("version 2 takes the lesser of the two")
     group = foreign.group(2)

@@ -1,4 +1,4 @@
-"""Knobs in the real kernel: what is written holds, the original settings come back, every refusal is reported."""
+"""CPU quota, weight and nice on real cgroups: written values hold, and the original settings are restored."""
 
 from __future__ import annotations
 

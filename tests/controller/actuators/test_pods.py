@@ -1,4 +1,4 @@
-"""A pod's group above its container's: widened and narrowed with it, weighed instead of it, and put back."""
+"""The cgroup of a pod: its limit follows its container's, its weight is the knob, both are restored."""
 
 from __future__ import annotations
 

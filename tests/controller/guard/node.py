@@ -1,4 +1,4 @@
-"""A node for the guard's tests: what is let through holds at the next tick."""
+"""A node for the guard's tests: allowed knobs hold at the next tick."""
 
 from __future__ import annotations
 

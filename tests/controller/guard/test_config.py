@@ -1,4 +1,4 @@
-"""What the guard is given: configurations that hold together, and arrays of any kind."""
+"""Configurations of the guard, and arrays of any layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the guard lets through of a wish, by example; what holds for any sequence is in test_guard_sequences."""
+"""The knobs that the guard allows, by example; test_sequences.py has what holds for any sequence."""
 
 from __future__ import annotations
 

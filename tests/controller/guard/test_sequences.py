@@ -1,4 +1,4 @@
-"""Whatever a policy says and whatever is measured, in any order: what is let through lies inside the envelope."""
+"""For any decisions and measurements in any order, the knobs that the guard allows lie inside the envelope."""
 
 from __future__ import annotations
 

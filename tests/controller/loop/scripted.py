@@ -1,4 +1,4 @@
-"""A live backend on real cgroups with telemetry from a script, agents whose wishes are known, and what knobs hold."""
+"""A live backend on real cgroups with scripted telemetry, agents with known decisions, and what the kernel holds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control socket: who may, what is passed on, and what bad clients can do, which is nothing."""
+"""The control socket: permissions, orders that are passed on, and limits for bad clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The socket that a service manager hands over: sd_listen_fds(3), also from a manager that does not."""
+"""The socket that a service manager passes (sd_listen_fds(3)), and managers that pass none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs: one event a line whatever it says, and which events there are."""
+"""Logs: an event is a line, whatever its text, and which events are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics say what the ring holds, under names that Prometheus would choose."""
+"""Metrics show what the ring holds, in both formats of Prometheus."""
 
 from __future__ import annotations
 

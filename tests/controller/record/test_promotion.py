@@ -1,4 +1,4 @@
-"""A bundle is promoted by what it did in shadow, criterion by criterion; and only as it was then."""
+"""A bundle is promoted by what it did in shadow, criterion by criterion, and only with unchanged contents."""
 
 import dataclasses
 import os

@@ -1,4 +1,4 @@
-"""Records go to disk and come back as they were; whatever the disk does, whole segments lie there and few enough."""
+"""Records are read from disk as they were written; segments are whole and bounded, whatever the disk does."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A signature covers what decides, and that it may act."""
+"""A signature covers a policy and its promotion."""
 
 import base64
 import shutil

@@ -1,4 +1,4 @@
-"""Filters as the kernel runs them: what rules refuse is refused, all else goes through, and no other ABI does."""
+"""Seccomp filters: calls that the rules refuse are refused, all others pass, and no other ABI is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given up is gone, in every thread and for good; what is kept is what the loop needs, and no more."""
+"""Capabilities are given up in every thread and for good; exactly those are kept that the loop needs."""
 
 from __future__ import annotations
 

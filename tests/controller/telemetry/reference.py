@@ -1,4 +1,4 @@
-"""What the BPF programs have to say of a packet: scapy reads the headers, the standards decide.
+"""A reference for the BPF programs: scapy reads the headers of a packet, the standards decide what is counted.
 
 It shares nothing with the programs, which walk a packet with one cursor; here each header is cut out and read by
 itself. Where the programs do less than the standards, by intention, a constant has the name of that limit, and the

@@ -1,5 +1,4 @@
-"""What the BPF programs say of packets of any kind, on real devices, is what a reader that shares nothing with them
-says.
+"""The BPF programs on real devices count packets of any kind as an independent reader does.
 
 Frames are written to TAP and TUN devices of a namespace, on which the programs are attached as they are for a UPF; a
 write returns when the programs have run.

@@ -1,4 +1,4 @@
-"""``slicepilot probe`` on a UPF it knows nothing of."""
+"""``slicepilot probe`` on any UPF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CPU time of a UPF that several slices have is charged by packets, of whatever slice before."""
+"""CPU time of a UPF that several slices share is charged by packets."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is said when the machine cannot measure, and the thin layers over the kernel."""
+"""The thin layers over the kernel: structs, ring buffer, owners of filters, missing permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe on real interfaces: counts, delays, flows, what it leaves behind, and what happens when things go away."""
+"""The probe on real interfaces: counts, delays, flows, and that it leaves nothing behind."""
 
 from __future__ import annotations
 

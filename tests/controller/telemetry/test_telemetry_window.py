@@ -1,4 +1,4 @@
-"""What is made of counters and histograms: delays, rates, loss, backlog, CPU use, waits; on arrays instead of maps."""
+"""Telemetry from counters and histograms in arrays: delays, rates, loss, backlog, CPU use, waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings with the ticks that a test wants, and what the screen of ``slicepilot top`` says of them."""
+"""Rings with the ticks that a test wants, and the screen of ``slicepilot top`` for them."""
 
 from __future__ import annotations
 

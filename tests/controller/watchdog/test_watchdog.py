@@ -1,4 +1,4 @@
-"""The journal as a file, what makes a hang, and what the supervisor is made of; no root needed."""
+"""The journal as a file, hang detection, locks, and the imports of the supervisor; without root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cilium's map of rates as the kernel has it: which is taken, and what is left of a value when it is changed."""
+"""Reading and changing Cilium's map of rates: its layouts, refusals, and what a change leaves as it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is copied from a real N4, what is not, and that nothing is lost unseen."""
+"""Which messages are copied from a real N4, and that losses are counted."""
 
 from __future__ import annotations
 

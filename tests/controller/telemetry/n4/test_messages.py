@@ -1,4 +1,4 @@
-"""PFCP as it is read: by hand from the specification, against scapy, and whatever comes."""
+"""The PFCP reader: against messages by hand from the specification, against scapy, and on arbitrary octets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a UPF has follows from what it was seen to accept, and from nothing else."""
+"""The sessions of a UPF follow from the requests that it was seen to accept, and from nothing else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A real Prometheus server, an exporter for it to scrape that has cAdvisor's names for a real group and interface, and
-a server that is nobody's friend."""
+"""A real Prometheus server, an exporter of a real cgroup and interface by cAdvisor's names, a hostile server."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Telemetry out of a real Prometheus server, which scrapes figures of a real group and interface; and out of servers
-that are away, slow, or somebody else's."""
+"""Telemetry from a real Prometheus server, of a real cgroup and interface, and from servers that are down, slow or hostile."""
 
 from __future__ import annotations
 
