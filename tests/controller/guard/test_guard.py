@@ -72,24 +72,6 @@ def test_an_original_setting_outside_stays_or_moves_inside() -> None:
     assert column(node.last, "egress_mbps") == [900] * 3
 
 
-@pytest.mark.parametrize(
-    ("knob", "value"), [(0, math.nan), (1, math.nan), (1, math.inf), (1, -math.inf), (2, math.nan)]
-)
-def test_what_is_no_number_holds_everything_and_then_is_safe(knob: int, value: float) -> None:
-    node = Node(config(not_a_number={"patience_s": 0.05, "recover_s": 0.1}, safe={"default": {"nice": 2}}))
-    held = node.tick(knobs(500, 3, 20)).allowed
-    wanted = knobs(400, 4, 30)
-    (wanted.cpu_limit_mcpu, wanted.nice, wanted.egress_mbps)[knob][2] = value
-    assert node.tick(wanted).allowed.same_as(held)
-    assert node.last.level is Level.HOLD
-    assert node.why_node() == ["not_a_number"]
-    assert node.why(2) == ["not_a_number"]
-    assert node.until(Level.SAFE, wanted) == pytest.approx(0.04)
-    assert node.why_node() == ["not_a_number", "safe_setting"]
-    assert column(node.last, "nice") == [2] * 3
-    assert node.until(Level.NORMAL, knobs(nice=3)) == pytest.approx(0.1)
-
-
 # -- moves ---------------------------------------------------------------------------------------------------------
 
 

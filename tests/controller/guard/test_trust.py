@@ -134,25 +134,43 @@ DOUBTFUL = [
 ]
 
 
-@pytest.mark.parametrize(("change", "reason"), DOUBTFUL)
-def test_what_cannot_be_believed_holds_then_is_safe_until_all_is_well(
-    change: Callable[[Node], None], reason: str
+def unchanged(node: Node) -> None:
+    del node
+
+
+def number(knob: int, value: float) -> Knobs:
+    wanted = knobs(400, 4, 30)
+    wanted.values[knob, 2] = value
+    return wanted
+
+
+UNUSABLE = [None, knobs(count=2), knobs(count=4), knobs(scope="process"), Knobs(np.zeros((3, 3), np.float32))]
+NO_NUMBERS = [(0, math.nan), (1, math.nan), (1, math.inf), (1, -math.inf), (2, math.nan)]
+BAD: list[tuple[Callable[[Node], None], Knobs | None, str, float, float]] = [
+    *((change, knobs(nice=5), reason, 0.24, 1.0) for change, reason in DOUBTFUL),
+    *((unchanged, wanted, "policy_error", 0.09, 1.0) for wanted in UNUSABLE),
+    *((unchanged, number(knob, value), "not_a_number", 0.04, 0.1) for knob, value in NO_NUMBERS),
+]
+
+
+@pytest.mark.parametrize(("change", "wanted", "reason", "hold_s", "recover_s"), BAD)
+def test_bad_measurements_and_decisions_hold_then_are_safe_until_all_is_well(
+    change: Callable[[Node], None], wanted: Knobs | None, reason: str, hold_s: float, recover_s: float
 ) -> None:
-    node = Node(config(safe={"default": {"nice": 2}}))
+    node = Node(config(safe={"default": {"nice": 2}}, not_a_number={"patience_s": 0.05, "recover_s": 0.1}))
     held = node.tick(knobs(nice=1)).allowed
     good = node.telemetry.copy()
     change(node)
-    assert node.tick(knobs(nice=5)).allowed.same_as(held)
+    assert node.tick(wanted).allowed.same_as(held)
     assert node.last.level is Level.HOLD
     assert reason in node.why_node()
-    assert reason in node.why(0)
-    assert node.until(Level.SAFE, knobs(nice=5)) == pytest.approx(0.24)
+    assert node.until(Level.SAFE, wanted) == pytest.approx(hold_s)
     assert column(node.last, "nice") == [2] * 3
     assert reason in node.why_node()
-    node.tick(knobs(nice=5), 50)
+    node.tick(wanted, 50)
     assert column(node.last, "nice") == [2] * 3
     node.telemetry = good
-    assert node.until(Level.NORMAL, knobs(nice=5)) == pytest.approx(1.0)
+    assert node.until(Level.NORMAL, knobs(nice=5)) == pytest.approx(recover_s)
     assert column(node.last, "nice") == [5] * 3
 
 
@@ -300,20 +318,6 @@ def test_too_many_late_decisions_are_safe() -> None:
     assert node.until(Level.NORMAL, knobs(nice=1)) == pytest.approx(0.49)
     assert node.guard.counts[Reason.OVERRUN, -1] == 50
     assert node.guard.trips == {-1: 1}
-
-
-@pytest.mark.parametrize(
-    "failure", [None, knobs(count=2), knobs(count=4), knobs(scope="process"), Knobs(np.zeros((3, 3), np.float32))]
-)
-def test_a_policy_that_fails_holds_then_is_safe(failure: Knobs | None) -> None:
-    node = Node(config(safe={"default": {"nice": 2}}))
-    held = node.tick(knobs(nice=1)).allowed
-    assert node.tick(failure).allowed.same_as(held)
-    assert node.last.level is Level.HOLD
-    assert node.why_node() == ["policy_error"]
-    assert node.until(Level.SAFE, failure) == pytest.approx(0.09)
-    assert column(node.last, "nice") == [2] * 3
-    assert node.until(Level.NORMAL, knobs()) == pytest.approx(1.0)
 
 
 def test_orders_are_followed() -> None:

@@ -1,4 +1,4 @@
-"""Telemetry from a real Prometheus server, of a real cgroup and interface, and from servers that are down, slow or hostile."""
+"""Telemetry from a real Prometheus server of a real cgroup and interface, and from servers that are down or hostile."""
 
 from __future__ import annotations
 
