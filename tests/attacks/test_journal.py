@@ -21,61 +21,52 @@ from tests.controller.watchdog.test_supervisor import Controller, Kernel, comman
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 
 
-def removed(state: Path) -> None:
-    journal_path(state).unlink()
-
-
-def truncated(state: Path) -> None:
-    os.truncate(journal_path(state), 200)
-
-
-def flipped(state: Path) -> None:
+def flip(path: Path) -> None:
     """Change a digit of a number that would be written to the kernel."""
-    text = journal_path(state).read_text()
+    text = path.read_text()
     at = text.index('"weight": ') + len('"weight": ')
-    journal_path(state).write_text(f"{text[:at]}9{text[at + 1 :]}")
+    path.write_text(f"{text[:at]}9{text[at + 1 :]}")
 
 
-def without_folder(state: Path) -> None:
-    shutil.rmtree(state)
+HARMS: dict[str, Callable[[Path], object]] = {
+    "removed": lambda state: journal_path(state).unlink(),
+    "truncated": lambda state: os.truncate(journal_path(state), 200),
+    "flipped": lambda state: flip(journal_path(state)),
+    "without folder": shutil.rmtree,
+    "mounted over": lambda state: subprocess.run(["mount", "-t", "tmpfs", "none", str(state)], check=True),
+}
 
 
-def mounted_over(state: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "none", str(state)], check=True)
-
-
-@pytest.mark.parametrize("harm", [removed, truncated, flipped, without_folder, mounted_over])
-def test_the_supervisor_needs_no_file(
-    node: BenchNode, kernel: Kernel, tmp_path: Path, harm: Callable[[Path], None]
-) -> None:
+@pytest.mark.parametrize("harm", HARMS)
+def test_the_supervisor_needs_no_file(node: BenchNode, kernel: Kernel, tmp_path: Path, harm: str) -> None:
     state, original = tmp_path / "state", kernel.read()
     with controller(node, state) as victim:
         assert kernel.read() != original
-        harm(state)
+        HARMS[harm](state)
         try:
             victim.kill()
             wait_for(lambda: kernel.read() == original)
             wait_for(lambda: not journal_path(state).exists())
-            if harm is not without_folder:
+            if harm != "without folder":
                 document = json.loads((state / RESTORED_FILE).read_text())
                 assert (len(document["restored"]), document["failed"]) == (20, [])
         finally:
-            if harm is mounted_over:
+            if harm == "mounted over":
                 subprocess.run(["umount", str(state)], check=True)
     assert json.loads(command("--state", tmp_path, "--json").stdout) == []
 
 
-@pytest.mark.parametrize("harm", [without_folder, truncated, flipped])
+@pytest.mark.parametrize("harm", ["without folder", "truncated", "flipped"])
 def test_after_the_death_of_both_only_an_intact_journal_is_restored(
-    node: BenchNode, kernel: Kernel, tmp_path: Path, harm: Callable[[Path], None]
+    node: BenchNode, kernel: Kernel, tmp_path: Path, harm: str
 ) -> None:
     state, original = tmp_path / "state", kernel.read()
     with controller(node, state) as victim:
         _kill_both(victim)
     moved, whole = kernel.read(), journal_path(state).read_bytes()
     assert moved != original
-    harm(state)
-    if harm is not without_folder:
+    HARMS[harm](state)
+    if harm != "without folder":
         assert "restore the slices by hand" in str(command("--state", tmp_path).exception)
         assert kernel.read() == moved
         journal_path(state).write_bytes(whole)

@@ -38,7 +38,6 @@ LAST_CPU = max(online_cpus())
 SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST_CPU}/online")
 CPUSETS = Path("/sys/fs/cgroup/cpuset")
 HOST = IPv4Address("10.213.0.1")
-Fault = Callable[[Foreign, Controller], contextlib.AbstractContextManager[None]]
 
 
 def written(folder: Path, document: dict[str, Any]) -> Path:
