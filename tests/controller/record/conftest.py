@@ -94,18 +94,6 @@ def count(state: Path, records: Records, description: dict[str, Any], window_s: 
     return evidence
 
 
-@pytest.fixture(name="description")
-def _description() -> Callable[..., dict[str, Any]]:
-    """``description(run_id, digest, **fields)``."""
-    return description
-
-
-@pytest.fixture(name="ticks")
-def _ticks() -> Callable[..., Records]:
-    """``ticks(count, first, generation)``: 5 ms apart from 2026-02-02T02:40:00Z on."""
-    return ticks
-
-
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """A policy that always wants the same, as a folder."""

@@ -3,13 +3,12 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slicepilot.agents.base import Agent, StochasticAgent
@@ -31,8 +30,8 @@ from slicepilot.training.recording.decision_records import OTHERS, episodes_of
 from slicepilot.training.recording.recording import run
 from tests.effort import examples
 
-Ticks = Callable[..., Records]
-Description = Callable[..., dict[str, Any]]
+from .conftest import description, ticks
+
 PERIOD_S, COUNT, WINDOW = 0.01, 60, 5  # an agent sees averages over 50 ms
 SCENARIO = dataclasses.replace(
     Scenario.from_yaml("testbed-contention"), duration_s=COUNT * PERIOD_S, control_period_s=PERIOD_S
@@ -98,7 +97,7 @@ def assert_part(result: Episode, whole: Episode, first: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "reactive-sla", "exploring-experiment-7-scaled"])
-def test_a_recorded_run_is_the_episode_that_it_was(tmp_path: Path, description: Description, name: str) -> None:
+def test_a_recorded_run_is_the_episode_that_it_was(tmp_path: Path, name: str) -> None:
     whole, records = played(name)
     writer = SegmentWriter(tmp_path, 1 << 24, segment_s=0.2)
     for part in np.array_split(records, 5):
@@ -115,7 +114,7 @@ def test_a_recorded_run_is_the_episode_that_it_was(tmp_path: Path, description: 
     assert json.loads(json.dumps(episodes.facts)) == episodes.facts
 
 
-def test_densities_without_their_draws_are_left_out(description: Description) -> None:
+def test_densities_without_their_draws_are_left_out() -> None:
     whole, records = played("exploring-experiment-7-scaled")
     records["drawn"][30:] = np.nan
     [result] = episodes_of([stretch(records, description())], WEIGHTS)
@@ -139,9 +138,9 @@ def same_telemetry(result: Episode, first: int) -> bool:
     return np.array_equal(result.telemetry, whole.telemetry[first : first + len(result) + 1])
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60))
 @given(lost=st.sets(st.integers(0, COUNT), max_size=8), shuffled=st.randoms(use_true_random=False))
-def test_no_episode_goes_over_a_gap(description: Description, lost: set[int], shuffled: Any) -> None:
+def test_no_episode_goes_over_a_gap(lost: set[int], shuffled: Any) -> None:
     kept = [at for at in range(COUNT + 1) if at not in lost]
     halves = [kept[: len(kept) // 2], kept[len(kept) // 2 :]]
     shuffled.shuffle(halves)
@@ -167,7 +166,7 @@ def test_no_episode_goes_over_a_gap(description: Description, lost: set[int], sh
     assert steps == known
 
 
-def test_ticks_that_went_by_and_changes_of_mode_and_policy_end_an_episode(description: Description) -> None:
+def test_ticks_that_went_by_and_changes_of_mode_and_policy_end_an_episode() -> None:
     records = whole_run()[1].copy()
     records["missed"][20:] = 1  # the measurement at tick 20 is of two periods
     records["mode"][40:] = Mode.SHADOW
@@ -187,7 +186,7 @@ def test_ticks_that_went_by_and_changes_of_mode_and_policy_end_an_episode(descri
     assert not episodes.episodes[2].decisions["held"].any()
 
 
-def test_what_was_decided_how_is_kept(description: Description) -> None:
+def test_what_was_decided_how_is_kept() -> None:
     records = whole_run()[1].copy()
     records["flags"][10], records["flags"][11] = LATE, UNUSABLE
     records["level"][12], records["node_reasons"][12] = Level.SAFE, Reason.PAUSED.bit
@@ -207,7 +206,7 @@ def test_what_was_decided_how_is_kept(description: Description) -> None:
     assert np.isfinite(result.wanted).all()
 
 
-def test_runs_of_other_slices_are_refused_in_one_line(description: Description, ticks: Ticks) -> None:
+def test_runs_of_other_slices_are_refused_in_one_line() -> None:
     _, records = whole_run()
     parts = [stretch(records, description()), stretch(records, description("run-2", logical_cpus=4.0))]
     with pytest.raises(ConfigError, match=r"run run-2: logical_cpus: differs") as error:
@@ -219,7 +218,7 @@ def test_runs_of_other_slices_are_refused_in_one_line(description: Description, 
         episodes_of([], WEIGHTS)
 
 
-def test_nice_inside_pods_is_no_action(description: Description) -> None:
+def test_nice_inside_pods_is_no_action() -> None:
     records = whole_run()[1].copy()
     for stage in ("wanted", "applied"):
         records[stage][:, 1] = -5.0

@@ -1,7 +1,6 @@
 """Estimates agree with a simulation under the other setting, and report where they are uncertain."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 
-Ticks = Callable[..., Records]
-Description = Callable[..., dict[str, Any]]
+from .conftest import description, ticks
+
 COUNT, PERIOD_S = 1300, 0.005
 FREE = Knobs.none(5)
 # Without luck in who gets which CPU: a replay draws its own, and two seconds are too few to average over it.
@@ -77,7 +76,7 @@ def figures(series: FloatArray) -> tuple[FloatArray, Any]:
 
 
 @pytest.mark.parametrize("policy", [first_ahead(), others_limited(), last_slowed()], ids=["nice", "limit", "egress"])
-def test_the_estimate_is_what_playing_it_comes_to(policy: Knobs, ticks: Ticks, description: Description) -> None:
+def test_the_estimate_is_what_playing_it_comes_to(policy: Knobs) -> None:
     free, other = played(FREE), played(policy)
     records = recorded(ticks(COUNT), free, FREE, policy)
     estimates = estimates_of(records, description(hardware=NODE))
@@ -101,7 +100,7 @@ def test_the_estimate_is_what_playing_it_comes_to(policy: Knobs, ticks: Ticks, d
     assert distinguishable > 0
 
 
-def test_the_errors_are_the_models_and_what_it_gets_wrong_here(ticks: Ticks, description: Description) -> None:
+def test_the_errors_are_the_models_and_what_it_gets_wrong_here() -> None:
     series = played(FREE)
     records = recorded(ticks(COUNT), series, FREE, first_ahead())
     [right, *_] = estimates_of(records, description(hardware=NODE))
@@ -123,7 +122,7 @@ def test_the_errors_are_the_models_and_what_it_gets_wrong_here(ticks: Ticks, des
         assert not row["carried_mbps"]["distinguishable"]
 
 
-def test_late_decisions_would_not_have_been_applied(ticks: Ticks, description: Description) -> None:
+def test_late_decisions_would_not_have_been_applied() -> None:
     """The policy puts slice 1 first at every tick but some, and it is late at all those that do."""
     records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())
     records["allowed"][::50] = records["applied"][::50]
@@ -138,7 +137,7 @@ def test_late_decisions_would_not_have_been_applied(ticks: Ticks, description: D
 
 
 @pytest.mark.parametrize("spoil", ["live", "gap", "missed", "description", "short"])
-def test_no_estimate_of_what_cannot_be_played(spoil: str, ticks: Ticks, description: Description) -> None:
+def test_no_estimate_of_what_cannot_be_played(spoil: str) -> None:
     records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())
     if spoil == "live":
         records["mode"] = Mode.LIVE
@@ -153,7 +152,7 @@ def test_no_estimate_of_what_cannot_be_played(spoil: str, ticks: Ticks, descript
     assert estimates_of(records, description(hardware=NODE)) == []
 
 
-def test_a_slice_that_was_not_measured_is_left_out(ticks: Ticks, description: Description) -> None:
+def test_a_slice_that_was_not_measured_is_left_out() -> None:
     records = recorded(ticks(COUNT), played(FREE), FREE, first_ahead())
     records["valid"][:, 1] = 0
     records["slices"][:, :, 3] = 0
@@ -162,7 +161,7 @@ def test_a_slice_that_was_not_measured_is_left_out(ticks: Ticks, description: De
     assert estimate["slices"][2]["delay_p99_us"] is None
 
 
-def test_hardware_must_have_been_identified(description: Description) -> None:
+def test_hardware_must_have_been_identified() -> None:
     with pytest.raises(ConfigError, match="unknown name 'nowhere'"):
         Estimator(description(hardware="nowhere"))
     with pytest.raises(ConfigError, match=r"hardware 'edge-server': fit\.\w+ is missing; identify it first"):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.env.telemetry import SLICE_FIELDS
 from tests.command import slicepilot
 
-Ticks = Callable[..., Records]
-Description = Callable[..., dict[str, Any]]
+from .conftest import description, ticks
+
 START_NS = 1_770_000_000_000_000_000
 
 EXPLAINED = [
@@ -46,7 +45,7 @@ EXPLAINED = [
 
 
 @pytest.fixture
-def records(ticks: Ticks) -> Records:
+def records() -> Records:
     """Three ticks; at the last of them the guard has slowed down slice 1, and slice 3 is not measured."""
     records = ticks(3)
     last = records[2]
@@ -64,12 +63,12 @@ def lines(records: Records, description: dict[str, Any]) -> list[str]:
     return tick_lines(explain_tick(Moment(description, records[-1], records[-2])))
 
 
-def test_a_tick_in_words(records: Records, description: Description) -> None:
+def test_a_tick_in_words(records: Records) -> None:
     text = lines(records, description(digest="ab" * 32))
     assert [line for line in text if line in EXPLAINED] == EXPLAINED
 
 
-def test_no_line_is_wider_than_a_terminal(ticks: Ticks, description: Description) -> None:
+def test_no_line_is_wider_than_a_terminal() -> None:
     explained, worst = description(digest="ab" * 32, agent="a" * 60, run_id="r" * 64), ticks(2)
     for number, spec in enumerate(explained["slice_set"]["slices"]):
         spec["name"] = f"{number}-{'n' * 60}"
@@ -83,7 +82,7 @@ def test_no_line_is_wider_than_a_terminal(ticks: Ticks, description: Description
         assert len(line) <= WIDTH, line
 
 
-def test_json_has_neither_nan_nor_infinity(records: Records, description: Description) -> None:
+def test_json_has_neither_nan_nor_infinity(records: Records) -> None:
     explained = json.loads(dumps(explain_tick(Moment(description(), records[-1], records[-2])), ExplainedTick))
     assert explained["slices"][1]["knobs"]["egress_mbps"] == {"wanted": "nan", "allowed": None, "applied": None}
     assert explained["slices"][0]["reasons"][0]["reason"] == "dwell"
@@ -93,7 +92,7 @@ def test_json_has_neither_nan_nor_infinity(records: Records, description: Descri
     assert window[0]["slices"][2]["valid_ticks"] == 2
 
 
-def test_a_window_counts(ticks: Ticks, description: Description) -> None:
+def test_a_window_counts() -> None:
     records = ticks(200)
     records["reasons"][10:15, 1] = Reason.SLEW.bit
     records["node_reasons"][20:24], records["level"][20:24] = Reason.TELEMETRY_STALE.bit, Level.HOLD
@@ -115,7 +114,7 @@ def test_a_window_counts(ticks: Ticks, description: Description) -> None:
     assert "max              12      40     900       9      22     971" in text
 
 
-def test_what_is_under_way_is_lost_for_a_tick_but_not_for_a_window(ticks: Ticks, description: Description) -> None:
+def test_what_is_under_way_is_lost_for_a_tick_but_not_for_a_window() -> None:
     records = ticks(2)
     offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
     records["slices"][:, offered, :] = 10.0
@@ -169,7 +168,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, records: Records, description: Description) -> Path:
+def folder(tmp_path: Path, records: Records) -> Path:
     folder = tmp_path / "state" / "node" / "records"
     writer = SegmentWriter(folder, 1 << 20)
     writer.add(records, description(), 2)
@@ -177,9 +176,7 @@ def folder(tmp_path: Path, records: Records, description: Description) -> Path:
     return folder
 
 
-def test_the_command_prints_what_was_recorded(
-    tmp_path: Path, folder: Path, records: Records, description: Description
-) -> None:
+def test_the_command_prints_what_was_recorded(tmp_path: Path, folder: Path, records: Records) -> None:
     (folder / "stray.txt").write_text("")
     done = command("--records", str(folder))
     assert done.returncode == 0, done.stderr

@@ -30,10 +30,8 @@ from slicepilot.controller.record.ring import LATE, Records
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.controller.service.loaded_policy import load_bundle
 
-from .conftest import count
+from .conftest import count, description, ticks
 
-Ticks = Callable[..., Records]
-Description = Callable[..., dict[str, Any]]
 COUNT = 4000
 CRITERIA = """
 shadow: {min_duration_s: 15, min_ticks: 3000}
@@ -68,9 +66,7 @@ def estimate(start_ns: int, digest: str, mode: str = "shadow", **changes: dict[s
 
 
 @pytest.fixture
-def judged(
-    tmp_path: Path, bundle: Path, criteria: Criteria, description: Description, ticks: Ticks
-) -> Callable[..., PromotionDecision]:
+def judged(tmp_path: Path, bundle: Path, criteria: Criteria) -> Callable[..., PromotionDecision]:
     """``judged(change, *estimates)``: the verdict on a good recording, changed; segments are short."""
 
     def judge(

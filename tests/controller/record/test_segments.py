@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -27,8 +27,8 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 from tests.effort import examples
 
-Ticks = Callable[..., Records]
-Description = Callable[..., dict[str, Any]]
+from .conftest import description, ticks
+
 PERIOD_NS = 5_000_000
 FLOATS = ("age_s", "log_density", "slices", "node", "wanted", "allowed", "applied", "drawn")
 
@@ -50,11 +50,9 @@ def same(left: Records, right: Records) -> bool:
     )
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 @given(data=st.data(), count=st.integers(1, 40))
-def test_any_record_comes_back_as_it_was(
-    ticks: Ticks, description: Description, data: st.DataObject, count: int
-) -> None:
+def test_any_record_comes_back_as_it_was(data: st.DataObject, count: int) -> None:
     records = ticks(count)
     for name in ("sequence", "time_ns", "monotonic_ns", "flags", "node_reasons", "missed", "infer_ns", "reasons"):
         kind = records[name].dtype
@@ -69,7 +67,7 @@ def test_any_record_comes_back_as_it_was(
     assert same(there_and_back(records, description()), records)
 
 
-def test_segments_end_by_time_and_by_description(tmp_path: Path, ticks: Ticks, description: Description) -> None:
+def test_segments_end_by_time_and_by_description(tmp_path: Path) -> None:
     writer = SegmentWriter(tmp_path, 1 << 20, segment_s=1.0)
     for part in np.split(ticks(450), 9):
         writer.add(part, description(), 2)
@@ -84,7 +82,7 @@ def test_segments_end_by_time_and_by_description(tmp_path: Path, ticks: Ticks, d
     assert same(read_all(tmp_path), np.concatenate([ticks(450), both]))
 
 
-def test_a_writer_that_takes_over_writes_no_tick_twice(tmp_path: Path, ticks: Ticks, description: Description) -> None:
+def test_a_writer_that_takes_over_writes_no_tick_twice(tmp_path: Path) -> None:
     SegmentWriter(tmp_path, 1 << 20).add(ticks(50), description(), 2)  # ended before it wrote
     first = SegmentWriter(tmp_path, 1 << 20)
     first.add(ticks(100), description(), 2)
@@ -99,7 +97,7 @@ def test_a_writer_that_takes_over_writes_no_tick_twice(tmp_path: Path, ticks: Ti
     assert [len(stretch.records) for stretch in stretches if stretch.key == "run-2"] == [30]
 
 
-def test_the_oldest_segments_of_ours_go_first(tmp_path: Path, ticks: Ticks, description: Description) -> None:
+def test_the_oldest_segments_of_ours_go_first(tmp_path: Path) -> None:
     for foreign in ("notes.txt", "run-1.parquet"):
         (tmp_path / foreign).write_bytes(bytes(100_000))
     probe = SegmentWriter(tmp_path / "probe", 1 << 30)
@@ -133,7 +131,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run([umount, str(disk)], check=True)
 
 
-def test_a_full_disk_costs_segments_and_nothing_else(small_disk: Path, ticks: Ticks, description: Description) -> None:
+def test_a_full_disk_costs_segments_and_nothing_else(small_disk: Path) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(bytes(200_000))
     writer = SegmentWriter(small_disk, 1 << 30)
@@ -174,7 +172,7 @@ while True:
 """
 
 
-def test_a_killed_writer_leaves_whole_segments(tmp_path: Path, description: Description) -> None:
+def test_a_killed_writer_leaves_whole_segments(tmp_path: Path) -> None:
     for round_ in range(4):
         arguments = [sys.executable, "-c", WRITE_FOREVER, str(tmp_path), json.dumps(description(f"run-{round_}"))]
         with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
@@ -192,7 +190,7 @@ def test_a_killed_writer_leaves_whole_segments(tmp_path: Path, description: Desc
     assert not list(tmp_path.glob(".*"))
 
 
-def test_damaged_files_are_named_and_the_others_read(tmp_path: Path, ticks: Ticks, description: Description) -> None:
+def test_damaged_files_are_named_and_the_others_read(tmp_path: Path) -> None:
     writer = SegmentWriter(tmp_path, 1 << 30, segment_s=0.4)
     for first in range(1, 601, 100):
         writer.add(ticks(100, first), description(), 2)
@@ -212,9 +210,7 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path: Path, ticks: Tick
 
 
 @pytest.mark.parametrize("column", ["slice1.runqueue_delay_us", "uplink_use_ratio"])
-def test_records_without_a_telemetry_field_are_of_another_version(
-    tmp_path: Path, ticks: Ticks, description: Description, column: str
-) -> None:
+def test_records_without_a_telemetry_field_are_of_another_version(tmp_path: Path, column: str) -> None:
     records, run = ticks(10), description()
     table = to_table(records, slice_names(run)).drop_columns([column])
     path = tmp_path / "run-1-1770000000000000000.parquet"
@@ -230,9 +226,7 @@ def parquet_without_header() -> bytes:
     return bytes(sink.getvalue())
 
 
-def test_what_the_ring_still_holds_follows_what_is_on_disk(
-    tmp_path: Path, ticks: Ticks, description: Description
-) -> None:
+def test_what_the_ring_still_holds_follows_what_is_on_disk(tmp_path: Path) -> None:
     ring = TickRing(tmp_path / "ticks", 5, slots=64)
     generation = 2
     ring.describe(description())
@@ -259,6 +253,6 @@ def test_what_the_ring_still_holds_follows_what_is_on_disk(
 
 
 @pytest.mark.parametrize("run_id", ["", "a/b", "x" * 65])
-def test_a_run_needs_a_name_that_a_file_can_have(tmp_path: Path, run_id: str, description: Description) -> None:
+def test_a_run_needs_a_name_that_a_file_can_have(tmp_path: Path, run_id: str) -> None:
     with pytest.raises(ValueError, match="run_id"):
         SegmentWriter(tmp_path, 1 << 20).add(np.zeros(1, record_dtype(5)), description(run_id), 0)
