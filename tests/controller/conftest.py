@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
 
 BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
-Busy = Callable[..., contextlib.AbstractContextManager["subprocess.Popen[bytes]"]]
 
 
 @pytest.fixture
@@ -58,7 +57,8 @@ def remove_group(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _busy_process(group: Path | None = None, code: str = BUSY) -> Iterator[subprocess.Popen[bytes]]:
+def busy_process(group: Path | None = None, code: str = BUSY) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that wants a whole CPU, in a cgroup if there is one; ends with the ``with`` block."""
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         if group is not None:
@@ -69,9 +69,3 @@ def _busy_process(group: Path | None = None, code: str = BUSY) -> Iterator[subpr
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-
-
-@pytest.fixture
-def busy_process() -> Busy:
-    """A process that wants a whole CPU, in a cgroup if one is given; ends with the ``with`` block."""
-    return _busy_process

@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +25,8 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import kernels
 from slicepilot.env.simulator.quota_writes import QuotaWrites
+from tests.controller.conftest import busy_process
 
-Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
 BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
 
 
@@ -73,7 +71,7 @@ def test_a_quota_that_was_there_keeps_its_share_under_another_period(groups: lis
 
 
 @pytest.mark.realtime
-def test_quota_limits_a_busy_group_also_while_it_changes_all_the_time(groups: list[Path], busy_process: Busy) -> None:
+def test_quota_limits_a_busy_group_also_while_it_changes_all_the_time(groups: list[Path]) -> None:
     """Each write refills the quota, so that writing at every tick would let a group have several times its limit."""
     quota = CpuQuota(CpuGroup.at(groups[0]), QuotaConfig(period_us=10_000))
     quota.set(200.0)
@@ -163,7 +161,7 @@ time.sleep(60)
 
 
 @pytest.mark.realtime
-def test_nice_reaches_all_threads_also_new_threads_and_comes_back(groups: list[Path], busy_process: Busy) -> None:
+def test_nice_reaches_all_threads_also_new_threads_and_comes_back(groups: list[Path]) -> None:
     with busy_process(code=THREADS) as process, busy_process() as late:
         assert process.stdout is not None
         threads = [process.pid, *(int(process.stdout.readline()) for _ in range(3))]
@@ -213,7 +211,7 @@ def test_an_original_limit_is_not_exceeded_where_that_is_not_wanted(groups: list
             assert node.apply(knobs([request], [0])).applied.cpu_limit_mcpu.item() == held
 
 
-def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path], busy_process: Busy) -> None:
+def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path]) -> None:
     with busy_process(groups[0]) as process, NodeActuator([SliceTargets("a", groups[0])]) as node:
         weight = GroupWeight(CpuGroup.at(groups[0]))
         node.apply(knobs([np.inf], [5]))

@@ -15,6 +15,7 @@ from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints, Traffic
 from slicepilot.controller.telemetry.sched import MOST_GROUPS
 from slicepilot.controller.telemetry.source import KernelSource
+from tests.controller.conftest import busy_process
 
 pytestmark = pytest.mark.realtime
 
@@ -41,7 +42,7 @@ def used_ns(pid: int) -> int:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
 
 
-def test_cpu_use_is_what_the_kernel_charges(lone: Any, groups: list[Path], busy_process: Any) -> None:
+def test_cpu_use_is_what_the_kernel_charges(lone: Any, groups: list[Path]) -> None:
     with measuring(lone, [groups[0], groups[1]]) as source, busy_process(groups[0]) as busy:
         time.sleep(0.2)
         source.measure()
@@ -59,7 +60,7 @@ def test_cpu_use_is_what_the_kernel_charges(lone: Any, groups: list[Path], busy_
     assert total == pytest.approx(charged, rel=0.05)
 
 
-def test_groups_below_a_slices_belong_to_it(lone: Any, groups: list[Path], busy_process: Any) -> None:
+def test_groups_below_a_slices_belong_to_it(lone: Any, groups: list[Path]) -> None:
     (groups[0] / "old").mkdir()
     try:
         with measuring(lone, [groups[0]]) as source:
@@ -79,7 +80,7 @@ def test_groups_below_a_slices_belong_to_it(lone: Any, groups: list[Path], busy_
 
 
 def test_a_slice_with_more_groups_than_are_looked_at_is_reported_and_the_others_are_measured(
-    lone: Any, groups: list[Path], busy_process: Any
+    lone: Any, groups: list[Path]
 ) -> None:
     made = [groups[0] / f"g{number}" for number in range(MOST_GROUPS + 10)]
     try:
@@ -101,7 +102,7 @@ def test_a_slice_with_more_groups_than_are_looked_at_is_reported_and_the_others_
                 group.rmdir()
 
 
-def test_tasks_that_share_a_cpu_wait(lone: Any, groups: list[Path], busy_process: Any) -> None:
+def test_tasks_that_share_a_cpu_wait(lone: Any, groups: list[Path]) -> None:
     with (
         measuring(lone, [groups[0], groups[1]]) as source,
         busy_process(groups[0]) as item,

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +12,10 @@ from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.telemetry.throttling import ThrottleMeter
 from slicepilot.env.telemetry import Telemetry
+from tests.controller.conftest import busy_process
 
 pytestmark = pytest.mark.realtime
 
-Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
 
 # Something that runs for 0.3 ms out of 10.
 NOW_AND_THEN = """
@@ -33,7 +30,7 @@ while True:
 """
 
 
-def test_throttled_ratio_is_the_share_of_periods_without_quota(groups: list[Path], busy_process: Busy) -> None:
+def test_throttled_ratio_is_the_share_of_periods_without_quota(groups: list[Path]) -> None:
     limits = np.asarray([[100], [100], [np.inf], [1500], [100]], np.float32)
     telemetry = Telemetry.empty(5)
     telemetry.slices[:] = 1.0

@@ -7,8 +7,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +26,10 @@ from slicepilot.controller.watchdog.restore import restore
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
+from tests.controller.conftest import busy_process
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 
-Busy = Callable[..., AbstractContextManager["subprocess.Popen[bytes]"]]
 SECOND_NS = 1_000_000_000
 
 
@@ -79,7 +78,7 @@ def node(groups: list[Path]) -> Iterator[NodeActuator]:
         yield made
 
 
-def test_what_only_we_set_is_not_foreign(groups: list[Path], node: NodeActuator, busy_process: Busy) -> None:
+def test_what_only_we_set_is_not_foreign(groups: list[Path], node: NodeActuator) -> None:
     watch = ExternalChangeWatch(node)
     with busy_process(groups[0]):
         for step in range(40):
@@ -165,7 +164,7 @@ def test_ours_is_set_again_but_not_more_often_than_allowed(node: NodeActuator, g
     assert node.apply(knobs(600.0)).applied.cpu_limit_mcpu.item() == 300.0
 
 
-def test_threads_that_others_renice_are_left_alone(groups: list[Path], node: NodeActuator, busy_process: Busy) -> None:
+def test_threads_that_others_renice_are_left_alone(groups: list[Path], node: NodeActuator) -> None:
     watch = ExternalChangeWatch(node)
     with busy_process(groups[0]) as first, busy_process(groups[0]) as second:
         node.apply(knobs(math.inf, 4, scope="process"))
@@ -186,9 +185,7 @@ def test_threads_that_others_renice_are_left_alone(groups: list[Path], node: Nod
         assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (first, second)} == {0}
 
 
-def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(
-    groups: list[Path], busy_process: Busy, tmp_path: Path
-) -> None:
+def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(groups: list[Path], tmp_path: Path) -> None:
     targets = [SliceTargets("a", groups[0])]
     keeper = JournalKeeper(tmp_path, targets)
     seen: list[list[int]] = []
