@@ -13,7 +13,7 @@ rates. A rate counts the octets of inner IP packets, IP header included; the tun
 flow, sequence number and send time, which sink reads.
 
   load --flow kind=video,rate=45,from=10.100.0.1,to=10.100.0.2,teid=1,qfi=9,ue=10.60.0.2,dst=10.103.0.2:6000 \
-       --duration 10s --json
+       --duration 10s
 
   Keys of --flow (in brackets the field of a plan): kind, rate (rate_mbps), bytes (packet_bytes, default 1400), from, to
   (ADDRESS[:PORT], port 2152), teid, qfi (none: no PDU Session Container), ue, dst (ADDRESS:PORT), sport (source_port),
@@ -54,7 +54,6 @@ type options struct {
 	sender       traffic.SenderOptions
 	scheduling   traffic.Scheduling
 	startOnStdin bool
-	json         bool
 }
 
 func parseFlags(args []string) (options, error) {
@@ -71,7 +70,7 @@ func parseFlags(args []string) (options, error) {
 	flags.BoolVar(&o.startOnStdin, "start-on-stdin", false, "start at the first line on standard input")
 	flags.IntVar(&o.scheduling.RTPriority, "rt", 0, "SCHED_FIFO `PRIORITY` of its threads; 0: ordinary scheduling")
 	flags.IntVar(&o.scheduling.CPU, "cpu", -1, "`CPU` of the sending thread; -1: any")
-	flags.BoolVar(&o.json, "json", false, "print JSON lines")
+	flags.Bool("json", true, "print JSON lines, as it always does")
 	if err := cli.Parse(flags, args, help); err != nil {
 		return o, err
 	}

@@ -46,8 +46,10 @@ func run(args []string) error {
 func supervise(o options, sender *traffic.Sender, start chan struct{}, finished <-chan traffic.Report) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	out := newOutput(os.Stdout, o.json, &o.plan)
-	out.ready()
+	lines := cli.NewLines(os.Stdout)
+	if err := lines.Write(map[string]any{"event": "ready", "pid": os.Getpid(), "flows": len(o.plan.Flows)}); err != nil {
+		return err
+	}
 	if o.startOnStdin {
 		line := make(chan error, 1)
 		go func() {
@@ -68,7 +70,24 @@ func supervise(o options, sender *traffic.Sender, start chan struct{}, finished 
 		<-ctx.Done()
 		sender.Stop()
 	}()
-	return out.report(<-finished)
+	return report(lines, <-finished)
 }
 
-var errNothingSent = fmt.Errorf("not one packet could be sent")
+// report writes the result, and fails where nothing was sent though something should have been.
+func report(lines *cli.Lines, result traffic.Report) error {
+	packets, failure := uint64(0), ""
+	for _, flow := range result.Flows {
+		packets += flow.Packets
+		if failure == "" {
+			failure = flow.FirstError
+		}
+	}
+	err := lines.Write(struct {
+		Event string `json:"event"`
+		traffic.Report
+	}{"report", result})
+	if err == nil && packets == 0 && failure != "" {
+		err = fmt.Errorf("not one packet could be sent: %s", failure)
+	}
+	return err
+}

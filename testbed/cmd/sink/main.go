@@ -5,8 +5,6 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"os/signal"
@@ -21,12 +19,12 @@ const help = `sink receives, behind N6, the flows that load sends, and reports o
 included), packets lost, reordered and duplicated (by their sequence numbers), the rate, and the one-way delay from load
 to the network device of the sink. Delays mean something where load and sink run on one machine, as they read one clock.
 
-  sink --listen 10.103.0.2:6000 --report-interval 1s --json
+  sink --listen 10.103.0.2:6000 --report-interval 1s
 
 Packets lost at the sink's own socket are counted as lost, and reported as sink_drops: a larger --rcvbuf helps. What is
 lost at the very end of a flow shows only beside the count of load.
 
-With --json: {"event":"ready"}, {"event":"interval",...} every --report-interval, and {"event":"report",...} at the end,
+It prints {"event":"ready"}, {"event":"interval",...} every --report-interval, and {"event":"report",...} at the end,
 which is SIGTERM, SIGINT or --duration. Exit code: 0; 1 where a socket could not be opened; 2 for bad input.
 `
 
@@ -34,7 +32,6 @@ type options struct {
 	sink     traffic.SinkOptions
 	interval time.Duration
 	duration time.Duration
-	json     bool
 }
 
 func parseFlags(args []string) (options, error) {
@@ -47,7 +44,7 @@ func parseFlags(args []string) (options, error) {
 	flags.IntVar(&o.sink.MaxFlows, "max-flows", 4096, "flows to keep account of (5 kB each)")
 	flags.DurationVar(&o.interval, "report-interval", 0, "time between reports; 0: only at the end")
 	flags.DurationVar(&o.duration, "duration", 0, "how long to receive; 0: until SIGTERM")
-	flags.BoolVar(&o.json, "json", false, "print JSON lines")
+	flags.Bool("json", true, "print JSON lines, as it always does")
 	if err := cli.Parse(flags, args, help); err != nil {
 		return o, err
 	}
@@ -90,16 +87,18 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	out := output{os.Stdout, cli.NewLines(os.Stdout), o.json}
-	out.ready()
-	watch(ctx, o.interval, sink, out)
+	lines := cli.NewLines(os.Stdout)
+	if err := lines.Write(map[string]any{"event": "ready", "pid": os.Getpid()}); err != nil {
+		return err
+	}
+	watch(ctx, o.interval, sink, lines)
 	sink.Close()
 	last := sink.Snapshot()
-	return out.report("report", last.Total())
+	return report(lines, "report", last.Total())
 }
 
 // watch reports every interval until the end.
-func watch(ctx context.Context, interval time.Duration, sink *traffic.Sink, out output) {
+func watch(ctx context.Context, interval time.Duration, sink *traffic.Sink, lines *cli.Lines) {
 	if interval == 0 {
 		<-ctx.Done()
 		return
@@ -113,42 +112,16 @@ func watch(ctx context.Context, interval time.Duration, sink *traffic.Sink, out 
 			return
 		case <-ticker.C:
 			now := sink.Snapshot()
-			_ = out.report("interval", now.Since(&before))
+			_ = report(lines, "interval", now.Since(&before))
 			before = now
 		}
 	}
 }
 
-// output writes reports, as JSON lines or as text.
-type output struct {
-	writer io.Writer
-	lines  *cli.Lines
-	json   bool
-}
-
-func (o *output) ready() {
-	if o.json {
-		_ = o.lines.Write(map[string]any{"event": "ready", "pid": os.Getpid()})
-	}
-}
-
-func (o *output) report(event string, report traffic.SinkReport) error {
-	if o.json {
-		return o.lines.Write(struct {
-			Event string `json:"event"`
-			AtNs  int64  `json:"at_ns"`
-			traffic.SinkReport
-		}{event, traffic.Monotonic(), report})
-	}
-	fmt.Fprintf(o.writer, "%6s %10s %12s %8s %9s %10s %10s %10s %10s\n",
-		"flow", "packets", "Mbit/s", "lost", "reordered", "duplicates", "p50 us", "p99 us", "max us")
-	for _, f := range report.Flows {
-		fmt.Fprintf(o.writer, "%6d %10d %12.3f %8d %9d %10d %10.1f %10.1f %10.1f\n",
-			f.Flow, f.Packets, f.Mbps, f.Lost, f.Reordered, f.Duplicates, f.DelayP50us, f.DelayP99us, f.DelayMaxus)
-	}
-	if report.SinkDrops+report.ForeignPackets+report.RefusedPackets > 0 {
-		fmt.Fprintf(o.writer, "lost at this socket: %d, foreign packets: %d, packets of further flows: %d\n",
-			report.SinkDrops, report.ForeignPackets, report.RefusedPackets)
-	}
-	return nil
+func report(lines *cli.Lines, event string, report traffic.SinkReport) error {
+	return lines.Write(struct {
+		Event string `json:"event"`
+		AtNs  int64  `json:"at_ns"`
+		traffic.SinkReport
+	}{event, traffic.Monotonic(), report})
 }

@@ -53,7 +53,6 @@ type options struct {
 	heartbeat time.Duration
 	duration  time.Duration
 	leave     bool
-	json      bool
 }
 
 func parseFlags(args []string) (options, error) {
@@ -71,7 +70,7 @@ func parseFlags(args []string) (options, error) {
 	flags.DurationVar(&o.heartbeat, "heartbeat", time.Second, "time between heartbeats to each UPF; 0: send none")
 	flags.DurationVar(&o.duration, "duration", 0, "how long to stay without a script; 0: until SIGTERM")
 	flags.BoolVar(&o.leave, "leave", false, "leave sessions and associations as they are at the end")
-	flags.BoolVar(&o.json, "json", false, "print JSON lines")
+	flags.Bool("json", true, "print JSON lines, as it always does")
 	if err := cli.Parse(flags, args, help); err != nil {
 		return o, err
 	}
@@ -91,14 +90,14 @@ func parseFlags(args []string) (options, error) {
 		o.upfs = append(o.upfs, upf)
 	}
 	for i, text := range sessions {
-		asked, err := parseSession(text, i)
+		session, err := parseSession(text, i)
 		if err != nil {
 			return o, err
 		}
-		if upf, _ := n4.ParsePeer(asked.UPF); !slices.Contains(o.upfs, upf) {
-			return o, cli.Usagef("--session: upf: %s is not among the --upf; expected one of them", asked.UPF)
+		if upf, _ := n4.ParsePeer(session.UPF); !slices.Contains(o.upfs, upf) {
+			return o, cli.Usagef("--session: upf: %s is not among the --upf; expected one of them", session.UPF)
 		}
-		o.sessions = append(o.sessions, asked)
+		o.sessions = append(o.sessions, session)
 	}
 	if len(o.upfs) == 0 && o.script == "" {
 		return o, cli.Usagef("nothing to do; expected --upf, or --script, see --help")

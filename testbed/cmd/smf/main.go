@@ -28,7 +28,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	out := newOutput(os.Stdout, o.json || o.script != "")
+	out := newOutput(os.Stdout)
 	defer out.close()
 	endpoint, err := n4.Listen(n4.Config{
 		Local: o.listen, NodeID: o.nodeID, T1: o.t1, N1: o.n1, Heartbeat: o.heartbeat, OnEvent: out.event,

@@ -27,7 +27,7 @@ SESSION = "--upf=127.0.0.1 --session=upf=127.0.0.1,ue=10.0.0.1,gnb=10.0.0.2,gnb-
         ("load", "--flow=kind=tcp", "kind"),
         ("load", "--flow=kind=cbr,rate=-1", "rate_mbps"),
         ("load", "--flow=kind=video,speed=4", "speed"),
-        ("load", "--plan=- --control=-", "--plan"),
+        ("load", "--plan=- --start-on-stdin", "--plan"),
         ("load", "--plan=/nonexistent", "--plan"),
         ("load", "--ip-id=random", "--ip-id"),
         ("load", "--rt=100", "--rt"),
@@ -36,7 +36,7 @@ SESSION = "--upf=127.0.0.1 --session=upf=127.0.0.1,ue=10.0.0.1,gnb=10.0.0.2,gnb-
         ("smf", "--upf=upf.example.org", "--upf"),
         ("smf", SESSION + "qfi=64", "qfi"),
         ("smf", SESSION + "sst=1,sd=12", "sd"),
-        ("smf", SESSION.replace("upf=127.0.0.1,", "upf=127.0.0.2,"), "127.0.0.2"),
+        ("smf", SESSION.replace("upf=127.0.0.1,", "upf=127.0.0.2,") + "qfi=9", "127.0.0.2"),
         ("smf", "--script=/nonexistent", "--script"),
     ],
 )
