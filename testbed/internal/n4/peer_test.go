@@ -78,7 +78,7 @@ func TestChooseNeedsTheFeature(t *testing.T) {
 		t.Errorf("got %v, want an error about FTUP", err)
 	}
 	if sent := stub.received(message.MsgTypeSessionEstablishmentRequest); len(sent) != 0 {
-		t.Error("the session was asked for all the same")
+		t.Error("the request was sent all the same")
 	}
 }
 

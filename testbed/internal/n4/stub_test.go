@@ -11,7 +11,7 @@ import (
 	"github.com/wmnsk/go-pfcp/message"
 )
 
-// stubUPF is the far end of N4: it accepts what it is asked for, and each test bends it where it looks. What real and
+// stubUPF is the far end of N4: it accepts every request, and each test bends it where it looks. What real and
 // independently built UPFs make of our messages is tested in tests/testbed.
 type stubUPF struct {
 	t    *testing.T

@@ -78,18 +78,18 @@ func TestOtherVersionEndsTheRequest(t *testing.T) {
 	}
 }
 
-// ask sends raw octets to an endpoint and returns the answer; nil: none came.
-func ask(t *testing.T, endpoint *Endpoint, request []byte) []byte {
+// exchange sends raw octets to an endpoint and returns the answer; nil: none came.
+func exchange(t *testing.T, endpoint *Endpoint, request []byte) []byte {
 	t.Helper()
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(endpoint.Local()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	return askOn(t, conn, request)
+	return exchangeOn(t, conn, request)
 }
 
-func askOn(t *testing.T, conn *net.UDPConn, request []byte) []byte {
+func exchangeOn(t *testing.T, conn *net.UDPConn, request []byte) []byte {
 	t.Helper()
 	if _, err := conn.Write(request); err != nil {
 		t.Fatal(err)
@@ -117,13 +117,13 @@ func TestOtherVersionsAndRubbish(t *testing.T) {
 	version2 := encode(t, message.NewHeartbeatRequest(0x010203, ie.NewRecoveryTimeStamp(time.Now()), nil))
 	version2[0] = 2 << 5
 	want := []byte{1 << 5, message.MsgTypeVersionNotSupportedResponse, 0, 4, 1, 2, 3, 0}
-	if answer := ask(t, endpoint, version2); !bytes.Equal(answer, want) {
+	if answer := exchange(t, endpoint, version2); !bytes.Equal(answer, want) {
 		t.Errorf("answer to version 2: %x, want %x", answer, want)
 	}
 	for _, rubbish := range [][]byte{{0x20}, {0x20, 1, 0, 4, 0, 0, 1, 0}, {0x20, 1, 0, 9, 0, 0, 1, 0, 0, 96, 0xff}, bytes.Repeat([]byte{0xff}, 40)} {
-		ask(t, endpoint, rubbish)
+		exchange(t, endpoint, rubbish)
 	}
-	if ask(t, endpoint, encode(t, message.NewHeartbeatRequest(1, ie.NewRecoveryTimeStamp(time.Now()), nil))) == nil {
+	if exchange(t, endpoint, encode(t, message.NewHeartbeatRequest(1, ie.NewRecoveryTimeStamp(time.Now()), nil))) == nil {
 		t.Error("no answers after rubbish")
 	}
 }
@@ -134,7 +134,7 @@ func TestSessionReports(t *testing.T) {
 	report := func(seid uint64, sequence uint32) []byte {
 		return encode(t, message.NewSessionReportRequest(0, 0, seid, sequence, 0, ie.NewReportType(0, 0, 1, 0)))
 	}
-	answer, err := message.Parse(ask(t, peer.endpoint, report(session.cpSEID, 5)))
+	answer, err := message.Parse(exchange(t, peer.endpoint, report(session.cpSEID, 5)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestSessionReports(t *testing.T) {
 	if cause != ie.CauseRequestAccepted || response.SEID() != session.upSEID.Load() || response.Sequence() != 5 {
 		t.Errorf("cause %d, SEID %d, sequence %d", cause, response.SEID(), response.Sequence())
 	}
-	answer, err = message.Parse(ask(t, peer.endpoint, report(12345, 6)))
+	answer, err = message.Parse(exchange(t, peer.endpoint, report(12345, 6)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestAssociationAskedForByTheUPF(t *testing.T) {
 	if event := seen.await(t, "recovered"); event.Count != 1 {
 		t.Errorf("recovered %+v", event)
 	}
-	stranger := ask(t, peer.endpoint, encode(t, message.NewAssociationSetupRequest(4, ie.NewNodeID("127.0.0.1", "", ""),
+	stranger := exchange(t, peer.endpoint, encode(t, message.NewAssociationSetupRequest(4, ie.NewNodeID("127.0.0.1", "", ""),
 		ie.NewRecoveryTimeStamp(time.Now()))))
 	answer, err := message.Parse(stranger)
 	if err != nil {

@@ -114,7 +114,7 @@ func TestUpdatePDR(t *testing.T) {
 	}
 }
 
-// rejection is what the CP function is told.
+// rejection is the answer to the CP function.
 type rejection struct {
 	cause     uint8
 	offending uint16

@@ -39,7 +39,7 @@ func TestUnknownTunnelIsAnsweredWithAnErrorIndication(t *testing.T) {
 	}
 	b.expectDropped("uplink", "no_session", 50)
 	answers := 1
-	for b.atGNB(silence) != nil {
+	for b.atGNB(quiet) != nil {
 		answers++
 	}
 	if answers > 10 {

@@ -22,7 +22,7 @@ import (
 )
 
 // bench is a UPF on loopback addresses, with everything around it: an SMF, a gNB, and the data network behind a packet
-// socket that stands where the kernel's end of the TUN device is. It needs no privileges.
+// socket in the role of the kernel's end of the TUN device. It needs no privileges.
 type bench struct {
 	t           *testing.T
 	upf         *UPF
@@ -38,9 +38,9 @@ const (
 	teid    = 0x1001
 	gnbTEID = 0x2002
 	qfi     = 9
-	// patience is for what has to happen; silence is how long nothing has to happen.
+	// patience is for what has to happen; quiet is how long nothing has to happen.
 	patience = 5 * time.Second
-	silence  = 100 * time.Millisecond
+	quiet    = 100 * time.Millisecond
 )
 
 var (
@@ -127,8 +127,8 @@ func (b *bench) send(m message.Message) {
 	}
 }
 
-// ask sends a request and returns the answer.
-func (b *bench) ask(m message.Message) message.Message {
+// exchange sends a request and returns the answer.
+func (b *bench) exchange(m message.Message) message.Message {
 	b.t.Helper()
 	b.send(m)
 	select {
@@ -151,7 +151,7 @@ func (b *bench) nextSeq() uint32 {
 func (b *bench) associate() {
 	b.t.Helper()
 	smf := b.smf.LocalAddr().(*net.UDPAddr).IP.String()
-	answer := b.ask(message.NewAssociationSetupRequest(b.nextSeq(), ie.NewNodeID(smf, "", ""), ie.NewRecoveryTimeStamp(time.Now())))
+	answer := b.exchange(message.NewAssociationSetupRequest(b.nextSeq(), ie.NewNodeID(smf, "", ""), ie.NewRecoveryTimeStamp(time.Now())))
 	checkCause(b.t, answer.(*message.AssociationSetupResponse).Cause, ie.CauseRequestAccepted)
 }
 
@@ -168,7 +168,7 @@ func checkCause(t *testing.T, e *ie.IE, want uint8) {
 // establish sets up the session of one terminal; more elements may be added, and the downlink's FAR exchanged.
 func (b *bench) establish(downlinkFAR *ie.IE, more ...*ie.IE) *message.SessionEstablishmentResponse {
 	b.t.Helper()
-	answer := b.ask(b.establishment(downlinkFAR, more...)).(*message.SessionEstablishmentResponse)
+	answer := b.exchange(b.establishment(downlinkFAR, more...)).(*message.SessionEstablishmentResponse)
 	checkCause(b.t, answer.Cause, ie.CauseRequestAccepted)
 	fseid, err := answer.UPFSEID.FSEID()
 	must(b.t, err)
@@ -210,7 +210,7 @@ func (b *bench) establishment(downlinkFAR *ie.IE, more ...*ie.IE) *message.Sessi
 
 func (b *bench) modify(ies ...*ie.IE) *message.SessionModificationResponse {
 	b.t.Helper()
-	answer := b.ask(message.NewSessionModificationRequest(0, 0, b.seid.Load(), b.nextSeq(), 0, ies...)).(*message.SessionModificationResponse)
+	answer := b.exchange(message.NewSessionModificationRequest(0, 0, b.seid.Load(), b.nextSeq(), 0, ies...)).(*message.SessionModificationResponse)
 	checkCause(b.t, answer.Cause, ie.CauseRequestAccepted)
 	return answer
 }

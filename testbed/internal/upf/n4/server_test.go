@@ -64,8 +64,8 @@ func encoded(t testing.TB, m message.Message) []byte {
 	return b
 }
 
-// ask hands a message to the server and decodes its answer; nil for none.
-func ask[T message.Message](t testing.TB, s *Server, m message.Message) T {
+// exchange hands a message to the server and decodes its answer; nil for none.
+func exchange[T message.Message](t testing.TB, s *Server, m message.Message) T {
 	t.Helper()
 	answer := s.handle(encoded(t, m), smf)
 	var none T
@@ -102,7 +102,7 @@ func setup(seq uint32, started time.Time) *message.AssociationSetupRequest {
 
 func associate(t testing.TB, s *Server) {
 	t.Helper()
-	answer := ask[*message.AssociationSetupResponse](t, s, setup(1, time.Unix(1_700_000_000, 0)))
+	answer := exchange[*message.AssociationSetupResponse](t, s, setup(1, time.Unix(1_700_000_000, 0)))
 	checkCause(t, answer.Cause, ie.CauseRequestAccepted)
 }
 
@@ -132,7 +132,7 @@ func establishment(seq uint32, cpSEID uint64, ies ...*ie.IE) *message.SessionEst
 
 func establish(t testing.TB, s *Server, seq uint32, ies ...*ie.IE) (uint64, *message.SessionEstablishmentResponse) {
 	t.Helper()
-	answer := ask[*message.SessionEstablishmentResponse](t, s, establishment(seq, uint64(seq), ies...))
+	answer := exchange[*message.SessionEstablishmentResponse](t, s, establishment(seq, uint64(seq), ies...))
 	checkCause(t, answer.Cause, ie.CauseRequestAccepted)
 	if answer.SEID() != uint64(seq) {
 		t.Errorf("the answer's header has SEID %d, want the CP function's %d", answer.SEID(), seq)
@@ -170,7 +170,7 @@ func checkTables(t testing.TB, s *Server) {
 
 func TestAssociation(t *testing.T) {
 	s := newTestServer(t)
-	answer := ask[*message.AssociationSetupResponse](t, s, setup(1, time.Unix(1_700_000_000, 0)))
+	answer := exchange[*message.AssociationSetupResponse](t, s, setup(1, time.Unix(1_700_000_000, 0)))
 	checkCause(t, answer.Cause, ie.CauseRequestAccepted)
 	if id, err := answer.NodeID.NodeID(); err != nil || id != "10.101.0.2" {
 		t.Errorf("Node ID %q, %v", id, err)
@@ -181,11 +181,11 @@ func TestAssociation(t *testing.T) {
 	if !answer.UPFunctionFeatures.HasFTUP() || answer.UPFunctionFeatures.HasEMPU() || answer.UPFunctionFeatures.HasUEIP() {
 		t.Errorf("features %x", answer.UPFunctionFeatures.Payload)
 	}
-	update := ask[*message.AssociationUpdateResponse](t, s, message.NewAssociationUpdateRequest(2, ie.NewNodeID("10.101.0.1", "", "")))
+	update := exchange[*message.AssociationUpdateResponse](t, s, message.NewAssociationUpdateRequest(2, ie.NewNodeID("10.101.0.1", "", "")))
 	checkCause(t, update.Cause, ie.CauseRequestAccepted)
-	release := ask[*message.AssociationReleaseResponse](t, s, message.NewAssociationReleaseRequest(3, ie.NewNodeID("10.101.0.1", "", "")))
+	release := exchange[*message.AssociationReleaseResponse](t, s, message.NewAssociationReleaseRequest(3, ie.NewNodeID("10.101.0.1", "", "")))
 	checkCause(t, release.Cause, ie.CauseRequestAccepted)
-	release = ask[*message.AssociationReleaseResponse](t, s, message.NewAssociationReleaseRequest(4, ie.NewNodeID("10.101.0.1", "", "")))
+	release = exchange[*message.AssociationReleaseResponse](t, s, message.NewAssociationReleaseRequest(4, ie.NewNodeID("10.101.0.1", "", "")))
 	checkCause(t, release.Cause, ie.CauseNoEstablishedPFCPAssociation)
 }
 
@@ -201,7 +201,7 @@ func TestAssociationRefused(t *testing.T) {
 			[]*ie.IE{ie.New(ie.NodeID, []byte{7, 1}), ie.NewRecoveryTimeStamp(time.Now())}, ie.CauseMandatoryIEIncorrect,
 		},
 	} {
-		answer := ask[*message.AssociationSetupResponse](t, s, message.NewAssociationSetupRequest(1, test.ies...))
+		answer := exchange[*message.AssociationSetupResponse](t, s, message.NewAssociationSetupRequest(1, test.ies...))
 		t.Log(name)
 		checkCause(t, answer.Cause, test.cause)
 	}
@@ -214,20 +214,20 @@ func TestSessionsGoWithTheirAssociation(t *testing.T) {
 	started := time.Unix(1_700_000_000, 0)
 	for name, end := range map[string]func(*testing.T, *Server){
 		"release": func(t *testing.T, s *Server) {
-			ask[*message.AssociationReleaseResponse](t, s, message.NewAssociationReleaseRequest(9, ie.NewNodeID("10.101.0.1", "", "")))
+			exchange[*message.AssociationReleaseResponse](t, s, message.NewAssociationReleaseRequest(9, ie.NewNodeID("10.101.0.1", "", "")))
 		},
 		"set up anew": func(t *testing.T, s *Server) {
-			ask[*message.AssociationSetupResponse](t, s, setup(9, started.Add(time.Second)))
+			exchange[*message.AssociationSetupResponse](t, s, setup(9, started.Add(time.Second)))
 		},
 		"restart seen by heartbeat": func(t *testing.T, s *Server) {
-			ask[*message.HeartbeatResponse](t, s, message.NewHeartbeatRequest(9, ie.NewRecoveryTimeStamp(started.Add(time.Second)), nil))
+			exchange[*message.HeartbeatResponse](t, s, message.NewHeartbeatRequest(9, ie.NewRecoveryTimeStamp(started.Add(time.Second)), nil))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newTestServer(t)
 			associate(t, s)
 			establish(t, s, 2, rules(s, 1)...)
-			ask[*message.HeartbeatResponse](t, s, message.NewHeartbeatRequest(8, ie.NewRecoveryTimeStamp(started), nil))
+			exchange[*message.HeartbeatResponse](t, s, message.NewHeartbeatRequest(8, ie.NewRecoveryTimeStamp(started), nil))
 			if s.Stats().Sessions != 1 {
 				t.Fatal("an ordinary heartbeat ended the session")
 			}
@@ -244,7 +244,7 @@ func TestEstablishmentRefused(t *testing.T) {
 	s := newTestServer(t)
 	refused := func(name string, m *message.SessionEstablishmentRequest, cause uint8, offending uint16) *message.SessionEstablishmentResponse {
 		t.Helper()
-		answer := ask[*message.SessionEstablishmentResponse](t, s, m)
+		answer := exchange[*message.SessionEstablishmentResponse](t, s, m)
 		t.Log(name)
 		checkCause(t, answer.Cause, cause)
 		if got := uint16(0); answer.OffendingIE != nil || offending != 0 {
@@ -308,7 +308,7 @@ func TestRepeatedRequestIsCarriedOutOnce(t *testing.T) {
 	if stats := s.Stats(); stats.Sessions != 1 || stats.Repeated != 2 {
 		t.Errorf("an association request sent again: %+v", stats)
 	}
-	ask[*message.AssociationSetupResponse](t, s, setup(1, time.Unix(1_700_000_100, 0)))
+	exchange[*message.AssociationSetupResponse](t, s, setup(1, time.Unix(1_700_000_100, 0)))
 	third := s.handle(request, smf)
 	if bytes.Equal(first, third) || s.Stats().Sessions != 1 {
 		t.Error("a restarted peer got the answer to its former life's request")
@@ -322,7 +322,7 @@ func TestModificationIsAllOrNothing(t *testing.T) {
 	before := s.sessions[seid].session.Rules()
 	modify := func(seq uint32, ies ...*ie.IE) *message.SessionModificationResponse {
 		t.Helper()
-		return ask[*message.SessionModificationResponse](t, s, message.NewSessionModificationRequest(0, 0, seid, seq, 0, ies...))
+		return exchange[*message.SessionModificationResponse](t, s, message.NewSessionModificationRequest(0, 0, seid, seq, 0, ies...))
 	}
 	good := ie.NewUpdateFAR(ie.NewFARID(2), ie.NewApplyAction(1, 0))
 	for seq, test := range []struct {
@@ -352,25 +352,25 @@ func TestModificationIsAllOrNothing(t *testing.T) {
 	if s.sessions[seid].session.Rules() == before {
 		t.Error("an accepted modification changed nothing")
 	}
-	unknown := ask[*message.SessionModificationResponse](t, s, message.NewSessionModificationRequest(0, 0, seid+1, 51, 0))
+	unknown := exchange[*message.SessionModificationResponse](t, s, message.NewSessionModificationRequest(0, 0, seid+1, 51, 0))
 	checkCause(t, unknown.Cause, ie.CauseSessionContextNotFound)
 	if unknown.SEID() != 0 {
 		t.Errorf("SEID %d in the answer for an unknown session, want 0", unknown.SEID())
 	}
-	gone := ask[*message.SessionDeletionResponse](t, s, message.NewSessionDeletionRequest(0, 0, seid+1, 52, 0))
+	gone := exchange[*message.SessionDeletionResponse](t, s, message.NewSessionDeletionRequest(0, 0, seid+1, 52, 0))
 	checkCause(t, gone.Cause, ie.CauseSessionContextNotFound)
 	checkTables(t, s)
 }
 
 func TestOtherMessages(t *testing.T) {
 	s := newTestServer(t)
-	heartbeat := ask[*message.HeartbeatResponse](t, s, message.NewHeartbeatRequest(5, ie.NewRecoveryTimeStamp(time.Now()), nil))
+	heartbeat := exchange[*message.HeartbeatResponse](t, s, message.NewHeartbeatRequest(5, ie.NewRecoveryTimeStamp(time.Now()), nil))
 	if stamp, err := heartbeat.RecoveryTimeStamp.RecoveryTimeStamp(); err != nil || stamp.Unix() != s.started.Unix() {
 		t.Errorf("Recovery Time Stamp %v, %v", stamp, err)
 	}
-	pfd := ask[*message.PFDManagementResponse](t, s, message.NewPFDManagementRequest(6))
+	pfd := exchange[*message.PFDManagementResponse](t, s, message.NewPFDManagementRequest(6))
 	checkCause(t, pfd.Cause, ie.CauseServiceNotSupported)
-	set := ask[*message.SessionSetDeletionResponse](t, s, message.NewSessionSetDeletionRequest(7, ie.NewNodeID("10.101.0.1", "", ""), nil))
+	set := exchange[*message.SessionSetDeletionResponse](t, s, message.NewSessionSetDeletionRequest(7, ie.NewNodeID("10.101.0.1", "", ""), nil))
 	checkCause(t, set.Cause, ie.CauseServiceNotSupported)
 
 	version2 := encoded(t, message.NewHeartbeatRequest(8, ie.NewRecoveryTimeStamp(time.Now()), nil))

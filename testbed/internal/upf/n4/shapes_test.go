@@ -60,7 +60,7 @@ func TestOpen5GSSession(t *testing.T) {
 	checkTables(t, s)
 
 	// The access network is known: the PDI comes again, with the TEID that was chosen, and the FAR forwards.
-	change := ask[*message.SessionModificationResponse](t, s, message.NewSessionModificationRequest(0, 0, seid, 3, 0,
+	change := exchange[*message.SessionModificationResponse](t, s, message.NewSessionModificationRequest(0, 0, seid, 3, 0,
 		ie.NewUpdatePDR(ie.NewPDRID(2), ie.NewPDI(ie.NewSourceInterface(ie.SrcInterfaceAccess),
 			ie.NewFTEID(1, teids[2], s.config.N3.AsSlice(), nil, 0), dnn, ie.NewUEIPAddress(0x02, "10.45.0.2", "", 0, 0), ie.NewQFI(1))),
 		ie.NewUpdateFAR(ie.NewFARID(1), ie.NewApplyAction(0x02, 0), ie.NewUpdateForwardingParameters(
@@ -99,7 +99,7 @@ func TestFree5GCSession(t *testing.T) {
 	}
 	for i, step := range steps {
 		m := message.NewSessionModificationRequest(0, 0, seid, uint32(3+i), 0, ie.NewFSEID(2, net.IPv4(10, 101, 0, 1), nil), step)
-		checkCause(t, ask[*message.SessionModificationResponse](t, s, m).Cause, ie.CauseRequestAccepted)
+		checkCause(t, exchange[*message.SessionModificationResponse](t, s, m).Cause, ie.CauseRequestAccepted)
 	}
 	if far := s.sessions[seid].session.Rules().Plain[0].FAR; far.Peer.TEID != 8 || !far.Forward {
 		t.Errorf("downlink FAR %+v", far)

@@ -90,7 +90,7 @@ func TestPrecedence(t *testing.T) {
 	if got := compile(t, spec).MatchTunnel(1, 9, up); got.ID != 3 {
 		t.Errorf("PDR %d, want 3", got.ID)
 	}
-	first.PDI.SomeFlows = true // which are not told apart: the rule for all packets has them
+	first.PDI.SomeFlows = true // which are not distinguished: the rule for all packets has them
 	spec.PDRs[3] = first
 	if got := compile(t, spec).MatchTunnel(1, 9, up); got.ID != 1 {
 		t.Errorf("PDR %d, want 1", got.ID)
