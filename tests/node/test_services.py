@@ -86,6 +86,18 @@ def test_check_says_that_a_service_is_measured_and_what_acts(beside: Foreign, vi
     assert state(visited) == before
 
 
+@pytest.mark.realtime
+def test_what_is_tried_is_felt(visited: Site, tmp_path: Path) -> None:
+    """A CPU limit and an egress rate below what a service takes and gives hold it back."""
+    before = state(visited)
+    node = written(tmp_path, "services", visited.document())
+    [item] = json.loads(slicepilot("node", "check", str(node), "--try", "--json").stdout)
+    for knob in ("cpu_limit", "egress"):
+        assert item["knobs"][knob]["authority"], item["knobs"]
+        assert item["knobs"][knob]["tried"]["carried_ratio"]["high"] < 1.0, item["knobs"]
+    assert state(visited) == before
+
+
 def test_rates_in_shadow_are_those_that_visitors_get(visited: Site, tmp_path: Path) -> None:
     node, before = written(tmp_path, "services", visited.document()), state(visited)
     answers = visited.answers
