@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slicepilot.cluster.plan.assignment import AWAY_S
-from slicepilot.cluster.plan.plan import ModeRefusal, Planner, SetPlan
+from slicepilot.cluster.plan.plan import LoopPlan, ModeRefusal, Planner, SetPlan
 from slicepilot.cluster.resources.pod import Pod
 
 from .documents import pod_document, set_document, slice_document
@@ -18,6 +18,13 @@ def planned(planner: Planner, sets: list[Any], pods: list[Any], now_s: float = 0
     """By the SliceSet's name."""
     plans = planner.plan(sets, [Pod.of(item) for item in pods], {"zone": "edge"}, now_s)
     return {plan.identity.name: plan for plan in plans}
+
+
+def loop_of(planner: Planner, sets: list[Any], pods: list[Any]) -> LoopPlan:
+    """The loop of the SliceSet video."""
+    loop = planned(planner, sets, pods)["video"].loop
+    assert loop is not None
+    return loop
 
 
 def test_a_slice_set_becomes_a_loop_of_the_slices_that_have_pods_here() -> None:
@@ -37,14 +44,11 @@ def test_a_slice_set_becomes_a_loop_of_the_slices_that_have_pods_here() -> None:
 
 def test_a_pod_is_weighed_by_all_its_requests_and_a_resize_starts_no_loop_anew() -> None:
     planner, sets = Planner(), [set_document(slices=[slice_document(container="upf")])]
-    plan = planned(planner, sets, [with_containers(upf="250m", sidecar="100m")])["video"].loop
-    assert plan is not None
+    plan = loop_of(planner, sets, [with_containers(upf="250m", sidecar="100m")])
     assert plan.node["slices"][0]["cpu_request_mcpu"] == 350
-    resized = planned(planner, sets, [with_containers(upf="900m", sidecar="100m")])["video"].loop
-    assert resized is not None
+    resized = loop_of(planner, sets, [with_containers(upf="900m", sidecar="100m")])
     assert plan.starts_as(resized)
-    anew = planned(Planner(), sets, [with_containers(upf="900m", sidecar="100m")])["video"].loop
-    assert anew is not None
+    anew = loop_of(Planner(), sets, [with_containers(upf="900m", sidecar="100m")])
     assert anew.node["slices"][0]["cpu_request_mcpu"] == 1000
 
 
@@ -111,7 +115,7 @@ def test_two_pods_of_a_slice_are_not_guessed_about_and_do_not_end_what_runs() ->
 def test_a_pod_that_restarts_keeps_its_slice_for_a_while() -> None:
     """The next pod of a StatefulSet has the name: the loop finds it, and is not started again."""
     planner = Planner()
-    before = planned(planner, [set_document()], [A, B])["video"].loop
+    before = loop_of(planner, [set_document()], [A, B])
     away = planned(planner, [set_document()], [B], 10.0)["video"]
     assert away.loop == before
     assert away.troubles[0].reason == "PodAway"
@@ -125,8 +129,7 @@ def test_a_pod_that_restarts_keeps_its_slice_for_a_while() -> None:
 
 def test_a_pod_of_a_deployment_is_known_by_its_uid() -> None:
     planner, mine = Planner(), pod_document("upf-7d9-x1", ownerReferences=[{"kind": "ReplicaSet", "controller": True}])
-    loop = planned(planner, [set_document()], [mine])["video"].loop
-    assert loop is not None
+    loop = loop_of(planner, [set_document()], [mine])
     assert loop.node["slices"][0]["upf"]["pod"]["uid"] == "uid-upf-7d9-x1"
     assert not planned(planner, [set_document()], [], 1.0)
     ending = mine | {"metadata": mine["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
@@ -143,12 +146,9 @@ def test_a_container_that_does_not_run_or_is_missing_is_reported() -> None:
 
 
 def test_what_can_be_ordered_needs_no_new_loop() -> None:
-    shadow = planned(Planner(), [set_document()], [A])["video"].loop
-    live = planned(Planner(), [set_document(mode="live")], [A])["video"].loop
-    faster = planned(Planner(), [set_document(periodMs=5)], [A])["video"].loop
-    assert shadow is not None
-    assert live is not None
-    assert faster is not None
+    shadow = loop_of(Planner(), [set_document()], [A])
+    live = loop_of(Planner(), [set_document(mode="live")], [A])
+    faster = loop_of(Planner(), [set_document(periodMs=5)], [A])
     assert shadow.starts_as(live)
     assert not shadow.acts_as(live)
     assert not shadow.starts_as(faster)
@@ -173,9 +173,7 @@ def test_a_mode_that_is_not_allowed_becomes_shadow_and_is_reported() -> None:
         assert plan.loop.mode == (expected or "shadow")
         assert bool(plan.loop.canary) == (plan.loop.mode == "canary")
         assert plan.refused_mode == (None if expected else ModeRefusal(mode, highest))
-    asks = planned(Planner("shadow"), [set_document(mode="live")], [A])["video"].loop
-    watches = planned(Planner("shadow"), [set_document()], [A])["video"].loop
-    assert asks is not None
-    assert watches is not None
+    asks = loop_of(Planner("shadow"), [set_document(mode="live")], [A])
+    watches = loop_of(Planner("shadow"), [set_document()], [A])
     assert asks.starts_as(watches)
     assert asks.acts_as(watches)
