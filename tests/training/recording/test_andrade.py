@@ -12,12 +12,13 @@ import pytest
 
 from slicepilot.agents.heuristics.fixed import published
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import read_episodes, write_episodes
 from slicepilot.data.episodes.header import arrays_of
 from slicepilot.data.episodes.missing import missing_of
 from slicepilot.data.studies.andrade.tables import schema_of
 from slicepilot.data.tables.tidy import Stream
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import FEATURES, KnobDecoder, ObservationEncoder, scaled
 from slicepilot.env.knobs import Knobs
@@ -79,48 +80,51 @@ def context() -> Context:
     return Context(period, cpus, uplink, Promises.of(SLICES), np.ones((5, 1), np.float32), 40)
 
 
-def row_of(name: str) -> int:
-    return SLICE_FIELDS.index(name)
+def episode_of(experiment: int, **options: Any) -> Episode:
+    """Its only run's; options as of `joined`."""
+    [episode] = joined([(experiment, 1)], **options).episodes
+    return episode
+
+
+def figures(episode: Episode, name: str) -> FloatArray:
+    """A row of telemetry, (T + 1, S)."""
+    assert episode.telemetry is not None
+    return episode.telemetry[:, SLICE_FIELDS.index(name)]
 
 
 def test_one_episode_per_experiment_and_cycle() -> None:
     result = joined([(5, 1), (5, 2), (21, 1)])
     assert (result.runs, result.left_out) == (3, 0)
     assert [episode.behaviour for episode in result.episodes] == ["experiment-5", "experiment-5", "experiment-21"]
-    assert [(episode.info["experiment"], episode.info["cycle"]) for episode in result.episodes] == [
-        (5, 1),
-        (5, 2),
-        (21, 1),
-    ]
+    ids = [(episode.info["experiment"], episode.info["cycle"]) for episode in result.episodes]
+    assert ids == [(5, 1), (5, 2), (21, 1)]
     assert all(len(episode) == 40 and not episode.terminated for episode in result.episodes)
     assert result.episodes.facts["period_s"] == 30.0
     assert result.episodes.facts["stand_ins"] == STAND_INS
 
 
 def test_figures_are_those_of_the_tables_and_of_the_load_plan() -> None:
-    [episode] = joined([(5, 1)]).episodes
-    assert episode.telemetry is not None
-    telemetry = episode.telemetry
-    carried = telemetry[:, row_of("carried_mbps")]
+    episode = episode_of(5)
+    carried = figures(episode, "carried_mbps")
     assert np.array_equal(carried, np.broadcast_to(100.0 + np.arange(1, 6), carried.shape))  # servers', not UPFs'
     for name in ("delay_p50_us", "delay_p99_us"):
-        assert np.allclose(telemetry[:, row_of(name), 2], 303_000.0)
-    assert np.array_equal(telemetry[0, row_of("cpu_use_mcpu")], 150.0 + np.arange(1, 6))
-    offered = telemetry[:, row_of("offered_mbps")]
+        assert np.allclose(figures(episode, name)[:, 2], 303_000.0)
+    assert np.array_equal(figures(episode, "cpu_use_mcpu")[0], 150.0 + np.arange(1, 6))
+    offered = figures(episode, "offered_mbps")
     assert offered[0].tolist() == [0.0] * 5  # the mean over two minutes before the start
     assert offered[4].tolist() == [180.0] + [45.0] * 4
     assert offered[9, 1] == pytest.approx(45 * (30 * 2 + 90) / 120)  # at 270 s the second flow has run for 30 s
     assert offered[40].tolist() == [180.0] + [225.0] * 4
-    assert telemetry[40, row_of("loss_ratio"), 1] == pytest.approx(1 - 102 / 225)
+    assert figures(episode, "loss_ratio")[40, 1] == pytest.approx(1 - 102 / 225)
     for name in ("throttled_ratio", "runqueue_delay_us"):
-        assert np.isnan(telemetry[:, row_of(name)]).all()
+        assert np.isnan(figures(episode, name)).all()
     assert episode.node is not None
     assert np.isnan(episode.node[:, 0]).all()
     assert episode.node[0, 1] == pytest.approx(515 / 985)
 
 
 def test_observations_rewards_and_actions_are_the_projects_own() -> None:
-    [episode] = joined([(21, 1)]).episodes
+    episode = episode_of(21)
     agent = published(21, SLICES)
     agent.reset(SLICES, context(), 0)
     knobs = agent.decide(Telemetry.empty(5), Knobs.none(5))
@@ -151,7 +155,7 @@ def test_observations_rewards_and_actions_are_the_projects_own() -> None:
 
 
 def test_slices_without_traffic_are_not_valid() -> None:
-    [episode] = joined([(2, 1)]).episodes
+    episode = episode_of(2)
     assert episode.valid is not None
     assert episode.telemetry is not None
     assert episode.valid.tolist() == [[True, True, False, False, False]] * 41
@@ -159,9 +163,8 @@ def test_slices_without_traffic_are_not_valid() -> None:
 
 
 def test_rates_of_upfs_do_where_there_are_no_servers() -> None:
-    [episode] = joined([(5, 1)], without=lambda _, row: "iperf" in row["workload"]).episodes
-    assert episode.telemetry is not None
-    assert episode.telemetry[3, row_of("carried_mbps"), 0] == 151.0
+    episode = episode_of(5, without=lambda _, row: "iperf" in row["workload"])
+    assert figures(episode, "carried_mbps")[3, 0] == 151.0
 
 
 def unanswered(slices: tuple[str, ...], first_s: int = 0) -> Any:
@@ -178,36 +181,33 @@ def test_a_run_keeps_its_length_and_what_was_not_measured_is_marked() -> None:
     assert (len(episode), episode.info["start_s"], result.left_out) == (40, 0, 0)
     assert episode.unmeasured is not None
     assert episode.valid is not None
-    assert episode.telemetry is not None
     assert episode.unmeasured[:, 2].tolist() == [False] * 20 + [True] * 21
     assert not episode.unmeasured[:, [0, 1, 3, 4]].any()
     assert (episode.valid == ~episode.unmeasured).all()
-    late = episode.telemetry[20:, :, 2]
-    assert np.isnan(late[:, row_of("delay_p99_us")]).all(), "no delay is made up"
-    assert (late[:, row_of("carried_mbps")] == 103.0).all(), "what was measured stays"
+    assert np.isnan(figures(episode, "delay_p99_us")[20:, 2]).all(), "no delay is made up"
+    assert (figures(episode, "carried_mbps")[20:, 2] == 103.0).all(), "what was measured stays"
     assert not episode.observations[20:, 2, FEATURES.index("active")].any()
     assert np.isfinite(episode.observations).all()
     # In a slice that had no traffic nobody misses anything.
-    [idle] = joined([(2, 1)], without=unanswered(("slice3",), 600)).episodes
+    idle = episode_of(2, without=unanswered(("slice3",), 600))
     assert idle.unmeasured is not None
     assert not idle.unmeasured.any()
 
 
 def test_rewards_are_of_what_was_measured() -> None:
     """The same run with and without round trips of slice3: its promise and its delay leave the means by weight."""
-    [whole] = joined([(5, 1)]).episodes
-    [part] = joined([(5, 1)], without=unanswered(("slice3",), 600)).episodes
+    whole = episode_of(5)
+    part = episode_of(5, without=unanswered(("slice3",), 600))
     before, after = slice(0, 19), slice(19, 40)
     assert np.array_equal(whole.rewards[before], part.rewards[before])
-    telemetry, promised = whole.telemetry, context().promises
-    assert telemetry is not None
+    promised = context().promises
     share = promised.weight[:, 0] / promised.weight.sum()
-    log_delay = np.log1p(telemetry[20:, row_of("delay_p99_us")] / 1e3) / np.log1p(1e4)
+    log_delay = np.log1p(figures(whole, "delay_p99_us")[20:] / 1e3) / np.log1p(1e4)
     assert whole.terms["delay"][after] == pytest.approx(-(log_delay @ share), abs=1e-5)
     left = np.delete(share, 2) / np.delete(share, 2).sum()
     assert part.terms["delay"][after] == pytest.approx(-(np.delete(log_delay, 2, axis=1) @ left), abs=1e-5)
     # sla by its parts: rates are kept in all alike, so that only who is counted differs.
-    score = slice_scores(telemetry[20:], promised)
+    score = slice_scores(whole, promised)
     assert part.terms["sla"][after] == pytest.approx(np.delete(score, 2, axis=1) @ left, abs=1e-5)
     for name in ("carried", "cpu_held", "churn"):
         assert np.allclose(whole.terms[name], part.terms[name], atol=1e-6), f"{name} was measured"
@@ -216,22 +216,22 @@ def test_rewards_are_of_what_was_measured() -> None:
     assert part.rewards == pytest.approx(total, abs=1e-5)
 
 
-def slice_scores(telemetry: Any, promised: Promises) -> Any:
-    """What each slice adds to ``sla`` per weight, (N, S): 30% if kept, 50% by rate, 20% by delay."""
-    offered, carried, delay = (telemetry[:, row_of(name)] for name in ("offered_mbps", "carried_mbps", "delay_p99_us"))
+def slice_scores(episode: Episode, promised: Promises) -> FloatArray:
+    """What each slice adds to ``sla`` per weight from step 20 on, (N, S): 30% if kept, 50% by rate, 20% by delay."""
+    offered, carried, delay = (figures(episode, name)[20:] for name in ("offered_mbps", "carried_mbps", "delay_p99_us"))
     owed = RATE_TOLERANCE * np.minimum(offered, promised.committed_mbps[:, 0])
     rate, late = np.minimum(carried / owed, 1.0), np.minimum(promised.delay_bound_us[:, 0] / delay, 1.0)
-    return 0.3 * (np.minimum(rate, late) >= 1) + 0.5 * rate + 0.2 * late
+    return np.asarray(0.3 * (np.minimum(rate, late) >= 1) + 0.5 * rate + 0.2 * late)
 
 
 def test_a_step_of_which_too_little_was_measured_has_no_reward() -> None:
-    [episode] = joined([(5, 1)], without=lambda name, row: name == "latency" and row["time_s"] == 600).episodes
+    episode = episode_of(5, without=lambda name, row: name == "latency" and row["time_s"] == 600)
     assert np.flatnonzero(np.isnan(episode.rewards)).tolist() == [19]
     parts = episode.unbroken()
     assert [len(part) for part in parts] == [19, 19], "nor is a decision taken on nothing that was measured"
     assert all(np.isfinite(part.rewards).all() for part in parts)
     # Nobody's rate but the priority slice's: nothing says what the others carried.
-    [blind] = joined([(5, 1)], without=lambda _, row: row["slice"] in OTHERS and row["time_s"] >= 900).episodes
+    blind = episode_of(5, without=lambda _, row: row["slice"] in OTHERS and row["time_s"] >= 900)
     assert np.isnan(blind.rewards[29:]).all()
     assert np.isfinite(blind.rewards[:29]).all()
     assert np.isnan(blind.terms["carried"][29:]).all()
@@ -239,7 +239,7 @@ def test_a_step_of_which_too_little_was_measured_has_no_reward() -> None:
 
 def test_the_overloaded_half_of_a_run_stays() -> None:
     """With 250 mCPU nobody answers pings, but what arrives is counted: all steps have rewards, of what is known."""
-    [episode] = joined([(8, 1)], without=unanswered(OTHERS, 600)).episodes
+    episode = episode_of(8, without=unanswered(OTHERS, 600))
     assert len(episode) == 40
     assert np.isfinite(episode.rewards).all()
     [part] = episode.unbroken()
@@ -274,8 +274,7 @@ def test_a_sample_at_1230_s_is_one_more_step() -> None:
     tables = {name: table(name, [*late(name, (5, 1)), *rows(name, [(5, 2)])]) for name in WORKLOADS}
     first, second = to_episodes(tables, WEIGHTS).episodes
     assert (len(first), len(second)) == (41, 40)
-    assert first.telemetry is not None
-    assert first.telemetry[41, row_of("offered_mbps")].tolist() == [180.0] + [225.0] * 4
+    assert figures(first, "offered_mbps")[41].tolist() == [180.0] + [225.0] * 4
     assert np.isfinite(first.rewards).all()
 
 
@@ -286,9 +285,8 @@ def test_a_run_without_round_trips_makes_no_episode() -> None:
 
 
 def test_cpu_use_may_be_missing() -> None:
-    [episode] = joined([(5, 1)], names=("latency", "receive")).episodes
-    assert episode.telemetry is not None
-    assert np.isnan(episode.telemetry[:, row_of("cpu_use_mcpu")]).all()
+    episode = episode_of(5, names=("latency", "receive"))
+    assert np.isnan(figures(episode, "cpu_use_mcpu")).all()
     assert np.isfinite(episode.observations).all()
     assert np.isfinite(episode.rewards).all()
 
