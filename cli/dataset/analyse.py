@@ -11,7 +11,7 @@ import typer
 from slicepilot.cli.schemas.episodes import Analysed
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
 
-from .paths import ConditionOption, KindOption, QfiOption, UeOption, UnitOption, options_of, writing_to
+from .paths import writing_to
 from .releases import print_fact
 
 if TYPE_CHECKING:
@@ -39,24 +39,17 @@ def analyse(
         int, typer.Option(min=100, max=1_000_000, help="Number of resamples for tests and intervals.")
     ] = 10_000,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for the resamples.")] = 0,
-    kind: KindOption = None,
-    unit: UnitOption = None,
-    qfi: QfiOption = None,
-    condition: ConditionOption = None,
-    ue: UeOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare delays of groups with a baseline: quantiles, tests, effect sizes, quantile regression, plots.
 
-    Accepts imported tables, files of releases, episodes, Minari datasets, and the records of a controller. Columns
-    that are not given are detected. The folder gets statistics.json, CSV tables and plots.
+    Accepts imported tables, episodes, Minari datasets, and the records of a controller. Columns that are not given are
+    detected. The folder gets statistics.json, CSV tables and plots.
 
     Example: slicepilot dataset analyse tables/mishra-forwarding-light.parquet --by slice --out reports/light
     """
     with progress_bar() as progress:
-        analysis, tables = _analyse(
-            progress, paths, (value, by, on), baseline, resamples, seed, kind, options_of(unit, qfi, condition, ue)
-        )
+        analysis, tables = _analyse(progress, paths, (value, by, on), baseline, resamples, seed)
         from slicepilot.data.files import replace_file
         from slicepilot.training.statistics.figures import write_figures
 
@@ -80,8 +73,6 @@ def _analyse(
     baseline: str | None,
     resamples: int,
     seed: int,
-    kind: str | None,
-    options: Any,
 ) -> tuple[Analysis, Tables]:
     """Read, then compute."""
     from dataclasses import replace
@@ -91,7 +82,7 @@ def _analyse(
     from .tables import open_tables
 
     value, by, on = chosen
-    tables = open_tables(paths, kind, options, value, _shown(progress, "reading"))
+    tables = open_tables(paths, value, _shown(progress, "reading"))
     delays = collect(tables.delays, value, by, on, tables.resources, seed)
     # What takes long to import comes when the input is known to be good.
     from slicepilot.training.statistics.analysis import analyse as run

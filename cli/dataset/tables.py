@@ -1,4 +1,4 @@
-"""Tables of delays at the paths that a command is given, of every kind that there is."""
+"""Tables of delays at the paths that `analyse` is given: imported tables, episodes and records."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from slicepilot.configs import ConfigError
 
-from .paths import kind_of, what_is
+from .paths import what_is
 
 if TYPE_CHECKING:
-    from slicepilot.data.faults import Faults
-    from slicepilot.data.studies.kinds import Options
     from slicepilot.data.tables.tidy import Stream
     from slicepilot.training.statistics.collect import Source
 
@@ -27,96 +25,70 @@ class Tables:
     Attributes:
         delays: tables with delays.
         resources: tables of what the runs of latencies used.
-        skipped: names of tables and files without the requested delays.
-        faults: of files that are not imported, by name, filled while they are read.
-        broken: files that cannot be read and why, those of records filled as well.
+        skipped: names of tables without the requested delays.
+        faults: what an import has left out, by table.
+        broken: files that cannot be read and why; those of records are added while they are read.
     """
 
     delays: list[Source] = field(default_factory=list)
     resources: list[Stream] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    faults: dict[str, Faults] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
         """What is wrong with the files, and which hold no delays; complete when all rows have been read."""
-        notes = [f"{name}: {problem}; left out" for name, problem in self.broken.items()]
-        for name, faults in self.faults.items():
-            if faults:
-                few = "; ".join(faults.describe())
-                notes.append(f"{name}: {faults.total:,} faults, {faults.left_out:,} rows left out: {few}")
+        notes = [*(f"{name}: {problem}; left out" for name, problem in self.broken.items()), *self.faults]
         if self.skipped:
             few = ", ".join(self.skipped[:4])
             notes.append(f"no such delays in {few}" + (", ..." if len(self.skipped) > 4 else ""))
         return notes
 
 
-def open_tables(
-    paths: Sequence[Path], kind: str | None, options: Options, value: str | None, report: OnProgress
-) -> Tables:
-    """Open tables of `dataset import`, files of releases, episodes, Minari datasets and records.
+def open_tables(paths: Sequence[Path], value: str | None, report: OnProgress) -> Tables:
+    """Open tables of `dataset import`, episodes, Minari datasets and records.
 
     Args:
-        paths: files and folders; folders of neither kind are looked through, and files in them that cannot be read
-            are left out.
-        kind: of released files; None: as they look.
-        options: what such files do not say themselves.
+        paths: files and folders; of a folder of tables, those that cannot be read are left out.
         value: the requested column of delays.
         report: called, while rows are read, with the share of all that has been read.
 
     Raises:
-        ConfigError: a path that does not exist, a file of no known kind, no delays in any.
+        ConfigError: a path that does not exist, a file that is none of these, no delays in any.
     """
-    from slicepilot.data.faults import DatasetError
-    from slicepilot.data.studies.kinds import files_below
+    result, shares = Tables(), dict[Path, float]()
 
-    result = Tables()
-    opening = _Opening(kind, options, result, report)
+    def progress(file: Path, share: float) -> None:
+        shares[file] = share
+        report(sum(shares.values()) / len(shares))
+
     for path in paths:
-        if path.is_dir() and what_is(path) == "folder":
-            for file in files_below([path]):
-                try:
-                    if _is_known(file, kind):
-                        _add(result, opening, file, value)
-                    else:
-                        result.skipped.append(file.name)
-                except DatasetError as error:
-                    result.broken[file.name] = str(error).removeprefix(f"{file}: ")
-        else:
-            _add(result, opening, path, value)
+        if what_is(path) != "folder":
+            _add(result, path, value, progress)
+            continue
+        for file in sorted(path.glob("*.parquet")):
+            try:
+                _add(result, file, value, progress)
+            except ConfigError as error:
+                result.broken[file.name] = str(error).removeprefix(f"{file}: ")
     if not result.delays:
         for name, problem in result.broken.items():
             raise ConfigError(f"{name}: {problem}")
         wanted = f"a column {value}" if value else "a column such as delay_us or latency_ns"
         shown = ", ".join(map(str, paths))
-        raise ConfigError(f"path = {shown}: no delays in it; expected files and folders with {wanted}")
+        raise ConfigError(f"path = {shown}: no delays in it; expected tables of `dataset import` with {wanted}")
     return result
 
 
-def _is_known(file: Path, kind: str | None) -> bool:
-    """Whether a file that lies in a folder is of a kind that can be read; raises DatasetError for one that cannot."""
-    from slicepilot.data.faults import DatasetError
-    from slicepilot.data.studies.kinds import detect
-    from slicepilot.data.tables.tidy import is_parquet
-
-    if not is_parquet(file):
-        return kind is not None or detect(file) is not None
-    try:
-        return what_is(file) in {"tidy", "episodes"}
-    except DatasetError:
-        raise
-    except ConfigError:
-        return False
-
-
-def _add(result: Tables, opening: _Opening, path: Path, value: str | None) -> None:
-    """Put a table where it belongs; the first one with delays says which column the others must have."""
+def _add(result: Tables, path: Path, value: str | None, report: Callable[[Path, float], None]) -> None:
+    """Open a table; the first table with delays says which column the others must have."""
     from slicepilot.training.statistics.collect import Source
     from slicepilot.training.statistics.columns import delay_column
     from slicepilot.training.statistics.context import RUN
 
-    name, stream = opening.open(path)
+    report(path, 0.0)
+    name, stream = _opened(result, path, lambda share: report(path, share))
     wanted = delay_column(result.delays[0].stream.schema, value) if result.delays else value
     if delay_column(stream.schema, wanted) is not None:
         taken = name in {source.name for source in result.delays}
@@ -127,43 +99,28 @@ def _add(result: Tables, opening: _Opening, path: Path, value: str | None) -> No
         result.skipped.append(path.name)
 
 
-class _Opening:
-    """Opens one path after the other, and adds up how much of all has been read."""
+def _opened(result: Tables, path: Path, report: OnProgress) -> tuple[str, Stream]:
+    """Name and rows of what lies there; raises ConfigError for nothing that can be read."""
+    what = what_is(path)
+    if what == "tidy":
+        from slicepilot.data.tables.tidy import read_description, read_tidy
 
-    def __init__(self, kind: str | None, options: Options, result: Tables, report: OnProgress) -> None:
-        self._kind, self._options, self._found, self._report = kind, options, result, report
-        self._shares: list[float] = []
+        description = read_description(path)
+        if description.faults["total"]:
+            counts = f"{description.faults['total']:,} faults, {description.faults['left_out']:,} rows left out"
+            result.faults.append(f"{path.name}: {counts} by `dataset import`; see `dataset validate`")
+        return path.stem, _counted(read_tidy(path), description.rows, report)
+    if what == "records":
+        from slicepilot.training.statistics.slice_rows import record_rows
 
-    def open(self, path: Path) -> tuple[str, Stream]:
-        """Name and rows of what lies there; raises ConfigError for nothing that can be read."""
-        self._shares.append(0.0)
-        number = len(self._shares) - 1
+        return path.name, record_rows(path, result.broken, report)
+    if what == "file":
+        raise ConfigError(f"path = {str(path)!r}: no table; expected one of `dataset import`, episodes or records")
+    from slicepilot.training.statistics.slice_rows import episode_rows
 
-        def report(share: float) -> None:
-            self._shares[number] = share
-            self._report(sum(self._shares) / len(self._shares))
+    from .convert import read_any_episodes
 
-        what = what_is(path)
-        if what == "tidy":
-            from slicepilot.data.tables.tidy import read_description, read_tidy
-
-            return path.stem, _counted(read_tidy(path), read_description(path).rows, report)
-        if what == "records":
-            from slicepilot.training.statistics.slice_rows import record_rows
-
-            return path.name, record_rows(path, self._found.broken, report)
-        if what in {"episodes", "minari"}:
-            from slicepilot.training.statistics.slice_rows import episode_rows
-
-            from .convert import read_any_episodes
-
-            return path.stem, episode_rows(read_any_episodes(path))
-        from slicepilot.data.faults import Faults
-
-        kind = kind_of(path, self._kind)
-        name = "-".join(filter(None, [kind.name, kind.label(path, self._options)]))
-        faults = self._found.faults.setdefault(str(path), Faults())
-        return name, kind.read(path, faults, self._options, report)
+    return path.stem, episode_rows(read_any_episodes(path))
 
 
 def _counted(stream: Stream, rows: int, report: OnProgress) -> Stream:

@@ -172,15 +172,13 @@ class Imported(Document):
 
 
 class Converted(Document):
-    """The file that was made; `left_out` and `faults` for tables, `episodes` for episodes."""
+    """The file that was made."""
 
     path: str
     kind: str
     episodes: NotRequired[int]
     rows: int
     """Rows of a table; control periods of episodes."""
-    left_out: NotRequired[int]
-    faults: NotRequired[Faults]
 
 
 class StudyRow(Document):

@@ -130,13 +130,10 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
         ("dataset", "validate", f"{SAMPLES}/mishra/o1_forwarding_exp_light.csv"),
         *(datasets.Validated, 0),
     ),
-    "convert a file": (
-        ("dataset", "convert", f"{SAMPLES}/mishra/o1_forwarding_exp_light.csv", "NEW/table.csv"),
-        *(datasets.Converted, 0),
-    ),
+    "convert a table": (("dataset", "convert", "FOLDER/table.parquet", "NEW/table.csv"), datasets.Converted, 0),
     "validate a table": (("dataset", "validate", "FOLDER/table.parquet"), datasets.Validated, 0),
     "analyse": (
-        *(("dataset", "analyse", f"{SAMPLES}/moreira", "--resamples", "100", "--out", "NEW"),),
+        *(("dataset", "analyse", "FOLDER/moreira", "--resamples", "100", "--out", "NEW"),),
         *(episodes.Analysed, 0),
     ),
     "record": (
@@ -152,10 +149,12 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documents")
     for command in (
-        ["convert", str(SAMPLES / "mishra" / "o1_forwarding_exp_light.csv"), str(folder / "table.parquet")],
+        ["import", str(SAMPLES / "mishra" / "o1_forwarding_exp_light.csv"), "--out", str(folder)],
+        ["import", str(SAMPLES / "moreira"), "--out", str(folder / "moreira")],
         ["record", "--agents", "random", "--seconds", "1", "--out", str(folder / "log.parquet")],
     ):
         subprocess.run([sys.executable, "-m", "slicepilot.cli", "dataset", *command], check=True, timeout=120)
+    (folder / "mishra-forwarding-light.parquet").rename(folder / "table.parquet")
     return folder
 
 

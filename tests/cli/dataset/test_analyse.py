@@ -53,9 +53,16 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return slicepilot("dataset", *arguments, env=os.environ | {"COLUMNS": "80"})
 
 
+def imported(path: Path, folder: Path, *options: str) -> Path:
+    """The folder, with tables of a release."""
+    result = run("import", path, "--out", folder, *options)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
 @pytest.fixture(scope="module")
 def moreira(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The release's folders of two runs for each QFI, the load's latencies 300 ns shorter."""
+    """Tables of two runs for each QFI, the load's latencies 300 ns shorter."""
     rng = np.random.default_rng(0)
     root = tmp_path_factory.mktemp("moreira")
     for qfi in (1, 9):
@@ -69,10 +76,10 @@ def moreira(tmp_path_factory: pytest.TempPathFactory) -> Path:
             delays = np.rint(1600 + shift + rng.normal(0, 60, SECONDS * EACH) + 4 * np.repeat(cpu, EACH)).astype(int)
             lines = [f"UE IP: 10.1.0.{qfi} | Decapsulation Overhead: {delay} ns" for delay in delays]
             (folder / "latency.txt").write_text("\n".join(["Attaching 2 probes...", *lines, "garbage", ""]))
-    return root
+    return imported(root, tmp_path_factory.mktemp("tables"))
 
 
-def test_raw_release_of_moreira(moreira: Path, tmp_path: Path, analysed: Analysed) -> None:
+def test_release_of_moreira(moreira: Path, tmp_path: Path, analysed: Analysed) -> None:
     out = tmp_path / "out"
     results = analysed(moreira, "--out", out, "--resamples", 1000)
     assert (results["value"], results["by"], results["baseline"]) == ("latency_ns", "condition", "baseline")
@@ -91,7 +98,7 @@ def test_raw_release_of_moreira(moreira: Path, tmp_path: Path, analysed: Analyse
     median = results["regression"]["fits"][0]["coefficients"]
     assert median["cpu"]["slope"] == pytest.approx(4, abs=0.7)  # it was put there: latencies follow their seconds
     assert median["load"]["beta"] == pytest.approx(-300, abs=40)
-    assert any("1 faults, 1 rows left out: line: 1" in note for note in results["notes"])
+    assert any("1 faults, 1 rows left out by `dataset import`" in note for note in results["notes"])
     # All that is printed lies in the folder too, and nothing half-written.
     assert {path.name for path in out.iterdir()} == {Path(path).name for path in results["files"]}
     saved = json.loads((out / "statistics.json").read_text())
@@ -123,8 +130,9 @@ def test_tables_are_those_of_the_study(tmp_path: Path, analysed: Analysed) -> No
         ]
         (folder / "latency.txt").write_text("\n".join([*lines, ""]))
     ues = [part for ue, name in enumerate(classes) for part in ("--ue", f"10.1.0.{ue}={name}")]
+    tables = imported(tmp_path, tmp_path / "tables", *ues)
     for by in ("traffic_class", "qfi"):
-        analysed(tmp_path, "--by", by, *ues, "--out", tmp_path / by, "--resamples", 1000)
+        analysed(tables, "--by", by, "--out", tmp_path / by, "--resamples", 1000)
     for by, name in (
         ("traffic_class", "traffic_class_latency_ns"),
         ("qfi", "qfi_latency_ns"),
@@ -145,12 +153,8 @@ def test_tables_are_those_of_the_study(tmp_path: Path, analysed: Analysed) -> No
             assert [row["n"] for row in own] == [row["n"] for row in theirs]
 
 
-def test_tables_of_import_and_files_as_groups(moreira: Path, tmp_path: Path, analysed: Analysed) -> None:
-    assert run("import", moreira, "--out", tmp_path / "tables").returncode == 0
-    raw, tidy = (analysed(path, "--out", tmp_path / "out") for path in (moreira, tmp_path / "tables"))
-    assert tidy["groups"] == raw["groups"]
-    assert tidy["regression"] == raw["regression"]
-    files = analysed(tmp_path / "tables", "--by", "file", "--out", tmp_path / "out", "--resamples", 100)
+def test_files_as_groups(moreira: Path, tmp_path: Path, analysed: Analysed) -> None:
+    files = analysed(moreira, "--by", "file", "--out", tmp_path / "out", "--resamples", 100)
     assert [group["file"] for group in files["groups"]] == [
         f"moreira-latency-qfi{qfi}-{condition}" for qfi in (1, 9) for condition in ("baseline", "load")
     ]
@@ -169,7 +173,9 @@ def test_forwarding_delays_of_mishra(tmp_path: Path, analysed: Analysed) -> None
     lines = ["slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx", *(line for _, line in rows), ""]
     path = tmp_path / "o1_forwarding_exp_light.csv"
     path.write_text("\n".join(lines))
-    results = analysed(path, "--baseline", "urllc", "--out", tmp_path / "out", "--resamples", 500)
+    results = analysed(
+        imported(path, tmp_path / "tables"), "--baseline", "urllc", "--out", tmp_path / "out", "--resamples", 500
+    )
     [embb] = results["comparisons"]
     expected = np.median(delays[names == "embb"]) - np.median(delays[names == "urllc"])
     assert embb["delta_median_us"] == pytest.approx(expected / 1000, abs=1e-9)
@@ -228,8 +234,12 @@ def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> Non
     ("arguments", "reported"),
     [
         (["nowhere"], "path = 'nowhere': does not exist"),
-        (["{moreira}/qf1_load/resources_stats_merged.csv"], "no delays in it"),
-        (["{moreira}", "--value", "wait_us"], "no delays in it; expected files and folders with a column wait_us"),
+        (["{moreira}/moreira-resources-qfi1-load.parquet"], "no delays in it"),
+        (["{here}"], "no table; expected one of `dataset import`"),
+        (
+            ["{moreira}", "--value", "wait_us"],
+            "expected tables of `dataset import` with a column wait_us",
+        ),
         (["{moreira}", "--by", "colour"], "by = 'colour': expected qfi, condition"),
         (["{moreira}", "--by", "traffic_class"], "no row has a delay and a traffic_class"),
         (["{moreira}", "--baseline", "idle"], "baseline = 'idle': expected baseline, load"),
@@ -239,6 +249,6 @@ def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> Non
 )
 def test_bad_input_is_reported(arguments: list[str], reported: str, moreira: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        app([argument.format(moreira=moreira) for argument in arguments], standalone_mode=False)
+        app([argument.format(moreira=moreira, here=__file__) for argument in arguments], standalone_mode=False)
     assert reported in str(error.value)
     assert "\n" not in str(error.value)

@@ -20,7 +20,6 @@ from slicepilot.cli.dataset.paths import what_is, writing_to
 from slicepilot.cli.dataset.tables import open_tables
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.files import read_episodes
-from slicepilot.data.studies.kinds import Options
 from slicepilot.data.tables.tidy import read_description
 from tests.command import slicepilot
 from tests.data.andrade_clone import RUNS, make_clone
@@ -99,11 +98,10 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("import", SAMPLES, "--out", "x", "--unit", "mile"), "unit = 'mile': expected cpu: CPU"),
         (("import", SAMPLES, "--out", "x", "--ue", "10.1.0.44"), "ue = '10.1.0.44': expected ADDRESS=CLASS"),
         (("import", SAMPLES, "--out", "/proc/nothing"), "out = '/proc/nothing': No such file or"),
-        (("convert", SAMPLES / "andrade" / "cpu.bson.gz", "/proc/nothing/x.csv"), "out = '/proc/nothing': No such"),
         (("record", "--agents", "random", "--out", "/proc/nothing/x.parquet"), "out = '/proc/nothing': No such file"),
         (("validate", "not/there"), "path = 'not/there': does not exist"),
-        (("convert", SAMPLES, "x.csv"), "a folder; expected one file (`dataset import`"),
-        (("convert", SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", "x.txt"), "accepted for tables: NAME.parquet or"),
+        (("convert", SAMPLES, "x.csv"), "a folder; expected one file"),
+        (("convert", SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", "x.txt"), "`dataset import` reads releases"),
         (("validate", SAMPLES / "README.md"), "of no known kind"),
     ],
 )
@@ -300,12 +298,13 @@ def test_a_folder_with_an_unreadable_file_is_read_all_the_same(
     document = json.loads(validated.out)
     assert validated.code == 2
     assert [Path(item["path"]).name for item in document["checked"]] == ["o1_pfcp_exp_light.csv"]
-    analysed = open_tables([mixed], None, Options(), None, lambda share: None)
+    (tmp_path / "out" / "other.parquet").write_bytes(b"PAR1 but not whole")
+    analysed = open_tables([tmp_path / "out"], None, lambda share: None)
     assert [source.name for source in analysed.delays] == ["mishra-pfcp-light"]
-    [note] = analysed.notes
+    assert [note.partition(":")[0] for note in analysed.notes] == ["other.parquet"]
     alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").out)
     assert (alone["checked"], alone["unusable"]) == ([], document["unusable"])
-    for reported in (imported.err, validated.err, document["unusable"][0], note):
+    for reported in (imported.err, validated.err, document["unusable"][0]):
         assert "o1_pfcp_exp_heavy.csv.gz: the compressed data end early; expected" in reported
 
 

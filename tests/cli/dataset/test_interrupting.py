@@ -86,13 +86,12 @@ def begins_to_read(process: subprocess.Popen[str], path: Path) -> bool:
         ("validate", signal.SIGINT),
         ("import", signal.SIGTERM),
         ("import", signal.SIGINT),
-        ("convert", signal.SIGTERM),
     ],
 )
 def test_a_command_that_reads_ends_at_a_signal(
     tmp_path: Path, faulty: Path, command: str, number: signal.Signals
 ) -> None:
-    others = {"import": ["--out", str(tmp_path / "out")], "convert": [str(tmp_path / "out.csv")]}
+    others = {"import": ["--out", str(tmp_path / "out")]}
     process = subprocess.Popen(
         [*PROGRAM, command, str(faulty), *others.get(command, [])],
         stdout=subprocess.PIPE,
