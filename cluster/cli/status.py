@@ -47,7 +47,8 @@ def _print(result: dict[str, Any]) -> None:
 
     agents = figures_table(f"Agents in {result['namespace']}", ("node", "ready", "most", "restarts"))
     for item in result["agents"]:
-        agents.add_row(_short(item["node"]), _yes(item["ready"]), item["highest_mode"], str(item["restarts"]))
+        ready = "yes" if item["ready"] else "no"
+        agents.add_row(_short(item["node"]), ready, item["highest_mode"], str(item["restarts"]))
     console.print(agents)
     sets = figures_table("SliceSets", ("SliceSet", "mode", "nodes", "kept", "ready"))
     for item in result["slice_sets"]:
@@ -75,10 +76,6 @@ def _state(item: dict[str, Any], kind: str) -> str:
     if result is None:
         return "-"
     return "yes" if result["status"] == "True" else result["reason"]
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def _short(text: str | None, most: int = MOST_NAME) -> str:

@@ -228,15 +228,12 @@ class CpuQuota:
         extra_mcpu = (
             max(0.0, self._limit(quota_us, self.period_us) - original_mcpu) if original_mcpu < UNLIMITED else 0.0
         )
-        if self._grows(quota_us):
+        if quota_us < 0 or 0 <= self._quota_us < quota_us:
             pod.widen(extra_mcpu)
             self._files.write_quota(quota_us, self.period_us)
         else:
             self._files.write_quota(quota_us, self.period_us)
             pod.widen(extra_mcpu)
-
-    def _grows(self, quota_us: int) -> bool:
-        return quota_us < 0 or 0 <= self._quota_us < quota_us
 
     def _take_write(self, least_stock: float) -> bool:
         now_ns = time.monotonic_ns()

@@ -198,7 +198,7 @@ class Loop:
         self.held = Knobs.none(len(backend.slices))
         self._warm_up_telemetry = Telemetry.empty(len(backend.slices))
         self._view: SlidingView | None = None
-        self._no_decision = _no_numbers(len(backend.slices))
+        self._no_decision = Knobs(np.full((NUM_KNOBS, len(backend.slices), 1), np.nan, np.float32))
 
     def prepare(self) -> None:
         """Everything that is slow the first time: the backend's start, the first decision. `run` does it too."""
@@ -387,8 +387,3 @@ class Loop:
             verdict.reasons | active.left_alone_reasons if active.any_left_alone else verdict.reasons,
             drawn,
         )
-
-
-def _no_numbers(num_slices: int) -> Knobs:
-    """The decision of an agent that failed."""
-    return Knobs(np.full((NUM_KNOBS, num_slices, 1), np.nan, np.float32))

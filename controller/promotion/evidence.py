@@ -27,11 +27,8 @@ MAX_WINDOWS = 2880
 """A day's, at one in 30 s; the oldest are dropped first."""
 _LONGEST_US = 10_000
 _OPERATOR = Reason.PAUSED.bit | Reason.ORDERED_SAFE.bit
+_INFO = sum(reason.bit for reason, meaning in MEANINGS.items() if meaning.severity is Severity.INFO)
 _TIMED = ("observe_ns", "infer_ns", "guard_ns", "apply_ns")
-
-
-def _mask(severity: Severity) -> int:
-    return sum(reason.bit for reason, meaning in MEANINGS.items() if meaning.severity is severity)
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,7 @@ class Evidence:
     def _count_agreement(self, records: Records, valid: npt.NDArray[np.bool_]) -> None:
         unchanged = (records["wanted"] == records["allowed"]).all(axis=1)
         reasons = records["reasons"] | records["node_reasons"][:, None]
-        shaped = (reasons & ~np.uint32(_mask(Severity.INFO)) == 0) & (records["level"] == Level.NORMAL)[:, None]
+        shaped = (reasons & ~np.uint32(_INFO) == 0) & (records["level"] == Level.NORMAL)[:, None]
         self.decisions += int(valid.sum())
         self.unchanged += int((unchanged & valid).sum())
         self.agreed += int(((unchanged | shaped) & valid).sum())

@@ -138,6 +138,8 @@ class Estimator:
         """Figures of a slice: held, policy, measured; ``broken`` also for an optimistic and a pessimistic model."""
         throughput_ratio = self._fit["throughput_median_pct"] / 100
         carried_error = abs(carried[0] - carried[2]) + throughput_ratio * offered_mbps
+        # The model's error factor, and its deviation here.
+        delay_error = abs(delay[0] - delay[2]) + (self._fit["delay_p99_median_factor"] - 1) * min(delay[0], delay[1])
         measurable = bool((carried > MIN_CARRIED_MBPS).all() and (delay > 0).all())
         change = broken[1] - broken[0]
         other_changes = np.abs(broken[4::2] - broken[3::2] - change)
@@ -146,13 +148,9 @@ class Estimator:
             "slice": name,
             "offered_mbps": offered_mbps,
             "carried_mbps": _difference(carried, carried_error),
-            "delay_p99_us": _difference(delay, self._delay_error(delay)) if measurable else None,
+            "delay_p99_us": _difference(delay, delay_error) if measurable else None,
             "broken_s": _difference(broken, broken_error),
         }
-
-    def _delay_error(self, delay: Array) -> float:
-        """Error of a delay: the model's error factor, and its deviation here."""
-        return abs(delay[0] - delay[2]) + (self._fit["delay_p99_median_factor"] - 1) * min(delay[0], delay[1])
 
 
 def _difference(figures: Array, error: float) -> dict[str, Any]:

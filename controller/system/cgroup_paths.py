@@ -1,20 +1,21 @@
-"""CPU cgroups as the scheduler's programs know them: by the number of their folder."""
+"""CPU cgroups by path: the groups of processes and pods, groups below others, and names that root has given."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from .bpf.errors import ProbeError
-from .cgroup_mounts import cgroup_mounts
+from .cgroup import cgroup_mounts
 from .kernel_file import kernel_lines
 
 POD = re.compile(r"(?:kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
 """As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``)."""
 NOT_YET = Path("/nonexistent/made-when-control-begins")
 """Where a link to a group leads as long as there is none, and that is as it should be."""
+ROOT, OTHERS_WRITE = 0, 0o022
 NO_FOLDERS = 2  # links of a folder without others in it
 
 
@@ -115,3 +116,44 @@ def of_process(pid: int) -> Path | None:
         if mount is not None and path != "/":
             return mount.root / path.lstrip("/")
     return None
+
+
+class GroupFolders:
+    """Whose the folders of groups are, as they are found; for one picture of the machine.
+
+    A subtree that is delegated (cgroups(7), "Delegation"; a user's systemd has one) is its user's, who gives the groups
+    below it any name: that of a unit, or of a container's scope.
+    """
+
+    def __init__(self) -> None:
+        self._mounts = cgroup_mounts()
+        self._roots: dict[Path, bool] = {}
+
+    def names(self, groups: Iterable[tuple[str, str]]) -> frozenset[str]:
+        """Names of a process's groups, each from the root down, as far as root has given them.
+
+        Args:
+            groups: (controllers, path) of each hierarchy.
+        """
+        result: set[str] = set()
+        for controllers, path in groups:
+            folder = next((mount.root for mount in self._mounts if mount.is_named(controllers)), None)
+            for part in path.split("/"):
+                if not part:
+                    continue
+                if folder is None or not self._is_roots(folder):
+                    break
+                result.add(part)
+                folder /= part
+        return frozenset(result)
+
+    def _is_roots(self, folder: Path) -> bool:
+        """Whether nobody else can make groups in it."""
+        known = self._roots.get(folder)
+        if known is None:
+            try:
+                status = folder.stat()
+            except OSError:
+                return False
+            known = self._roots[folder] = status.st_uid == ROOT and not status.st_mode & OTHERS_WRITE
+        return known

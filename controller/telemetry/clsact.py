@@ -101,7 +101,8 @@ class ClsactFilter:
                 mine = self._mine(route)
                 for item in mine:
                     tc.remove_filter(route, self._index, self._hook, item)
-                if any(item.name.endswith(MADE_CLSACT) for item in mine) and not _in_use(route, self._index):
+                in_use = any(tc.filters(route, self._index, hook) for hook in tc.HOOKS)
+                if any(item.name.endswith(MADE_CLSACT) for item in mine) and not in_use:
                     tc.remove_clsact(route, self._index)
         except ActuatorError as error:
             if error.errno not in _GONE:
@@ -156,7 +157,3 @@ def _remove_stale(route: RouteSocket, index: int) -> bool:
                 tc.remove_filter(route, index, hook, item)
                 made |= item.name.endswith(MADE_CLSACT)
     return made
-
-
-def _in_use(route: RouteSocket, index: int) -> bool:
-    return any(tc.filters(route, index, hook) for hook in tc.HOOKS)

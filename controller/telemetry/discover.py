@@ -12,7 +12,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.configs.text import printable
 from slicepilot.controller.system import cgroup_paths as cgroups
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.system.group_names import GroupFolders
+from slicepilot.controller.system.cgroup_paths import GroupFolders
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net import namespaces
 from slicepilot.controller.system.net.links import Link, links

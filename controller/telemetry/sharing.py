@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network
 
@@ -160,13 +160,11 @@ class Sharing:
         """Number under which QFIs lead to these slices."""
         if owners not in self._anchors:
             number = len(self._anchors)
-            for qfi, index in self._by_qfi(owners).items():
+            by_qfi = {qfi: index for index in owners for qfi in self._qfis_of(index) or range(QFI_NONE + 1)}
+            for qfi, index in by_qfi.items():
                 self._qfis.update(struct.pack("=2I", number, qfi), struct.pack("=I", index))
             self._anchors[owners] = number
         return self._anchors[owners]
-
-    def _by_qfi(self, owners: Sequence[int]) -> Mapping[int, int]:
-        return {qfi: index for index in owners for qfi in self._qfis_of(index) or range(QFI_NONE + 1)}
 
     def _named(self, owners: Sequence[int]) -> str:
         return " and ".join(self._points[index].name for index in owners)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from slicepilot.controller.system.bpf.libc import call
-from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
+from slicepilot.controller.system.cgroup import cgroup_mounts
 from slicepilot.controller.system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
 
 MCL_ONFAULT = 4  # linux/mman.h

@@ -310,7 +310,7 @@ def _qdisc(
     """The device's root qdisc, through one socket for each namespace; None when namespace or device have gone."""
     identity = original.netns_device, original.netns_inode
     if identity not in opened:
-        path = _namespace(original.netns, identity)
+        path = _at_path(original.netns, identity) or namespaces.find(identity)
         if path is None:
             return None
         opened[identity] = route = RouteSocket(path)
@@ -318,11 +318,6 @@ def _qdisc(
     route = opened[identity]
     device = route.name_of(original.ifindex)
     return None if device is None else RootQdisc(route, device)
-
-
-def _namespace(path: str | None, identity: tuple[int, int]) -> Path | None:
-    """Where the namespace is now; None if it does not exist any more."""
-    return _at_path(path, identity) or namespaces.find(identity)
 
 
 def _at_path(path: str | None, identity: tuple[int, int]) -> Path | None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slicepilot.configs.text import printable
-from slicepilot.controller.system.cgroup_paths import groups_of
-from slicepilot.controller.system.group_names import GroupFolders
+from slicepilot.controller.system.cgroup_paths import GroupFolders, groups_of
 from slicepilot.controller.system.kernel_file import kernel_lines
 from slicepilot.controller.system.net import namespaces
 from slicepilot.controller.system.processes import start_ticks

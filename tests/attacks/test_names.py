@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from slicepilot.controller.system.cgroup import CpuHierarchy
-from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
+from slicepilot.controller.system.cgroup import CpuHierarchy, cgroup_mounts
 from slicepilot.controller.system.cgroup_paths import of_process
 from slicepilot.controller.system.processes import process_of, start_ticks
 from slicepilot.node.find.discover import discover

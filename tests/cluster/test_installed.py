@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
+from slicepilot.controller.system.cgroup import cgroup_mounts
 from slicepilot.controller.system.privileges import CAPABILITIES
 from tests.charts.chart import CHART, HELM, ROOT
 from tests.controller.watchdog.test_supervisor import kill_all

@@ -100,7 +100,8 @@ class ThrottleRate:
             ActuatorError: the entry is gone; or somebody else has changed it, which is theirs until it is judged.
         """
         wanted, held = self._within(egress_mbps), self._bytes_per_s
-        if wanted == held or (wanted != self.original.bytes_per_s and self._close(wanted, held)):
+        close = held > 0 and abs(wanted - held) <= self._dead_band * held
+        if wanted == held or (wanted != self.original.bytes_per_s and close):
             return mbps(held)
         value, entry = self._read()
         if not self._ours(entry):
@@ -151,9 +152,6 @@ class ThrottleRate:
             return most
         wanted = round(max(egress_mbps, self.least_mbps) * BYTES_PER_S_PER_MBPS)
         return min(wanted, most) if most else wanted
-
-    def _close(self, wanted: int, held: int) -> bool:
-        return held > 0 and abs(wanted - held) <= self._dead_band * held
 
     def _ours(self, entry: Entry) -> bool:
         horizon = self._horizon_ns if self._moved and self._horizon_ns is not None else entry.horizon_ns

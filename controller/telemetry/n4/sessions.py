@@ -125,13 +125,22 @@ class _State(Enum):
 
 
 @dataclass(slots=True)
-class _Asked:
+class _Request:
     message: Message
     since_ns: int
     state: _State = _State.OPEN
 
 
 _Exchange = tuple[int, bool, bytes, bytes, int, int, int]
+
+
+def _exchange_of(datagram: Datagram, asks_upf: bool, kind: int, sequence: int) -> _Exchange | None:
+    """What a request and its answer have in common; None where the server's port is not PFCP's."""
+    ports = (datagram.own_port, datagram.other_port)
+    server_port, client_port = ports if asks_upf else ports[::-1]
+    if server_port != PFCP_PORT:
+        return None
+    return datagram.upf, asks_upf, datagram.own, datagram.other, client_port, kind, sequence
 
 
 class Sessions:
@@ -150,7 +159,7 @@ class Sessions:
 
     def __init__(self, wanted: Callable[[int, Session], bool], most: int = MOST_SESSIONS) -> None:
         self._wanted, self._most = wanted, most
-        self._asked: dict[_Exchange, _Asked] = {}
+        self._requests: dict[_Exchange, _Request] = {}
         self._sessions: dict[Key, Session] = {}
         self._of_node: dict[tuple[int, bytes], dict[Key, Session]] = {}
         self._changed: deque[Key] = deque()
@@ -202,47 +211,33 @@ class Sessions:
 
     def _request(self, datagram: Datagram, message: Message) -> None:
         asks_upf = not datagram.sent
-        port, client_port = (
-            (datagram.own_port, datagram.other_port) if asks_upf else (datagram.other_port, datagram.own_port)
-        )
+        exchange = _exchange_of(datagram, asks_upf, message.kind, message.sequence)
         fits = message.kind < ESTABLISHMENT or asks_upf == (message.kind != REPORT)
-        if port != PFCP_PORT or not fits:
+        if exchange is None or not fits:
             return
         self._expire(datagram.seen_ns)
-        exchange = (datagram.upf, asks_upf, datagram.own, datagram.other, client_port, message.kind, message.sequence)
-        known = self._asked.get(exchange)
+        known = self._requests.get(exchange)
         if known is None or (known.state is _State.ANSWERED and known.message != message):
-            self._asked.pop(exchange, None)
-            self._asked[exchange] = _Asked(message, datagram.seen_ns)
+            self._requests.pop(exchange, None)
+            self._requests[exchange] = _Request(message, datagram.seen_ns)
         elif known.state is _State.OPEN and known.message != message:
             known.state = _State.CONTESTED
             self.counts["contested"] += 1
 
     def _expire(self, now_ns: int) -> None:
         """Those that are too old, which come first, or too many."""
-        while self._asked:
-            exchange, oldest = next(iter(self._asked.items()))
-            if len(self._asked) < MOST_OPEN and now_ns - oldest.since_ns < GIVE_UP_NS:
+        while self._requests:
+            exchange, oldest = next(iter(self._requests.items()))
+            if len(self._requests) < MOST_OPEN and now_ns - oldest.since_ns < GIVE_UP_NS:
                 return
-            del self._asked[exchange]
+            del self._requests[exchange]
 
     def _answer(self, datagram: Datagram, message: Message) -> None:
         asks_upf = datagram.sent
-        port, client_port = (
-            (datagram.own_port, datagram.other_port) if asks_upf else (datagram.other_port, datagram.own_port)
-        )
-        if port != PFCP_PORT:
+        exchange = _exchange_of(datagram, asks_upf, message.kind - 1, message.sequence)
+        if exchange is None:
             return
-        exchange = (
-            datagram.upf,
-            asks_upf,
-            datagram.own,
-            datagram.other,
-            client_port,
-            message.kind - 1,
-            message.sequence,
-        )
-        request = self._asked.get(exchange)
+        request = self._requests.get(exchange)
         if request is None or request.state is _State.CONTESTED:
             if asks_upf and message.kind - 1 in {ESTABLISHMENT, MODIFICATION} and message.cause == ACCEPTED:
                 self.unexplained[datagram.upf] += 1
@@ -281,10 +276,10 @@ class Sessions:
         What it has request before goes, too: it may count from the beginning, and ask the same under the same number.
         """
         self._leaving.append(self._of_node.pop((datagram.upf, node), {}))
-        past = [item for item in self._asked if (item[0], item[3]) == (datagram.upf, datagram.other)]
+        past = [item for item in self._requests if (item[0], item[3]) == (datagram.upf, datagram.other)]
         for exchange in past:
-            if self._asked[exchange].state is _State.ANSWERED:
-                del self._asked[exchange]
+            if self._requests[exchange].state is _State.ANSWERED:
+                del self._requests[exchange]
 
     def _establish(self, datagram: Datagram, request: Message, answer: Message) -> None:
         if request.node is None or answer.f_seid is None:

@@ -62,7 +62,7 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
     Raises:
         NoAnswerError: not an answer to that.
     """
-    grid: dict[str, list[_Series]] = {tag: [] for tag in _tags(row)}
+    grid: dict[str, list[_Series]] = {f"{s}:{kind}": [] for s in range(row.width) for kind in "vt"}
     for labels, points in _series(result):
         tag = labels.pop(TAG, "")
         if tag not in grid:
@@ -76,10 +76,6 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
         values[:, s] = row.scale * column
         why.append(None if problem is None else f"{row.name}: {problem.replace('SELECTOR', on_a_line(selector))}")
     return Reading(values, newest, tuple(why))
-
-
-def _tags(row: Row) -> list[str]:
-    return [f"{s}:{kind}" for s in range(row.width) for kind in "vt"]
 
 
 def _series(result: Any) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:

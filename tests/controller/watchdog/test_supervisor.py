@@ -24,8 +24,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.actuators.slice_knobs import SliceTargets
 from slicepilot.controller.actuators.weight import weight_file
-from slicepilot.controller.system.cgroup import CpuGroup
-from slicepilot.controller.system.cgroup_mounts import cgroup_mounts
+from slicepilot.controller.system.cgroup import CpuGroup, cgroup_mounts
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket

@@ -243,7 +243,7 @@ def test_state_is_bounded() -> None:
     assert n4.sessions.counts["over"] == 2
     for number in range(2 * MOST_OPEN):
         n4.hear(message(54, number, seid=1), sent=False)
-    assert len(n4.sessions._asked) <= MOST_OPEN
+    assert len(n4.sessions._requests) <= MOST_OPEN
     for number in range(40):
         change = b"".join(pdr(1000 * number + item, pdi(f_teid(1))) for item in range(1, 20))
         n4.hear(message(52, number, change, seid=1), sent=False)
