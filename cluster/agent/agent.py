@@ -1,8 +1,8 @@
 """The agent of a node: SliceSets and pods in, loops and status out.
 
 The main thread plans and supervises the loops and waits for no answer: while the API server is away, running loops are
-supervised nevertheless. One thread writes to the API server, one each watches a list, one fetches bundles.
-"""
+supervised nevertheless. A thread writes to the API server, a thread for each list watches it, and a thread fetches
+bundles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .log import Warnings, log, log_loop
 STEP_S = 0.25
 LOOK_S = 1.0
 SUMMARY_POLL_S = 60.0
-"""All agents but one ask for the summary's Lease in vain."""
+"""All other agents ask for the summary's Lease in vain."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class AgentConfig:
 
 
 class Agent:
-    """The agent of one node.
+    """The agent of a node.
 
     Args:
         api: the API server.

@@ -17,7 +17,7 @@ Step = Callable[[float], None]
 
 
 class ApiWriter:
-    """Calls each step in turn, again and again; each waits for one answer at most.
+    """Calls each step in turn, again and again; each waits for a single answer at most.
 
     Args:
         steps: called with the monotonic time; may raise ApiError.

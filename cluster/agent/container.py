@@ -39,11 +39,11 @@ def prepare(state_root: Path) -> None:
 
 
 def enter_cgroup_namespace(first: Path = FIRST) -> bool:
-    """Enter the cgroup namespace of the first process that is seen; returns whether it was another one.
+    """Enter the cgroup namespace of the first process that is seen; returns whether it was another namespace.
 
     With cgroup version 2 a container has a namespace of its own, in which /proc/PID/cgroup of the node's processes is
-    told relative to the container's group (cgroup_namespaces(7)): such paths lead nowhere below the node's
-    /sys/fs/cgroup. In the node's PID namespace the first process is the node's init; in any other it is one of ours,
+    given relative to the container's group (cgroup_namespaces(7)): such paths lead nowhere below the node's
+    /sys/fs/cgroup. In the node's PID namespace the first process is the node's init; in any other it is ours,
     and there is nothing to enter.
 
     Raises:
@@ -69,8 +69,8 @@ def enter_cgroup_namespace(first: Path = FIRST) -> bool:
 def close_to_others(folder: Path) -> None:
     """Shut a folder of root's that others may look into, and nobody else may write into.
 
-    The kubelet makes folders of the node with mode 0755 (hostPath, DirectoryOrCreate), and the one of locks is for root
-    alone (`slicepilot.controller.watchdog.lock`). Any other folder is left to whoever refuses it.
+    The kubelet makes folders of the node with mode 0755 (hostPath, DirectoryOrCreate), and the folder of locks is for
+    root alone (`slicepilot.controller.watchdog.lock`). Any other folder is left as it is.
     """
     try:
         result = folder.lstat()
@@ -83,8 +83,8 @@ def close_to_others(folder: Path) -> None:
 def keep_compiled(state_root: Path) -> None:
     """Have loops keep what numba compiles on the node, where the image is not for writing: some 20 s of CPU time.
 
-    numba knows a function by its file's time and size, and files of an image may have the same ones in each version. So
-    each version has a folder of its own, by the digest of what was installed; those of others are removed.
+    numba knows a function by its file's time and size, and files of an image may have the same time and size in each
+    version. So each version has a folder of its own, by the digest of what was installed; those of others are removed.
 
     Raises:
         FailureError: the folder cannot be made.

@@ -17,7 +17,7 @@ LOCK, IDENTITY, READY = "agent.lock", "agent.name", "ready"
 class AgentLock:
     """A folder that only root can open, with a lock that ends with the process that holds it (flock(2)).
 
-    The identity stored there is the one of the agent's Leases: an agent that was killed is followed by one that has
+    The identity stored there is that of the agent's Leases: an agent that was killed is followed by an agent that has
     them at once, without waiting until they expire.
 
     Args:

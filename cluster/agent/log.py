@@ -32,7 +32,7 @@ def log_loop(loop: str, text: str) -> None:
 
 
 class Warnings:
-    """Logs warnings, the same one at most once a minute. May be used by several threads."""
+    """Logs warnings, the same text at most once a minute. May be used by several threads."""
 
     def __init__(self) -> None:
         self._logged_s: dict[str, float] = {}

@@ -20,7 +20,7 @@ def agent(
     ] = Path("/var/lib/slicepilot"),
     highest_mode: Annotated[
         Literal["shadow", "canary", "live"],
-        typer.Option(help="Highest mode of a SliceSet on this node; higher ones run in shadow."),
+        typer.Option(help="Highest mode of a SliceSet on this node; higher modes run in shadow."),
     ] = "shadow",
     most_loops: Annotated[int, typer.Option(min=1, max=64, help="Maximum number of loops on this node.")] = 8,
     most_loops_in_namespace: Annotated[
@@ -49,7 +49,7 @@ def agent(
     """Run the loops of this node for the SliceSets that have pods here, and report to the API server.
 
     Needs root. Each SliceSet's loop is a separate process, which ends with the agent and restores its knobs. If
-    another agent acts for the node, this one waits. Logs are JSON lines on standard error. No knob is moved unless
+    another agent acts for the node, this agent waits. Logs are JSON lines on standard error. No knob is moved unless
     --highest-mode allows it.
 
     Example: [bold]slicepilot k8s agent --node edge-1 --kubeconfig agent.yaml --highest-mode live[/bold]

@@ -21,7 +21,7 @@ def status(
 ) -> None:
     """Show agents by node, SliceSets, and differences from what they declare.
 
-    Exit code 1: there is no agent, or one is not ready.
+    Exit code 1: there is no agent, or an agent is not ready.
 
     Example: [bold]slicepilot k8s status[/bold]
     """
@@ -60,7 +60,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _troubles(result: dict[str, Any]) -> list[str]:
-    """What is not as it should be, a line for each; long ones wrap."""
+    """What is not as it should be, a line for each; long lines wrap."""
     reported = [f"{item['node']}: {item['trouble']}" for item in result["agents"] if item["trouble"]]
     for item in result["nodes"]:
         where = f"{item['namespace']}/{item['slice_set']} on {item['node']}"

@@ -199,7 +199,7 @@ class Watch:
         failures: Any = (*_failures(), KeyError, TypeError)  # the latter two: not an event
         try:
             for event in self._watch.stream(lambda **_: self._open_response(), timeout_seconds=0):
-                if event is not None:  # an empty line, or one that was cut off
+                if event is not None:  # an empty line, or a line that was cut off
                     yield event
         except failures as error:
             raise ApiError(int(getattr(error, "status", None) or 0), f"watch: {error}") from error

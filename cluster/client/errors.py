@@ -14,7 +14,7 @@ class ApiError(Exception):
 
     Attributes:
         status: HTTP's; 0 where there was no answer.
-        retry_after_s: the wait that the server asks for (RFC 9110, section 10.2.3); None: it has not asked.
+        retry_after_s: the wait that the server asks for (RFC 9110, section 10.2.3); None: there is no such header.
     """
 
     def __init__(self, status: int, message: str, retry_after_s: float | None = None) -> None:
@@ -45,7 +45,7 @@ class BackOff:
         self.failures = 0
 
     def failed(self, error: Exception | None = None) -> float:
-        """The wait before the next request, s; never less than the server has asked for."""
+        """The wait before the next request, s; never less than the server demands."""
         wait_s: float = min(self._first_s * 2.0 ** min(self.failures, 20), self._most_s)
         self.failures += 1
         asked_s = error.retry_after_s if isinstance(error, ApiError) and error.retry_after_s is not None else 0.0

@@ -4,8 +4,8 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection
 
 The client library's watch reads the events of one request. Measured with kubernetes 37.0.2 (`Watch.stream` against the
 server of `tests/k8s_api/server.py`), it leaves the rest to its caller: it does not list; a server that ends each watch
-at once is asked again without a pause (73 requests in 4 s on a busy machine); 429 and its Retry-After, and a second 410
-in a row, end it with an exception. So listing in pages, back-off with jitter and the pause are here.
+at once gets the next request without a pause (73 requests in 4 s on a busy machine); 429 and its Retry-After, and a
+second 410 in a row, end it with an exception. So listing in pages, back-off with jitter and the pause are here.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def map_checks(places: CiliumPaths) -> list[Check]:
     ]
     try:
         with contextlib.closing(ThrottleMap(places.pin)) as throttle:
-            told = "without types" if throttle.layout == "not told" else f"layout: {throttle.layout}"
+            told = "without types" if throttle.layout == "unknown" else f"layout: {throttle.layout}"
             return [*checks, _check("map of rates", True, f"{places.pin.name}, {told}")]
     except ActuatorError as error:
         found = "none" if error.vanished else str(error)
@@ -106,7 +106,9 @@ def pod_checks(
         checks.append(_entry(cluster, places, known, name, namespace, pod_name, ANNOTATION in annotations))
         if networks := annotations.get(MULTUS):
             found = f"{networks} of {namespace}/{pod_name}: Cilium does not pace these"
-            checks.append(_check(f"{name}: networks", False, found, "a slice that leaves by one is shaped in its pod"))
+            checks.append(
+                _check(f"{name}: networks", False, found, "a slice that leaves by such a network is shaped in its pod")
+            )
     return checks
 
 

@@ -1,6 +1,6 @@
 """Fetches the bundles and guard rules that SliceSets refer to, in threads of its own, and tries again after failures.
 
-Each namespace has one fetch at a time, so a slow one delays its own namespace only. A stored bundle is not fetched
+Each namespace has one fetch at a time, so a slow fetch delays its own namespace only. A stored bundle is not fetched
 again: its digest identifies it. Guard rules may change: they are fetched again now and then, and whenever a SliceSet
 that refers to them is edited.
 """

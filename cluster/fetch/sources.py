@@ -1,7 +1,7 @@
 """Where bundles and guard rules are read from: ConfigMaps of the SliceSet's namespace, and volumes of the agent's pod.
 
 Volumes are the operator's (the chart's value `bundles.volumes`): OCI images, claims and whatever else a pod can mount.
-Each belongs to one namespace. Whether what is read is the declared bundle is decided by its digest (`store`).
+Each belongs to one namespace. The digest decides whether what is read is the declared bundle (`store`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fetched bundles and guard rules on disk: readable by root only, by namespace, and limited for each namespace.
 
 A bundle is stored by its digest below the namespace that could read it: knowing the digest of another namespace's
-bundle gives access to nothing. Guard rules are files named by their contents, so that a loop that was started with one
-version is told apart from a loop with the current one.
+bundle gives access to nothing. Guard rules are files named by their contents, so that a loop that was started with an
+older version differs from a loop with the current version.
 
     .fetched/bundles/NAMESPACE/DIGEST/            policy.onnx, bundle.yaml, SHA256SUMS, ...
     .fetched/rules/NAMESPACE/SOURCE-DIGEST.yaml   SOURCE: by ConfigMap and key
@@ -84,7 +84,7 @@ class Store:
             return max(folder.glob(f"{_source(wanted)}-*.yaml"), key=_modified_s, default=None)
 
     def put_bundle(self, wanted: Wanted, parts: Mapping[str, bytes], used: Collection[Path]) -> Path:
-        """Store a bundle if it is the wanted one.
+        """Store a bundle if it is the wanted bundle.
 
         Args:
             wanted: which.
@@ -203,7 +203,7 @@ class Store:
 
 
 def missing_parts(parts: Collection[str]) -> list[str]:
-    """Files that every bundle has and this one lacks."""
+    """Files that every bundle has and this bundle lacks."""
     return [name for name in (SUMS_FILE, DESCRIPTION_FILE, MODEL_FILE) if name not in parts]
 
 

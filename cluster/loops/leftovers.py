@@ -74,7 +74,7 @@ def _remove_folder(folder: Path) -> None:
     """Remove a folder in which another user writes. Raises OSError after a part was removed.
 
     No link is followed: names are looked up in open folders. However deep the folders are nested, two are open at a
-    time: deeper ones are moved up first.
+    time: deeper folders are moved up first.
     """
     turns = iter(range(MOST_AT_ONCE))
     try:
@@ -116,7 +116,7 @@ def _take_over(folder: Path | str, within: int | None = None) -> int:
 
 
 def _folders(folder: int, turns: Iterator[int]) -> Iterator[str]:
-    """The folders in it, one after the other; everything else is removed."""
+    """The folders in it; everything else is removed on the way."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if next(turns, None) is None:

@@ -22,7 +22,7 @@ from slicepilot.controller.system.own_programs import start
 from slicepilot.data.files import replace_file
 
 ORDER_S, ORDER_AGAIN_S = 10.0, 5.0
-"""Longest time of an order, and the wait before a refused one is repeated."""
+"""Longest time of an order, and the wait before a refused order is repeated."""
 END_S = 20.0
 """After SIGTERM; then it is killed, and its supervisor restores the knobs."""
 LINES = 5

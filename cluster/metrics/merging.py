@@ -23,7 +23,7 @@ from .figures import PREFIX
 
 TYPES = {"counter", "gauge", "histogram", "summary", "unknown"}
 PARTS = ("_bucket", "_sum", "_count")
-"""Suffixes of a histogram's samples: a metric of such a name would be taken for a part of another one."""
+"""Suffixes of a histogram's samples: a metric of such a name would be taken for a part of another metric."""
 NAME, LABEL = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*"), re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 BOUNDS = ("le", "quantile")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")  # readers differ in which of them end a line
@@ -60,7 +60,8 @@ class MergedPages(Collector):
             ]
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics. The type is what most publishers say, so that one cannot change it for the others."""
+        """All metrics. The type is what most publishers say, so that a single publisher cannot change it for the
+        others."""
         for name, metric in self._metrics.items():
             metric.type = self._types[name].most_common(1)[0][0]
             yield metric

@@ -75,7 +75,7 @@ def _received(link: socket.socket) -> bytes:
 
 
 def rendered(facts: AgentFacts) -> bytes:
-    """The page: metrics of all loops whose publishers answer with valid ones, and the agent's own."""
+    """The page: metrics of all loops whose publishers answer with valid metrics, and the agent's own."""
     running = [loop for loop in facts.loops if loop.socket]
     merged, served = MergedPages(), set[str]()
     with concurrent.futures.ThreadPoolExecutor(REQUESTS) as pool:

@@ -16,7 +16,7 @@ class Allowance:
     """The operator's options.
 
     Attributes:
-        highest_mode: a SliceSet that asks for a higher one (`MODES`) has a loop in shadow.
+        highest_mode: a SliceSet that asks for a higher mode (`MODES`) has a loop in shadow.
         loops, loops_in_namespace: most loops of this node. Each takes some 100 MiB, and a real-time thread.
         exceed_limit: whether `mayExceedLimit` counts: a pod's CPU limit is its namespace's share of the node.
         follow: whether pods follow their loops at the API server: resizes and annotations of any pod on the node.

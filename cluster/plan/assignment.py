@@ -1,4 +1,5 @@
-"""Which pods of this node are the UPFs of which slices: by selectors, and by age where two SliceSets select one."""
+"""Which pods of this node are the UPFs of which slices: by selectors, and by age where two SliceSets select the same
+pod."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from slicepilot.cluster.resources.pod import Pod
 from slicepilot.cluster.resources.slice_set import DeclaredSet, DeclaredSlice
 
 AWAY_S = 60.0
-"""A slice is kept for so long while its pod is away and the next one will have its name: the loop finds that one
+"""A slice is kept for so long while its pod is away and its successor will have its name: the loop finds that
 itself, and the other slices are not disturbed."""
 
 CONFLICT, AMBIGUOUS, NO_CONTAINER, NOT_RUNNING, AWAY = (
@@ -98,7 +99,7 @@ def _select(
     if len(ready) > 1:
         names = ", ".join(sorted(pod.name for pod in ready))
         text = f"slice {each.name}: its podSelector selects {names}; expected one pod a node"
-        # The pod that it had stays its pod: a second one beside it must not end the loop.
+        # The pod that it had stays its pod: a second pod beside it must not end the loop.
         had = [pod for pod in ready if before is not None and pod.uid == before.pod.uid]
         return (_slice_pod(had[0], each) if had else None), Trouble(each.name, AMBIGUOUS, text)
     if ready:

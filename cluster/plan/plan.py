@@ -21,7 +21,7 @@ MODES = ("shadow", *ACTING)
 """Lowest first."""
 RESIZED = {"policy": "reassert", "most_reasserts": 100, "window_s": 60.0, "restore": "newest"}
 """How a loop answers the kubelet, which writes at each resize: those of this agent, 30 a minute at most, and those of
-others, whose values are then the ones to put back."""
+others, whose values are then to be put back."""
 MOST_SETS = 64
 """The oldest SliceSets of a namespace that are considered."""
 
@@ -74,9 +74,10 @@ class SetPlan:
     Attributes:
         identity: of the SliceSet.
         invalid: why no loop could run with it, in a line.
-        missing: why its bundle or rules are not as declared now. A loop that has run goes on with the former ones.
+        missing: why its bundle or rules are not as declared now. A loop that has run goes on with the former bundle or
+            rules.
         unpromoted: why its bundle may not act, so that its loop runs in shadow although a higher mode is declared.
-        over_limit: why it has no loop although one could run: the node's loops are all taken.
+        over_limit: why it has no loop although it could: the node's loops are all taken.
         pods: of its slices on this node.
         troubles: of slices with pods here.
         follows: of slices whose pods here follow the loop.
@@ -100,13 +101,13 @@ class Planner:
     """Plans again and again, and remembers the slices' pods.
 
     Args:
-        highest_mode: of `MODES`. A SliceSet that asks for a higher one has its loop in shadow: canary would need names
+        highest_mode: of `MODES`. A SliceSet that asks for a higher mode has its loop in shadow: canary would need names
             of slices, which a SliceSet in live does not have.
         trust: public key with which loops check the signatures of fetched bundles; None: none is required.
 
     Attributes:
-        wanted: references of the SliceSets with pods here, the older ones' first, with these SliceSets by uid and
-            generation; as last planned.
+        wanted: references of the SliceSets with pods here, those of older SliceSets first, with these SliceSets by uid
+            and generation; as last planned.
     """
 
     def __init__(self, highest_mode: str = "live", trust: Path | None = None) -> None:
@@ -131,8 +132,8 @@ class Planner:
         now_s: float,
         fetched: Mapping[Wanted, Fetched] = MappingProxyType({}),
     ) -> list[SetPlan]:
-        """Plans of the SliceSets that concern this node: invalid ones that might have pods here, then those that have
-        pods here, the older first.
+        """Plans of the SliceSets that concern this node: invalid SliceSets that might have pods here, then those that
+        have pods here, the older first.
 
         Args:
             documents: all SliceSets, in the API's JSON.
@@ -198,7 +199,7 @@ def _wanted(sets: Iterable[DeclaredSet]) -> dict[Wanted, frozenset[tuple[str, in
 def _sources(
     declared_set: DeclaredSet, fetched: Mapping[Wanted, Fetched], had: _Sources | None, trust: Path | None
 ) -> tuple[_Sources | None, Missing | None]:
-    """The declared sources once all are fetched, until then the former ones; and what is missing."""
+    """The declared sources once all are fetched, until then the former sources; and what is missing."""
     wanted = [each for each in (declared_set.bundle_from, declared_set.rules_from) if each is not None]
     states = {each: fetched.get(each, Fetched()) for each in wanted}
     absent = [each for each in wanted if states[each].path is None]
@@ -293,7 +294,7 @@ def _loop(
 
 
 def _upf(item: SlicePod, requests_mcpu: Mapping[tuple[str, str], float], alone: bool) -> dict[str, Any]:
-    """How the loop finds the UPF. By uid only where no other pod will have the name: else it finds the next one itself.
+    """How the loop finds the UPF. By uid only where no other pod will have the name: else it finds the next pod itself.
 
     ``alone``: the slice has the pod to itself, so that the pod's weight is its own, which all its containers' requests
     have made.
@@ -306,7 +307,8 @@ def _upf(item: SlicePod, requests_mcpu: Mapping[tuple[str, str], float], alone: 
 
 
 def _might_concern(document: Mapping[str, Any], labels: Mapping[str, str], pods: list[Pod]) -> bool:
-    """Whether an invalid one is worth a word here: it is meant for this node, and its namespace has pods here."""
+    """Whether an invalid SliceSet is to be reported here: it is meant for this node, and its namespace has pods
+    here."""
     spec, meta = document.get("spec") or {}, document.get("metadata") or {}
     wanted = spec.get("nodeSelector") or {}
     here = any(pod.namespace == meta.get("namespace") for pod in pods)

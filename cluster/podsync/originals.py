@@ -81,7 +81,7 @@ class OriginalsFile:
             ) from error
 
     def put(self, uid: str, original: Original) -> None:
-        """Store those of one pod, on disk when this returns; empty ones are removed. Raises OSError."""
+        """Store those of one pod, on disk when this returns; empty originals are removed. Raises OSError."""
         if original.empty:
             self.drop(uid)
         elif original != self.pods.get(uid):

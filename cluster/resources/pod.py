@@ -10,7 +10,7 @@ from .quantities import mcpu
 
 RESIZE_CONDITIONS = ("PodResizePending", "PodResizeInProgress")
 STATIC = "kubernetes.io/config.mirror"
-"""Annotation of the object that mirrors a static pod, whose uid is not the one that the container runtime knows."""
+"""Annotation of the object that mirrors a static pod, whose uid is not what the container runtime knows."""
 
 
 EGRESS_NOTE, PRIORITY_NOTE = "kubernetes.io/egress-bandwidth", "bandwidth.cilium.io/priority"

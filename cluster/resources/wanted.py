@@ -75,7 +75,7 @@ def bundle_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
 
 
 def rules_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
-    """From ``guard.configMap``; likewise."""
+    """From ``guard.configMap``; raises ConfigError as `bundle_wanted` does."""
     key = str(document.get("key") or "guard.yaml")
     if not KEY.fullmatch(key):
         raise ConfigError(f"{RULES}.key = {key!r:.80}: accepted: letters, digits, ., _ and -")

@@ -1,4 +1,4 @@
-"""Events: one for each transition of a condition, none for a state that lasts.
+"""Events: an Event for each transition of a condition, none for a state that lasts.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
 """
@@ -21,7 +21,7 @@ from .conditions import DEGRADED, READY, Condition
 MOST_QUEUED = 100
 MOST_NOTE, MOST_INSTANCE = 1024, 128
 QUIET = {"LoopStarting", "Fetching", "AsDeclared"}
-"""Reasons that are not worth an Event."""
+"""Reasons without an Event."""
 
 
 def transitions(conditions: Iterable[Condition], before: Iterable[Mapping[str, Any]]) -> list[Condition]:

@@ -95,8 +95,8 @@ def _conditions(status: Mapping[str, Any]) -> list[dict[str, str]]:
 def _listed(api: Api, where: str, query: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Objects of a kind by namespace and name; none where the server does not know the kind.
 
-    A server that is not ready for a kind yet (429 just after its definition was made; 503) is asked again for a while.
-    """
+    A server that is not ready for a kind yet (429 just after its definition was made; 503) gets the request again for a
+    while."""
     deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:

@@ -21,8 +21,8 @@ MOST_NAMED = 3
 def summed(slice_set: Mapping[str, Any], nodes: Iterable[Mapping[str, Any]]) -> tuple[dict[str, Any], list[Condition]]:
     """The sums of a SliceSet's NodeSliceSets, and its conditions.
 
-    The status of an earlier generation counts until the node reports on the present one: its pods are there in any
-    case. The SliceSet is not ready then.
+    The status of an earlier generation counts until the node reports on the present generation: its pods are there in
+    any case. The SliceSet is not ready then.
     """
     generation = slice_set["metadata"].get("generation", 1)
     statuses: list[tuple[str, Mapping[str, Any]]] = sorted(

@@ -56,7 +56,7 @@ def in_words(quota_us: int, period_us: int) -> str:
 def put_back_limit(
     files: BandwidthFiles, wanted: Bandwidth, above: BandwidthFiles, wanted_above: Bandwidth
 ) -> Bandwidth:
-    """Put a container's limit back, whoever has narrowed its pod meanwhile: the kernel refuses it more than the pod has
+    """Put a container's limit back, even if its pod was narrowed meanwhile: the kernel refuses it more than the pod has
     (version 1). Then the pod's is put back first, and if that does not help it gets what the pod has.
 
     Returns:
@@ -79,7 +79,7 @@ def put_back_limit(
 def put_back_pod_limit(files: BandwidthFiles, wanted: Bandwidth, until_s: float) -> bool:
     """Put a pod's limit back, after those of its containers.
 
-    With version 1 the quota of a group that was removed binds the one above until the kernel has let go of it, which
+    With version 1 the quota of a group that was removed binds the group above until the kernel has let go of it, which
     takes it some 15 ms (kernel/sched/core.c, ``cpu_cgroup_css_released``).
 
     Args:
@@ -128,7 +128,7 @@ class _V1Files:
 
     def write(self, quota_us: int, period_us: int) -> None:
         before_us, before_period_us = self.read()
-        # Without a quota in between no combination of old and new value can be refused, but for one that does not fit
+        # Without a quota in between no combination of old and new value can be refused, except what does not fit
         # the groups above and below.
         self._quota.write(b"-1")
         try:

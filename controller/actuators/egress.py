@@ -125,7 +125,7 @@ class EgressRate:
         return mbps(self._bytes_per_s)
 
     def set(self, egress_mbps: float) -> float:
-        """Set the rate; returns the one that holds (dead band, a floor of 1 kbit/s)."""
+        """Set the rate; returns what holds (dead band, a floor of 1 kbit/s)."""
         wanted = bytes_per_s(egress_mbps)
         held = self._bytes_per_s
         if wanted == UNPACED_BYTES_PER_S == held:
@@ -249,7 +249,7 @@ def _queue(number: int) -> int:
 
 def class_message(qdisc: RootQdisc, number: int, burst_ms: float) -> tuple[bytearray, tuple[int, int]]:
     """The message that changes a class, to a rate that paces nothing, and where in it the two rates stand."""
-    # With 64-bit rates the 32-bit ones only have to be positive (psched_ratecfg_precompute takes the larger): 1
+    # With 64-bit rates the 32-bit rates only have to be positive (psched_ratecfg_precompute takes the larger): 1
     # byte/s, so that no other field has to be patched.
     spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
     burst_ticks = round(burst_ms * 1e6 / NS_PER_TICK)

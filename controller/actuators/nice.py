@@ -35,7 +35,7 @@ class ThreadNice:
     old list for a second after the last reading (kernel/cgroup/cgroup-v1.c, CGROUP_PIDLIST_DESTROY_DELAY).
 
     What a thread had when it was first seen is remembered. A thread that its process started under our nice has
-    inherited it, so its original is the one of its process. A thread that somebody else has reniced since is left
+    inherited it, so its original is that of its process. A thread that somebody else has reniced since is left
     alone until `reassert`.
 
     Args:

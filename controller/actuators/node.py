@@ -107,7 +107,7 @@ class NodeActuator:
     def apply(self, knobs: Knobs) -> Receipt:
         """Set what differs from what holds; the receipt says what holds now and what failed.
 
-        When everything asked for holds exactly, its knobs are the same as those given, down to the last bit.
+        When everything requested holds exactly, its knobs are the same as those given, down to the last bit.
 
         Raises:
             ValueError: an array that is not (3, S, 1).
@@ -154,7 +154,7 @@ class NodeActuator:
         self.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
-        """Give each group the weight that its pod's CPU request (S,) stands for; None is the weight as found.
+        """Give each group the weight that its pod's CPU request (S,) stands for; None is the original weight.
 
         It is what nice 0 means from now on; group nice is 0 afterwards. Raises ActuatorError.
         """
@@ -185,7 +185,7 @@ class NodeActuator:
         return result
 
     def refresh(self) -> list[str]:
-        """What has vanished and why; what has come back is taken up as it is found, with the weight of its request.
+        """What has vanished and why; what has come back is taken up as it is now, with the weight of its request.
 
         Between ticks: some 20 us a slice. One that has come back is opened by a thread, and written to the journal.
         """
@@ -200,12 +200,12 @@ class NodeActuator:
         self._take_up()
         return [lost for item in self._slices if (lost := item.vanished())]
 
-    def _again(self, one: SliceKnobs) -> SliceKnobs:
+    def _again(self, lost: SliceKnobs) -> SliceKnobs:
         """A slice that has vanished, as it is now; raises ActuatorError where it has not come back."""
-        one.release()
+        lost.release()
         if self._on_renewed is not None:
-            self._on_renewed(one.target)
-        return self._open(one.target)
+            self._on_renewed(lost.target)
+        return self._open(lost.target)
 
     def _take_up(self) -> None:
         """Those that have come back; why others have not is for `refresh`."""
@@ -221,9 +221,9 @@ class NodeActuator:
                 self._renew()
 
     def yield_knob(self, name: str, knob: KnobName) -> None:
-        """Leave a slice's knob to whoever has set it: not written nor restored, and receipts say what it has.
+        """Leave a slice's knob to the program that has set it: not written nor restored, and receipts say what it has.
 
-        Again for one that was yielded: looks what it has now. Raises ActuatorError; KeyError for an unknown slice.
+        For a knob that was yielded: looks again what it has. Raises ActuatorError; KeyError for an unknown slice.
         """
         item = self._slice(name)
         item.adopt(knob)

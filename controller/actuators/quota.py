@@ -43,9 +43,10 @@ class QuotaConfig:
 
 
 class PodQuota:
-    """The quota of the group above, which binds all containers of a pod together: as wide as one of them needs it.
+    """The quota of the group above, which binds all containers of a pod together: as wide as its widest container needs
+    it.
 
-    It is the sum of what its containers are allowed, so it grows by what one of them gets beyond the original. Without
+    It is the sum of what its containers are allowed, so it grows by what a container gets beyond the original. Without
     an original limit there is nothing to do. All raise ActuatorError.
     """
 
@@ -89,7 +90,7 @@ class PodQuota:
             self._files.write(*self._held)
 
     def restore(self, removed: bool) -> None:
-        """Put the original back, after its containers; it stays where somebody has given one of them more meanwhile.
+        """Put the original back, after its containers; it stays where somebody has given a container more meanwhile.
 
         ``removed``: a container was just removed, and the kernel may still count it."""
         if self._original[0] >= 0 and self._files.read() != self._original:
@@ -97,7 +98,7 @@ class PodQuota:
         self._held = self._original
 
     def put_back(self, files: BandwidthFiles, wanted: Bandwidth) -> None:
-        """A container's, within this one's."""
+        """A container's, within the pod's."""
         put_back_limit(files, wanted, self._files, self._original)
 
     def close(self) -> None:
@@ -138,7 +139,7 @@ class CpuQuota:
         return self._limit_mcpu
 
     def set(self, limit_mcpu: float) -> float:
-        """Ask for a limit; returns the one that holds, which differs by minimum quota or held-back writes.
+        """Ask for a limit; returns what holds, which differs by minimum quota or held-back writes.
 
         A limit that only whole microseconds keep from being exact counts as held.
         """
@@ -246,7 +247,7 @@ class CpuQuota:
 
     def _change_period(self, quota_us: int, period_us: int) -> None:
         """From the group's to ours. Where the kernel refuses that, the group's stays: a small quota in a long period
-        has no equal in a short one, and under cgroup v1 more than a group above has is not allowed."""
+        has no equal in a short period, and under cgroup v1 more than a group above has is not allowed."""
         try:
             self._files.write(self._quota_us, self.period_us)
         except ActuatorError:

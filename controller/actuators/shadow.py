@@ -31,7 +31,7 @@ class ShadowActuator:
 
     Args:
         targets: what is read.
-        missing_ok: a group that is not there now is one that has gone: "none", until it comes back. One that is made
+        missing_ok: a group that is not there now has gone: "none", until it comes back. A group that is made
             when control begins is "none" as well, and not reported.
 
     Raises:

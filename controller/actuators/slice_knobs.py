@@ -166,7 +166,7 @@ class SliceKnobs:
             result = [report for part in self._parts(knob) if (report := part.deviation()) is not None]
         except ActuatorError as error:
             if error.vanished:  # not somebody's change; the next write says it
-                if knob == "egress_mbps" and self.throttle is not None:  # there may be none: what holds is as found
+                if knob == "egress_mbps" and self.throttle is not None:  # there may be none: what holds is the original
                     self._gone = f"{self.name}: {error}"
                 return None
             raise
@@ -204,7 +204,7 @@ class SliceKnobs:
         return OriginalCpu(quota, pod, None if self.weight is None else self.weight.original)
 
     def restorers(self, knob: KnobName) -> list[Callable[[], None]]:
-        """What restores a knob; nothing for one that was yielded or never moved."""
+        """What restores a knob; nothing for a knob that was yielded or never moved."""
         return [] if knob in self.yielded else [part.restore for part in self._all_parts(knob)]
 
     def release(self) -> None:
@@ -251,7 +251,7 @@ class SliceKnobs:
         return values[-1]
 
     def _set_nice(self, nice: int, scope: NiceScope) -> int:
-        """Nice of one scope; that of the other is put back."""
+        """Nice of a scope; that of the other is put back."""
         assert self.weight is not None
         assert self.threads is not None
         if scope == "group":
@@ -277,7 +277,8 @@ def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice
 
 
 def _identity(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:
-    """What tells a slice's group and namespace from later ones of the same names; None for what is not there."""
+    """What distinguishes a slice's group and namespace from later ones of the same names; None for what is not
+    there."""
     result: list[tuple[int, int] | None] = []
     for path in (target.cgroup, target.netns):
         try:

@@ -27,15 +27,15 @@ class SliceTargets:
         egress_device: device through which it leaves towards N6; none leaves its egress alone.
         netns: path of that device's network namespace; none is this process's own.
         left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
-        sharing: names of the slices that have one UPF, this one's among them, where there are several; the first has
-            ``cgroup``, and the others none (`SharedCpu`).
+        sharing: names of the slices that have one UPF, this one's among them, where there are several; the first of
+            them has ``cgroup``, and the others none (`SharedCpu`).
         part: its part of what leaves by ``egress_device``, where others leave by the same.
         cilium: where Cilium's bandwidth manager is looked for, whose entry is the egress rate of a pod that it paces;
             None: nowhere, and the slice is shaped where it leaves its UPF.
         within_original: the original CPU limit is never exceeded; it holds where more, or no limit, is wanted.
         ceiling_mcpu: never exceeded, whatever the original.
         moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds the original.
-        weighs_pod: the group above is its pod's, whose weight is moved in place of its own: that one ranks a container
+        weighs_pod: the group above is its pod's, whose weight is moved instead of its own: its own ranks a container
             against those of the same pod alone.
     """
 
@@ -54,7 +54,7 @@ class SliceTargets:
 
     @property
     def group(self) -> Path:
-        """Its cgroup, of a slice that has one."""
+        """Its cgroup, of a slice that has a cgroup."""
         assert self.cgroup is not None
         return self.cgroup
 
@@ -73,7 +73,7 @@ def pod_of(group: CpuGroup) -> CpuGroup:
 
 
 def paced_by(target: SliceTargets) -> Choice:
-    """Whether Cilium paces a slice. One that shares its device with others is not: Cilium has one rate for a pod."""
+    """Whether Cilium paces a slice. A slice that shares its device is not: Cilium has a single rate for a pod."""
     if target.cilium is None or target.egress_device is None or "egress_mbps" in target.left:
         return Choice()
     if target.part is not None:

@@ -82,7 +82,7 @@ class GroupWeight:
         return self._nice
 
     def deploy(self, request_mcpu: float | None) -> None:
-        """Take the weight that a Kubernetes CPU request stands for, or none: the original one, for nice 0."""
+        """Take the weight that a Kubernetes CPU request stands for, or none: the original weight, for nice 0."""
         base = self._original if request_mcpu is None else self._weight_of_request(request_mcpu)
         self._weight.write(b"%d" % base)
         self._base, self._nice = base, 0

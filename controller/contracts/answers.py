@@ -37,7 +37,7 @@ class Run(Document):
     """Null for an agent by name."""
     period_s: float | None
     budget_s: float | None
-    """Time limit of a decision; a later one is not applied."""
+    """Time limit of a decision; a later decision is not applied."""
     logical_cpus: float | None
     uplink_mbps: float | None
     """Rate of the shared uplink."""

@@ -41,7 +41,7 @@ class Order:
     Attributes:
         command: one of `FIELDS`.
         mode, slices: of ``mode``; slices for the canary only.
-        bundle, guard: of ``reload``; None leaves the present one.
+        bundle, guard: of ``reload``; None keeps the present bundle or guard.
         force: take a bundle that was never promoted.
     """
 

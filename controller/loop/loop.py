@@ -41,7 +41,7 @@ class LoopConfig:
     """How the loop runs.
 
     Attributes:
-        budget_s: from the start of observing to knobs that are ready to apply. Later ones are not applied: they answer
+        budget_s: from the start of observing to knobs that are ready to apply. Later knobs are not applied: they answer
             a state that is gone.
         max_ticks: end after so many ticks; none runs until it is stopped.
         lock_memory: keep all pages in memory.

@@ -37,7 +37,7 @@ class LoadedPolicy:
     Attributes:
         agent: fresh; reset by its user.
         bundle: ``{"path", "digest", "promoted"}`` as in a run's description; None for an agent by name.
-        refusal: why it may not act; empty for one that may.
+        refusal: why it may not act; empty for a policy that may.
         nice_scope: what its nice moves.
         trust: public key (PEM) that a promotion must be signed with, too; none: anybody may promote.
         roots: where the bundle has to be; none: anywhere.
@@ -51,7 +51,7 @@ class LoadedPolicy:
     roots: Roots | None = None
 
     def require_promoted(self, force: bool) -> None:
-        """Raise ConfigError for one that may not act, unless it is forced; a promotion since it was loaded counts.
+        """Raise ConfigError for a policy that may not act, unless it is forced; a promotion since it was loaded counts.
 
         What is read for that is compared with what runs: it is the same bundle, or counts for nothing.
         """
@@ -81,7 +81,7 @@ def load_bundle(
     process of its own. Nothing is parsed before the signature, and no runtime of this process sees an untried model.
 
     Args:
-        folder: of the bundle, or a shipped one's name.
+        folder: of the bundle, or the name of a shipped bundle.
         trust: public key (PEM) that it must be signed with; none: it need not be.
         roots: where it has to be; none: anywhere.
         trial: what it has to do; none: decide on its own slices.

@@ -47,7 +47,7 @@ class BackgroundCaller:
         return self._last is not None and not self._last.done()
 
     def call(self, function: Callable[[], T]) -> Future[T]:
-        """Submit a call; waits ``wait_s`` for it, and not at all where an earlier one is not done."""
+        """Submit a call; waits ``wait_s`` for it, and not at all where an earlier call is not done."""
         behind = self.busy
         future = self._submit(function)
         if not behind:
@@ -70,7 +70,7 @@ class BackgroundCaller:
     def _submit(self, function: Callable[[], T]) -> Future[T]:
         with self._submitting:
             future = self._thread.submit(function)
-            self._last = future  # type: ignore[assignment]  # only `done` is asked of it
+            self._last = future  # type: ignore[assignment]  # only its `done` is used
         return future
 
     def _begin(self) -> None:
@@ -92,7 +92,7 @@ class RepeatedCall(Generic[T]):
         return self._future is not None
 
     def start(self) -> None:
-        """Submit the call, unless there is one whose result was not taken."""
+        """Submit the call, unless there is a call whose result was not taken."""
         if self._future is None:
             self._future = self._background.call(self._function)
 

@@ -42,7 +42,7 @@ class CgroupMount:
 
 
 def cgroup_mounts(mounts: Path = MOUNTS) -> list[CgroupMount]:
-    """Those of this machine, as they were mounted one after the other."""
+    """Those of this machine, in the order of mounting."""
     result = []
     for line in kernel_lines(mounts):
         _, point, kind, options, *_ = line.split(" ", 4)
@@ -66,7 +66,7 @@ class CpuHierarchy:
 
     @classmethod
     def find(cls, mounts: Path = MOUNTS) -> CpuHierarchy:
-        """The hierarchy of this machine: a controller lives in exactly one, so the first that has it is the one.
+        """The hierarchy of this machine: a controller lives in exactly one, so the first that has it is right.
 
         Raises:
             ActuatorError: no hierarchy has the cpu controller.
@@ -91,10 +91,10 @@ class CpuGroup:
 
     @classmethod
     def at(cls, path: Path) -> CpuGroup:
-        """The group at a path, told apart by its files.
+        """The group at a path, recognised by its files.
 
         Raises:
-            ActuatorError: no such group, or one without the cpu controller.
+            ActuatorError: no such group, or a group without the cpu controller.
         """
         if (path / "cpu.cfs_quota_us").exists():
             return cls(1, path)

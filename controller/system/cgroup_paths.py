@@ -20,7 +20,7 @@ NO_FOLDERS = 2  # links of a folder without others in it
 
 
 def awaited(group: Path) -> bool:
-    """Whether a path stands for a group that is made when control begins (`own_groups`)."""
+    """Whether a path is that of a group that is made when control begins (`own_groups`)."""
     try:
         return group.readlink() == NOT_YET
     except OSError:  # no link
@@ -41,11 +41,11 @@ def ids(group: Path) -> Iterator[int]:
 
 
 def below(group: Path, depth: int | None = None) -> Iterator[tuple[Path, int]]:
-    """Groups below one with their ids, each before those below itself; down to a depth, 1 for its own alone.
+    """Groups below a group with their ids, each before those below itself; down to a depth, 1 for its own alone.
 
     Whoever has a subtree nests as many as he likes: nothing here calls itself. A folder has a link for each folder in
-    it (kernfs counts them), and one that has none is not opened: it has dozens of files. Raises OSError for one that
-    cannot be looked into, and passes over those that have gone.
+    it (kernfs counts them), and a folder that has none is not opened: it has dozens of files. Raises OSError for a
+    folder that cannot be looked into, and passes over those that have gone.
     """
     waiting = [(group, 1)]
     while waiting:
@@ -119,9 +119,9 @@ def of_process(pid: int) -> Path | None:
 
 
 class GroupFolders:
-    """Whose the folders of groups are, as they are found; for one picture of the machine.
+    """Whose the folders of groups are, as seen at a moment.
 
-    A subtree that is delegated (cgroups(7), "Delegation"; a user's systemd has one) is its user's, who gives the groups
+    A subtree that is delegated (cgroups(7), "Delegation"; a user's systemd has it) is its user's, who gives the groups
     below it any name: that of a unit, or of a container's scope.
     """
 

@@ -13,8 +13,9 @@ def check_clocks(offsets: Path = OFFSETS) -> None:
     """Refuse a time namespace with clocks of its own (time_namespaces(7)).
 
     There BPF programs stamp packets by another CLOCK_MONOTONIC (bpf-helpers(7), ``bpf_ktime_get_ns``), and the start
-    times by which processes are told apart (proc_pid_stat(5)) are other numbers than in journals, locks and names of
-    filters, so that a controller that lives would be taken for a dead one. Whoever else is in one, as a UPF, is no
+    times that identify processes (proc_pid_stat(5)) are other numbers than in journals, locks and names of
+    filters, so that a controller that lives would be taken for dead. Another program in such a namespace, as a UPF, is
+    no
     matter: nothing is read from its clocks.
 
     Raises:

@@ -36,7 +36,7 @@ class NotConfinedError(Exception):
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 NEWEST = 450
-"""System call of Linux 6.1 with the highest number; higher ones fail with ENOSYS, and libc does without them."""
+"""System call of Linux 6.1 with the highest number; higher numbers fail with ENOSYS, and libc does without them."""
 # By name: numbers of x86-64 and of arm64 (asm/unistd_64.h, asm-generic/unistd.h).
 _TABLE = """
     socket 41 198, socketpair 53 199, clone 56 220, fork 57 -, vfork 58 -, execve 59 221, kill 62 129, ptrace 101 117,
@@ -201,11 +201,11 @@ _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data, of whic
 def program(rules: Rules, machine: str) -> bytes:
     """The filter for a processor: ``struct sock_filter`` by ``struct sock_filter``.
 
-    Another ABI than the processor's own ends the process: nothing here uses one, and their numbers mean other calls.
+    Another ABI than the processor's own ends the process: nothing here uses another, and its numbers mean other calls.
     clone3(2), whose flags no filter can see, fails with ENOSYS, so that libc uses clone(2).
 
     Args:
-        machine: as `platform.machine` names it; raises KeyError for one that is not known here.
+        machine: as `platform.machine` names it; raises KeyError for a processor that is not known here.
     """
     numbers = NUMBERS[machine]
     code = [
@@ -257,7 +257,7 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 # -- Landlock: Linux 5.13 and newer ------------------------------------------------------------------------------------
 
-# A process under it may look at no process outside, not even at the namespaces of one (``/proc/PID/ns/net``).
+# A process under it may look at no process outside, not even at its namespaces (``/proc/PID/ns/net``).
 # Controller and supervisor find UPFs that have moved that way, so it is for the others alone.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every processor
 _VERSION, _PATH_BENEATH = 1, 1

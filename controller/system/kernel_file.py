@@ -1,4 +1,4 @@
-"""Files of the kernel: one that controls something, kept open, and lines with names that others have chosen.
+"""Files of the kernel: files that control something, kept open, and lines with names that others have chosen.
 
 Kept descriptors make a write under a microsecond where open, write and close take ten, and `os.pwrite` reports the
 kernel's EINVAL, which ``open(path, "w").write(value)`` loses in the flush.
@@ -48,7 +48,7 @@ class ActuatorError(FailureError):
 def kernel_lines(path: Path, errors: str = "surrogateescape") -> list[str]:
     """Lines of a file under /proc, with names of processes, groups and mounts in them; raises OSError.
 
-    Whoever means harm takes a name that is no text, or one with what Python takes for the end of a line and the kernel
+    An attacker takes a name that is no text, or a name with what Python takes for the end of a line and the kernel
     does not (`str.splitlines`): a line of its own.
 
     Args:

@@ -31,7 +31,7 @@ class OwnGroup:
     """A group that we make.
 
     Attributes:
-        slice: whose UPF it is for, the first one's where several slices have it.
+        slice: whose UPF it is for, the first slice where several have it.
         path: of the group.
         home: where its UPF was, and where everything in it goes at the end.
     """
@@ -47,8 +47,8 @@ class MovedThread:
 
     Attributes:
         slice: as of `OwnGroup`.
-        thread, start_ticks: which one; numbers are used again.
-        home: the group that it was in; group: where it is moved to, which may be one that others have made.
+        thread, start_ticks: identify it; numbers are used again.
+        home: the group that it was in; group: where it is moved to, which may be a group that others have made.
     """
 
     slice: str
@@ -83,7 +83,7 @@ def check_safe(folder: Path, root: Path | None = None) -> None:
 
 
 def make(group: Path) -> None:
-    """Make a group below one that `check_safe` accepts; raises ActuatorError, also where it is there already."""
+    """Make a group below a group that `check_safe` accepts; raises ActuatorError, also where it is there already."""
     check_safe(group.parent)
     try:
         group.mkdir(mode=0o755)
@@ -148,7 +148,7 @@ def thread_back(moved: MovedThread, dry_run: bool = False) -> str:
 
 
 def group_back(own: OwnGroup, dry_run: bool = False) -> str:
-    """Move all that is in a group of ours, whoever has put it there, to where its UPF was, and remove the group.
+    """Move all that is in a group of ours, also what others have put there, to where its UPF was, and remove the group.
 
     What its processes have started since is in it as well. Where that group has gone it is the nearest group above
     that has not. Returns what was done, for people.
@@ -171,7 +171,7 @@ def group_back(own: OwnGroup, dry_run: bool = False) -> str:
             break
         except FileNotFoundError:  # somebody else was faster
             break
-        except OSError as error:  # a child that was started meanwhile, or one that is ending
+        except OSError as error:  # a child that was started meanwhile, or that is ending
             if time.monotonic() > deadline:
                 raise ActuatorError.of(f"{path}: empty and remove it", error) from error
             time.sleep(0.005)
@@ -211,11 +211,11 @@ def _write(group: Path, task: int) -> None:
 
 
 def _nearest(home: Path) -> Path:
-    """A group, or the nearest one above it that is there; raises ActuatorError."""
+    """A group, or the nearest group above it that is there; raises ActuatorError."""
     for folder in (home, *home.parents):
         if (folder / PROCESSES).exists():
             return folder
-    raise ActuatorError(f"{home}: neither this group nor one above it is there", errno.ENOENT)
+    raise ActuatorError(f"{home}: neither this group nor a group above it is there", errno.ENOENT)
 
 
 def _described(home: Path, wanted: str) -> str:

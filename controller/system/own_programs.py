@@ -1,4 +1,4 @@
-"""Processes of our own: started so that nothing is imported that whoever started us did not mean.
+"""Processes of our own: started so that only what was meant to be imported is imported.
 
 Python looks for modules in the working folder (``-m``, ``-c``) and where PYTHONPATH says, the dynamic linker where
 LD_PRELOAD and LD_LIBRARY_PATH say. Whoever may write into the folder that root happens to be in must not become root.

@@ -47,7 +47,7 @@ LOOP = {
     "CAP_SYS_NICE": "nice of the UPFs' threads; SCHED_FIFO for the loop's thread and for a supervisor",
     "CAP_SYS_PTRACE": "look at the network namespace of a UPF that is known by its process",
 }
-"""What a loop needs once everything is attached, and what for; one that only measures needs all of them, too.
+"""What a loop needs once everything is attached, and what for; a loop that only measures needs all of them, too.
 
 CAP_BPF and CAP_PERFMON are not among them: CAP_SYS_ADMIN, which setns(2) asks for, includes both (linux/capability.h).
 It starts with CAP_SETPCAP, to take all others out of the bounding set, and CAP_CHOWN, where it has to give a folder to
@@ -69,7 +69,7 @@ class Privileges:
 
     Attributes:
         kept: capabilities, by name, sorted.
-        missing: those asked for that it did not have, sorted: what needs them fails.
+        missing: those requested that it did not have, sorted: what needs them fails.
         bounded: whether all others have left the bounding set, too. Without CAP_SETPCAP they stay there; the process
             cannot gain them anyway (no_new_privs).
         uid, gid: it runs as.
@@ -113,13 +113,13 @@ def keep_only(names: Iterable[str]) -> Privileges:
 def drop_all(user: str | None = None) -> Privileges:
     """Give up everything: all capabilities, all groups, and root.
 
-    Other processes of that user can neither trace this one nor read its memory afterwards (PR_SET_DUMPABLE).
+    Other processes of that user can neither trace this process nor read its memory afterwards (PR_SET_DUMPABLE).
 
     Args:
-        user: to run as; none is ``nobody`` for a process of root, and the present one for any other.
+        user: to run as; none is ``nobody`` for a process of root, and the present user for any other.
 
     Raises:
-        ConfigError: no such user, root itself, or another one without the permission to become it.
+        ConfigError: no such user, root itself, or another user without the permission to become it.
         PrivilegeError, OSError: as `keep_only`.
     """
     entry = _entry(user)
@@ -203,7 +203,7 @@ def _check_threads(kept: int) -> None:
 
 
 def _end_blas_threads() -> None:
-    """End the idle threads of every OpenBLAS that is loaded; it starts new ones at its next need."""
+    """End the idle threads of every OpenBLAS that is loaded; it starts new threads at its next need."""
     maps = kernel_lines(Path("/proc/self/maps"))
     for path in {line.split(maxsplit=5)[5] for line in maps if "openblas" in line}:
         shutdown = getattr(ctypes.CDLL(path), "blas_thread_shutdown_", None)
@@ -232,6 +232,6 @@ def _bits(names: Iterable[str]) -> int:
 
 
 def _names(mask: int) -> list[str]:
-    """By name, sorted; one this program does not know by its number."""
+    """By name, sorted; an unknown capability by its number."""
     numbers = (number for number in range(mask.bit_length()) if mask >> number & 1)
     return sorted(CAPABILITIES[n] if n < len(CAPABILITIES) else f"CAP_{n}" for n in numbers)

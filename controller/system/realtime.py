@@ -26,7 +26,7 @@ class SchedulingClass:
 
     Attributes:
         name: ``SCHED_FIFO``, ``nice -20`` or ``unchanged``.
-        reason: why it is not the one above it; empty for the best.
+        reason: why it is not the better class; empty for the best.
     """
 
     name: str
@@ -38,7 +38,7 @@ class SchedulingClass:
 
 @contextlib.contextmanager
 def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
-    """Run the calling thread ahead of all ordinary ones; what it was comes back at the end.
+    """Run the calling thread ahead of all ordinary threads; what it was comes back at the end.
 
     SCHED_FIFO (sched(7)) is tried first: its thread runs as soon as it wakes. Not permitted without CAP_SYS_NICE, nor,
     in a kernel with CONFIG_RT_GROUP_SCHED, in a cgroup whose ``cpu.rt_runtime_us`` is 0; then nice -20, and without
@@ -63,7 +63,7 @@ def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
 
 @contextlib.contextmanager
 def pinned(cpu: int | None) -> Iterator[None]:
-    """Run the calling thread on one CPU; none leaves it where the kernel wants it. Raises OSError for one that is not
+    """Run the calling thread on one CPU; none leaves it where the kernel wants it. Raises OSError for a CPU that is not
     there."""
     if cpu is None:
         yield
@@ -78,7 +78,8 @@ def pinned(cpu: int | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def no_collections() -> Iterator[None]:
-    """No garbage collections meanwhile: what exists is kept out of later ones, too, for as long as this lasts."""
+    """No garbage collections meanwhile: what exists is kept out of later collections, too, for as long as this
+    lasts."""
     enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
@@ -93,7 +94,7 @@ def no_collections() -> Iterator[None]:
 
 def stay_just_behind_the_loop() -> None:
     """Run this thread ahead of everything but the loop's from now on, where that is permitted: while it has the
-    interpreter, or starts a process, the loop waits for it, and with it for whoever keeps it from the CPU. Without
+    interpreter, or starts a process, the loop waits for it, and with it for whatever keeps it from the CPU. Without
     SCHED_FIFO it has, as the loop, the next best nice.
 
     There is no way back: it would be taken with the interpreter in hand, and the kernel looks for somebody else to run
@@ -126,8 +127,8 @@ class ThreadBesideTheLoop(threading.Thread):
 
 
 def let_others_go_first(pid: int) -> None:
-    """Make an ordinary process of one that was started by a thread ahead of others: it inherits that. Nothing for one
-    that has ended, or without permission."""
+    """Make an ordinary process of a process that was started by a thread ahead of others: it inherits that. Nothing for
+    a process that has ended, or without permission."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, pid, 0)

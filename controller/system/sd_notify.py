@@ -1,7 +1,7 @@
 """Reports to the service manager: sd_notify(3) in a few lines, without its library.
 
 A message is one datagram to the socket that ``NOTIFY_SOCKET`` names. Nothing here waits or fails: without a service
-manager, or with one that does not listen, nothing happens.
+manager, or with a manager that does not listen, nothing happens.
 """
 
 from __future__ import annotations

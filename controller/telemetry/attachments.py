@@ -45,7 +45,7 @@ class Hooks:
         renewed: those that the last `heal` has attached again.
 
     Raises:
-        ProbeError: one that may not wait cannot be attached.
+        ProbeError: a hook that may not wait cannot be attached.
     """
 
     def __init__(self, hooks: Iterable[Hook]) -> None:

@@ -1,8 +1,8 @@
 """A BPF program as a clsact filter: the way onto a hook that every kernel has.
 
 The filter's name says whose it is: ``slicepilot/ROLE pid=... start=... pidns=...``. A process that was killed leaves
-its filters behind; the next one to attach there sees by the name that their owner is dead, and removes them. The clsact
-qdisc is removed with our last filter if we made it, which the name says too.
+its filters behind; the next process to attach there sees by the name that their owner is dead, and removes them. The
+clsact qdisc is removed with our last filter if we made it, which the name says too.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _add_clsact(route: RouteSocket, index: int) -> bool:
 
 
 def _remove_stale(route: RouteSocket, index: int) -> bool:
-    """Remove what dead processes left on the interface; true if one of them had made the hooks."""
+    """Remove what dead processes left on the interface; true if they had made the hooks."""
     made = False
     for hook in tc.HOOKS:
         for item in tc.filters(route, index, hook):

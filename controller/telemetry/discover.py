@@ -26,7 +26,7 @@ NAMES = {"n3": "n3", "n6": "n6", "n4": "n4"}  # what interfaces are called where
 
 @dataclass(frozen=True)
 class Upf:
-    """One UPF: a name for it, the file of its network namespace, and its CPU cgroup where it has one of its own."""
+    """One UPF: a name for it, the file of its network namespace, and its CPU cgroup where it has its own."""
 
     name: str
     netns: Path
@@ -64,7 +64,7 @@ def by_container(identity: str) -> Upf:
         ConfigError: no process or more than one container answers to it.
     """
     if len(identity) < 6:
-        raise ConfigError(f"--container = {identity}: too short to tell containers apart; expected 6 digits or more")
+        raise ConfigError(f"--container = {identity}: too short to identify a container; expected 6 digits or more")
     result: dict[str, int] = {}
     folders = GroupFolders()  # somebody's own subtree may have groups of any name
     for pid in sorted(_pids()):
@@ -108,7 +108,7 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
     N3 is the interface of that name, or the only one there is beside the loopback; with a namespace for its far end it
     is measured as packets leave there, since XDP on the UPF's own takes them before any hook. N6 with a namespace of
     its own is measured as it comes in there (at the other end of the UPF's own, or behind a shared uplink), else as it
-    leaves the UPF's. In messages ``label`` stands before the names of fields.
+    leaves the UPF's. In messages ``label`` precedes the names of fields.
 
     Raises:
         ConfigError: an interface is not there, or there are several to choose from.
@@ -156,7 +156,7 @@ def points_of_service(service: Upf, device: str, far_netns: str | None, ports: P
     if far_netns is not None:
         far = by_netns(far_netns, f"{label}far_netns").netns
         end = other_end(service.netns, device, _links(far))
-        # Numbers of interfaces are told apart within a namespace only.
+        # Numbers of interfaces identify them within a namespace only.
         if end is None or namespaces.identity(far) == namespaces.identity(service.netns):
             raise ConfigError(
                 f"{label}far_netns = {far_netns}: the other end of {device} is not there; expected the network "
@@ -167,8 +167,8 @@ def points_of_service(service: Upf, device: str, far_netns: str | None, ports: P
 
 
 def _far(netns: Path, near: str | None, far: Path, name: str | None, role: str, option: str) -> NetPoint:
-    """A far end in a namespace of its own: the interface of that name, else the other end of the UPF's, else the one
-    that is called what it is for."""
+    """A far end in a namespace of its own: the interface of that name, else the other end of the UPF's, else the
+    interface that is called what it is for."""
     there = _links(far)
     if name is None and near is not None and (end := other_end(netns, near, there)) is not None:
         return NetPoint(far, end.name, behind=(netns, near))

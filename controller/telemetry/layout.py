@@ -117,7 +117,7 @@ def mapped(loaded: BpfObject, name: str, dtype: npt.DTypeLike, *, writable: bool
     """An mmapable array, or a data section, as the programs see it: a view that changes while it is read.
 
     Raises:
-        ProbeError: the object was compiled from another layout than this one.
+        ProbeError: the object was compiled from another layout than this.
     """
     array, element = loaded.map(name), np.dtype(dtype)
     count, rest = divmod(array.max_entries * array.value_bytes, element.itemsize)

@@ -61,7 +61,7 @@ class Traffic:
 
     @property
     def learned(self) -> bool:
-        """Whether sessions tell whose packets are whose."""
+        """Whether sessions say whose packets are whose."""
         return bool(self.dnns) or self.s_nssai is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Several slices behind one interface: tables that tell their packets apart (``bpf/sharing.h``, ``services.h``)."""
+"""Several slices behind one interface: tables that distinguish their packets (``bpf/sharing.h``, ``services.h``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Network = IPv4Network | IPv6Network
 Way = tuple[int, int] | tuple[int, Network]
 """A group with the TEID of one of its tunnels, or with a pool."""
 Owners = tuple[int, ...]
-"""Slices: one, or several that are told apart by QFI."""
+"""A slice, or several that are distinguished by QFI."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Sharing:
     """Fills the tables: with what is given once, with what sessions bring as they come and go.
 
     Raises:
-        ConfigError: it is not said, or not clear, which packets are whose.
+        ConfigError: it is unclear which packets are whose.
     """
 
     def __init__(self, points: Sequence[SlicePoints], loaded: BpfObject) -> None:
@@ -61,7 +61,7 @@ class Sharing:
         return self._groups.get(point)
 
     def contenders(self, owners: Sequence[int]) -> Owners | None:
-        """Two of some slices that no QFI tells apart; None where all are."""
+        """Two of some slices that no QFI distinguishes; None where all are distinguished."""
         result: dict[int, int] = {}
         for index in owners:
             for qfi in self._qfis_of(index) or range(QFI_NONE + 1):
@@ -72,9 +72,9 @@ class Sharing:
     def claim(self, session: object, owners: Owners, teids: Collection[int], addresses: Collection[Network]) -> str:
         """Have packets of a session counted as its slices'; returns why they cannot be, or nothing.
 
-        Packets are told by tunnel. By the UE's address, which a UE could forge, they are told where no tunnel is known
-        only. What is given, or was claimed before, for another slice, stays with that one, and then all that this
-        session has brought is left out. Claiming it again replaces what it has claimed.
+        Packets are identified by tunnel. By the UE's address, which a UE could forge, they are identified where no
+        tunnel is known only. What is given, or was claimed before, for another slice, stays with that one, and then all
+        that this session has brought is left out. Claiming it again replaces what it has claimed.
         """
         self.release(session)
         if (two := self.contenders(owners)) is not None:

@@ -1,7 +1,7 @@
 """Which of Cilium's endpoints a slice's device is.
 
-The number of an endpoint is in three places: the CiliumEndpoint resource (``status.id``), which whoever may write such
-resources can point elsewhere, and for which a loop would need a connection to the API server; names and aliases of
+Three sources have the number of an endpoint: the CiliumEndpoint resource (``status.id``), which anyone who may write
+such resources can point elsewhere, and for which a loop would need a connection to the API server; names and aliases of
 links, which have no number; and the agent's own state, from which it restores its endpoints when it starts: a file of
 root's, below ``/run/cilium/state/NUMBER``. What is believed here is that file together with the kernel's word: a
 device of the slice's namespace is an endpoint's only where the kernel says that its other end, in this namespace, is
@@ -96,7 +96,7 @@ def _roots(folder: int) -> bool:
 
 
 def _number(name: str) -> bool:
-    """Whether a folder is an endpoint's; ``12_next`` and the like are of one that is being made."""
+    """Whether a folder is an endpoint's; ``12_next`` and the like are of an endpoint that is being made."""
     return name.isascii() and name.isdecimal() and 0 < int(name) <= MOST_ENDPOINT
 
 

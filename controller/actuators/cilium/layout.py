@@ -1,4 +1,4 @@
-"""Keys and values of Cilium's map ``cilium_throttle``: which layouts there are, and how they are told apart.
+"""Keys and values of Cilium's map ``cilium_throttle``: which layouts there are, and how they are recognised.
 
 From Cilium's source (github.com/cilium/cilium; ``struct edt_id`` and ``edt_info`` in bpf/lib/common.h, later
 bpf/lib/edt.h, and pkg/maps/bwmap; commits in parentheses):
@@ -12,12 +12,12 @@ bpf/lib/edt.h, and pkg/maps/bwmap; commits in parentheses):
 ``bps`` is in **bytes** per second, and 0 paces nothing: since there are priorities the program skips such an entry, and
 before that BPF's division by 0 gives 0. ``prio`` is one more than the priority, 0 none. ``direction`` is 0 for egress.
 Processors here are little-endian, so a key of egress has the same bytes in all three; and the rate and the drop horizon
-have the same places. Nothing else is ever changed: it is read, and written back as it is.
+have the same offsets. Nothing else is ever changed: it is read, and written back as it is.
 
 Types (BTF) come with a map whose maker has given them. Cilium's agent makes this map before it loads its programs, and
-older ones give none (pkg/bpf/map_linux.go, ``NewMap``, 02674019); later ones take its description from the compiled
+older ones give none (pkg/bpf/map_linux.go, ``NewMap``, 02674019); later agents take its description from the compiled
 programs, with types (pkg/maps/bwmap/cell.go, ``NewMapFromRegistry``, 20136678). So a map without types is taken by its
-name, kind, sizes and flags, and one with types has to have these places too.
+name, kind, sizes and flags, and a map with types has to have these offsets too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RATE_AT, _LAST_AT, _HORIZON_AT, _PRIO_AT = 0, 8, 16, 24
 DEFAULT_HORIZON_NS = 2_000_000_000
 """``DefaultDropHorizon`` of pkg/maps/bwmap/bwmap.go, in every version."""
 
-LayoutName = Literal["plain", "priority", "direction", "not told"]
+LayoutName = Literal["plain", "priority", "direction", "unknown"]
 
 
 class LayoutError(ValueError):
@@ -86,7 +86,7 @@ def entry_of(value: bytes, layout: LayoutName = "direction") -> Entry:
 
 
 def changed(value: bytes, bytes_per_s: int, horizon_ns: int | None = None) -> bytes:
-    """The same value with another rate, and another horizon where one is given; every other byte stays."""
+    """The same value with another rate, and another horizon where that is given; every other byte stays."""
     _check_size(value)
     fresh = bytearray(value)
     _RATE.pack_into(fresh, _RATE_AT, bytes_per_s)
@@ -109,9 +109,9 @@ def check_map(info: MapInfo) -> None:
 
 
 def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
-    """Which layout a map has, by its types; raises LayoutError for one of which the places are not known."""
+    """Which layout a map has, by its types; raises LayoutError for an unknown layout."""
     if types is None or not info.key_type or not info.value_type:
-        return "not told"
+        return "unknown"
     try:
         key = {member.name: member for member in types.members(info.key_type)}
         value = {member.name: member for member in types.members(info.value_type)}

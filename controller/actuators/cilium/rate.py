@@ -3,7 +3,7 @@
 Cilium's program on the host's devices gives each packet a time of departure (EDT), which sch_fq keeps; what would have
 to wait for its drop horizon (2 s) or longer is dropped (bpf/lib/edt.h, ``edt_sched_departure``). No entry is ever made:
 the annotation ``kubernetes.io/egress-bandwidth`` comes first, so that the entry is the agent's, which takes away what
-it does not know. And no rate is set above the original one, since that is what the pod was given.
+it does not know. And no rate is set above the original rate, since that is what the pod was given.
 
 The program writes the last departure into the same value. bpf(2) puts whole values, so what the program writes between
 our look and our write is lost, and a pod may send early what left meanwhile.
@@ -29,7 +29,7 @@ DEAD_BAND_RATIO = 0.005
 
 @dataclass(frozen=True)
 class OriginalThrottle:
-    """An endpoint's entry as it was originally, for whoever puts it back.
+    """An endpoint's entry as it was originally, to be put back.
 
     Attributes:
         pin: path of the map; map_id: which map that was.
@@ -94,7 +94,7 @@ class ThrottleRate:
         return LARGEST_SEGMENT_BYTES * 1e9 / max(horizon_ns, 1) / BYTES_PER_S_PER_MBPS
 
     def set(self, egress_mbps: float) -> float:
-        """Set the rate, at most the original one; returns the one that holds.
+        """Set the rate, at most the original rate; returns what holds.
 
         Raises:
             ActuatorError: the entry is gone; or somebody else has changed it, which is theirs until it is judged.
@@ -146,7 +146,7 @@ class ThrottleRate:
         return f"{self._map.path}: endpoint {self.original.endpoint}"
 
     def _within(self, egress_mbps: float) -> int:
-        """Bytes per second: none is what was found, and more than that is not given."""
+        """Bytes per second: none is the original rate, and more than that is not given."""
         most = self.original.bytes_per_s
         if egress_mbps <= 0 or egress_mbps == math.inf:
             return most
@@ -182,7 +182,7 @@ def put_back(throttle: ThrottleMap, original: OriginalThrottle, dry_run: bool = 
     """Write the original where something else is; what was done, or nothing to say.
 
     Args:
-        throttle: the map that it was read from; one with another number holds nothing of ours.
+        throttle: the map that it was read from; a map with another number holds nothing of ours.
         dry_run: look, and write nothing.
 
     Raises:

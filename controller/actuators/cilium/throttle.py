@@ -109,7 +109,7 @@ def _checked(pinned: PinnedMap) -> tuple[MapInfo, LayoutName]:
     info = pinned.info()
     check_map(info)
     if not info.btf_id:
-        return info, "not told"
+        return info, "unknown"
     try:
         return info, layout_of(Btf(type_data(info.btf_id)), info)
     except BtfError as error:

@@ -1,8 +1,8 @@
 """The members of structures in BTF, the kernel's format of types (Documentation/bpf/btf.rst).
 
-libbpf reads it too, but its functions take lists of variable arguments and C strings of its own; what is asked here is
+libbpf reads it too, but its functions take lists of variable arguments and C strings of its own; what is needed here is
 which members a structure has, and where. The data come from the kernel, which has checked them; they are checked again,
-since a mistake here would be one about where to write.
+since a mistake here would be about where to write.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Btf:
         self._steps = 0
 
     def members(self, number: int) -> tuple[Member, ...]:
-        """Of a structure, or of what is another name for one; raises BtfError for what is none."""
+        """Of a structure, or of what is another name for a structure; raises BtfError for what is none."""
         self._steps = 0
         return tuple(self._members(self._real(number), 0))
 

@@ -253,7 +253,7 @@ class TcxLink:
     """A program on a TCX hook (Linux 6.6), before what is there. It goes with this object, or with the last process
     that has its descriptor.
 
-    Make it on a thread that is inside the device's network namespace; afterwards it does not matter where one is.
+    Make it on a thread that is inside the device's network namespace; afterwards the namespace does not matter.
 
     Raises:
         OSError: EINVAL where the kernel has no TCX.

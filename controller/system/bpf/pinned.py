@@ -40,10 +40,10 @@ class MapInfo:
 
     Attributes:
         kind: ``enum bpf_map_type``; 1 is a hash.
-        id: of this map, until it is gone; the kernel counts on before it uses one again.
+        id: of this map, until it is gone; the kernel counts on before it uses a number again.
         key_bytes, value_bytes, max_entries, flags: as it was made.
         name: at most 15 characters.
-        btf_id: of the types of its keys and values; 0 where whoever made it has given none.
+        btf_id: of the types of its keys and values; 0 where its maker has given none.
         key_type, value_type: numbers of these types in there.
     """
 
@@ -106,7 +106,7 @@ class PinnedMap:
         return value.raw
 
     def replace(self, key: bytes, value: bytes) -> bool:
-        """Put another value in the place of one that is there; whether there was one. Makes none. Raises OSError."""
+        """Replace the value of a key; whether it had a value. Makes no key. Raises OSError."""
         try:
             self._element(BPF_MAP_UPDATE_ELEM, key, ctypes.create_string_buffer(value, len(value)), BPF_EXIST)
         except FileNotFoundError:
@@ -163,7 +163,7 @@ def _roots_own(path: Path) -> int:
     """Descriptor (O_PATH) of a file; every step to it is root's and can be changed by root alone.
 
     A folder that others may write to is taken where it is sticky, as bpffs is by default: nobody but root can put
-    another thing into the place of what is root's there.
+    another thing there instead of what is root's.
     """
     if not path.is_absolute():
         raise NotRootsError(f"{path}: expected an absolute path")

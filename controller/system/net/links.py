@@ -42,8 +42,8 @@ class Link:
         hardware: its ARPHRD type (linux/if_arp.h).
         received: packets, since it was made.
         peer: number of the link that it leads to, of a veth its other end; None for none.
-        netnsid: number of the namespace which that is in, as it is numbered here; None for this one.
-        xdp: number of its XDP program, 0 where drivers do not say; None without one.
+        netnsid: number of the namespace which that is in, as it is numbered here; None for this namespace.
+        xdp: number of its XDP program, 0 where drivers do not say; None without a program.
     """
 
     index: int

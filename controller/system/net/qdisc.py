@@ -48,7 +48,7 @@ class RootQdisc:
         self.route.send(request(RTM_GETLINK, 0, IFINFOMSG.pack(0, 0, self.index, 0, 0)), f"{self.device}: find it")
 
     def put(self, kind: str, options: bytes = b"") -> None:
-        """Make it one of this kind; one of ours that is there is replaced.
+        """Put a qdisc of this kind there; ours that is there is replaced.
 
         Raises:
             ActuatorError: not in this kernel, not permitted, or somebody's qdisc is there: it could not be restored.
@@ -62,12 +62,12 @@ class RootQdisc:
         self.send(RTM_NEWQDISC, create, QDISC, TC_H_ROOT, payload, f"add qdisc {kind}")
 
     def check(self) -> bool:
-        """Whether one of ours is there; raises ActuatorError for somebody's."""
+        """Whether ours is there; raises ActuatorError for somebody's."""
         there = self.handle()
         if there not in {0, QDISC}:
             raise ActuatorError(
                 f"{self.route}: {self.device}: a qdisc with handle {there >> 16:x}: is configured; expected the "
-                f"device's default, since another one could not be restored (tc qdisc del dev {self.device} root)"
+                f"device's default, since another qdisc could not be restored (tc qdisc del dev {self.device} root)"
             )
         return there == QDISC
 
@@ -90,7 +90,7 @@ class RootQdisc:
         return request(kind, flags, TCMSG.pack(0, self.index, handle, parent, 0) + payload)
 
     def handle(self) -> int:
-        """Handle of the root qdisc; 0 for a default one; raises ActuatorError."""
+        """Handle of the root qdisc; 0 for a default qdisc; raises ActuatorError."""
         message = self.message(RTM_GETQDISC, NLM_F_DUMP, 0, 0)
         for _, payload in self.route.dump(message, f"{self.device}: list qdiscs"):
             _, index, handle, parent, _ = TCMSG.unpack_from(payload)

@@ -37,7 +37,7 @@ HOOKS = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}  # TC_H_MAKE(TC_H_CLSACT, 
 
 @dataclass(frozen=True)
 class Filter:
-    """A classifier on a hook; ``name`` is empty where it is not a BPF one."""
+    """A classifier on a hook; ``name`` is empty where it is not a BPF program."""
 
     priority: int
     protocol: int

@@ -1,4 +1,4 @@
-"""Information elements of PFCP (3GPP TS 29.244, clause 8), as far as they tell whose packets are whose.
+"""Information elements of PFCP (3GPP TS 29.244, clause 8), as far as they say whose packets are whose.
 
 What is read comes from a network: every length is checked against what is there, and all that does not fit is
 `Malformed`. An element that is longer than known here is read as far as it is known: later releases append to them.
@@ -22,7 +22,7 @@ UE_IP_ADDRESS, QER_ID, QFI, APN_DNN, REPORT_FLAGS = 93, 109, 124, 159, 161
 SESSION_RETENTION, UPDATED_PDR, S_NSSAI = 183, 256, 257
 
 ACCESS = 0
-CHOOSE = 0  # in place of a TEID, which is never 0 in a PDI: the UPF is to choose one
+CHOOSE = 0  # in place of a TEID, which is never 0 in a PDI: the UPF is to choose a TEID
 NO_SD = "FFFFFF"
 UE_PREFIX_BITS, LEAST_PREFIX_BITS = 64, 32
 MOST_LABEL, MOST_NAME = 63, 100  # TS 23.003, clause 9.1: octets

@@ -26,7 +26,7 @@ class LearningUpf:
     """A UPF of which something is to be learned.
 
     Attributes:
-        number: of the UPF, as whoever asks counts them.
+        number: of the UPF, as the caller counts them.
         point: where its N4 is watched, by number.
         slices: that are its own, by index.
     """
@@ -47,7 +47,7 @@ class Learned:
 
 
 class Learning:
-    """Watches N4 of UPFs whose slices say which sessions are theirs, and has `Sharing` tell their packets apart.
+    """Watches N4 of UPFs whose slices say which sessions are theirs, and has `Sharing` distinguish their packets.
 
     Sessions that are there when it begins are not known: nothing on N4 lists them.
 
@@ -95,7 +95,7 @@ class Learning:
         self._missing: dict[int, str] = {}
 
     def learns(self, index: int) -> bool:
-        """Whether a slice's packets are told by its sessions: it says so, and it shares its N3."""
+        """Whether a slice's packets are known by its sessions: it says so, and it shares its N3."""
         return self._traffic[index].learned and self._sharing.class_of(self._points[index].n3) is not None
 
     def watch(self, upf: int, addresses: Collection[Address], since_ns: int) -> None:
@@ -230,7 +230,7 @@ class Learning:
         return [*report, f"{more} more sessions are left out"] if more > 0 else report
 
     def _unseen(self) -> list[str]:
-        """Slices that nothing else tells of."""
+        """Slices that nothing else identifies."""
         return [
             f"{self._points[index].name}: no session of it was seen yet"
             for upf in self.upfs

@@ -1,4 +1,4 @@
-"""PFCP messages (3GPP TS 29.244, clause 7) as far as they tell which sessions a UPF has, and whose they are.
+"""PFCP messages (3GPP TS 29.244, clause 7) as far as they say which sessions a UPF has, and whose they are.
 
 Rules are read to the depth that they have, three levels, and no deeper. What is not needed is passed over.
 """

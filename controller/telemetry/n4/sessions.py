@@ -1,7 +1,7 @@
 """Which PFCP sessions UPFs have: the state that follows from requests and the answers to them.
 
-A request changes nothing: what counts is that it was accepted, which is said by who was request. So somebody who forges
-requests to a UPF can have no session learned that the UPF has not set up.
+A request changes nothing: what counts is that it was accepted, which the receiver of the request says. So somebody who
+forges requests to a UPF can have no session learned that the UPF has not set up.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Session:
 class _State(Enum):
     OPEN = auto()
     ANSWERED = auto()
-    CONTESTED = auto()  # two that differ came under one number: it cannot be said which of them was accepted
+    CONTESTED = auto()  # two that differ came under the same number: it cannot be said which of them was accepted
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ class Sessions:
         return self._sessions.get(key)
 
     def next_change(self) -> Key | None:
-        """A session that has come, changed or gone; None where all were told. Ask before the next `take`."""
+        """A session that has come, changed or gone; None where all were reported. Ask before the next `take`."""
         while self._leaving:
             if not self._leaving[-1]:
                 self._leaving.pop()
@@ -273,7 +273,7 @@ class Sessions:
     def _forget(self, datagram: Datagram, node: bytes) -> None:
         """All of a control-plane function: a new association is without sessions (clauses 6.2.6, 6.2.8).
 
-        What it has request before goes, too: it may count from the beginning, and ask the same under the same number.
+        Its earlier requests go, too: it may count from the beginning, and send the same under the same number.
         """
         self._leaving.append(self._of_node.pop((datagram.upf, node), {}))
         past = [item for item in self._requests if (item[0], item[3]) == (datagram.upf, datagram.other)]

@@ -1,4 +1,4 @@
-"""What of an answer is believed: one series for a slice, recent samples, numbers from 0 on.
+"""What of an answer is believed: a single series for a slice, recent samples, numbers from 0 on.
 
 Formats are those of the server's HTTP API: https://prometheus.io/docs/prometheus/latest/querying/api/.
 """
@@ -33,8 +33,8 @@ class Reading:
     """One row at N times of S slices, of the node, or of knobs.
 
     Attributes:
-        values: float64 (N, S) in the row's unit; NaN where there is none, or none that is believed.
-        newest_s: float64 (N, S), when the newest sample was taken that it rests on; NaN likewise.
+        values: float64 (N, S) in the row's unit; NaN where there is none that is believed.
+        newest_s: float64 (N, S), when the newest sample was taken that it rests on; NaN where there is none.
         why: of each slice, what was wrong at the last time; None where nothing was.
     """
 
@@ -53,9 +53,9 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
     """The answer to ``row.query`` at some times, those of the server's samples in a range, or one.
 
     Args:
-        row: that was asked for.
+        row: that was requested.
         result: ``data.result`` of the answer, a vector or a matrix.
-        times_s: (N,), ascending: those that were asked for. Of a vector, N is 1 and the time is now.
+        times_s: (N,), ascending: those requested. Of a vector, N is 1 and the time is now.
         most_age_s: older samples are not believed.
         now_s: by this machine's clock: what is later, by `FUTURE_S`, is of a clock that is wrong.
 
@@ -98,12 +98,12 @@ def _series(result: Any) -> list[tuple[dict[str, str], list[tuple[float, float]]
     return results
 
 
-def _of(one: Any, *names: str) -> Any:
-    return next((one[name] for name in names if name in one), None) if isinstance(one, Mapping) else None
+def _of(item: Any, *names: str) -> Any:
+    return next((item[name] for name in names if name in item), None) if isinstance(item, Mapping) else None
 
 
 def _placed(points: Sequence[tuple[float, float]], times_s: Floats) -> Floats:
-    """Values at the times that were asked for, NaN between; of a vector the one there is."""
+    """Values at the requested times, NaN between; of a vector its single value."""
     column = np.full(len(times_s), np.nan)
     if len(times_s) == 1 and len(points) == 1:
         column[0] = points[0][1]

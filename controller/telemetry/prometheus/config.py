@@ -1,4 +1,4 @@
-"""What is asked of a Prometheus server, and how it is reached: validated, and put together to PromQL.
+"""What is queried from a Prometheus server, and how it is reached: validated, and put together to PromQL.
 
 ``configs/prometheus/NAME.yaml`` (`Queries`) has the queries, with ``$NAME`` where a label goes; a node's configuration
 (`PrometheusSpec`) has the server and the labels of its slices.
@@ -26,7 +26,7 @@ from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 NEEDED = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us")
-"""Without these nobody could tell a promise that is kept from one that is broken."""
+"""Without these nobody could distinguish a promise that is kept from a broken promise."""
 DERIVED = ("loss_ratio",)
 SCRAPES = 2
 """That a control period holds at least: the figures of the next one are of other samples."""
@@ -55,8 +55,8 @@ class RowQuery:
 
     Attributes:
         query: PromQL whose result is one series per slice.
-        samples: selector of the counter or gauge that it rests on: tells how old it is, and whether it is one. Where
-            several series that are not old fit it, nobody knows which is meant, and none is believed.
+        samples: selector of the counter or gauge that it rests on: says how old it is, and whether it is a single
+            series. Where several series that are not old fit it, nobody knows which is meant, and none is believed.
         scale: from the query's unit to the row's.
     """
 
@@ -68,11 +68,11 @@ class RowQuery:
 
 @dataclass(frozen=True)
 class Queries:
-    """What is asked for, by row.
+    """What is queried, by row.
 
     Attributes:
         description: in one line.
-        scrape_interval_s: of the server, for all that is asked for; the longest, where they differ.
+        scrape_interval_s: of the server, for all that is queried; the longest, where they differ.
         slices: rows of `SLICE_FIELDS`; ``loss_ratio`` is worked out from offered and carried.
         node: rows of `NODE_FIELDS`, one series each.
         knobs: that held, for datasets; a knob without a series is taken for none.
@@ -203,7 +203,7 @@ def _loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """One row as it is asked for: PromQL of all slices at once, or of the node.
+    """A row as it is queried: PromQL of all slices at once, or of the node.
 
     Attributes:
         kind: what it is a row of; name: of the row.
@@ -223,7 +223,7 @@ class Row:
         return len(self.samples)
 
 
-TAG = "slicepilot_asked"
+TAG = "slicepilot_query"
 
 
 def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], period_s: float) -> list[Row]:
@@ -266,13 +266,13 @@ def check_period(queries: Queries, period_s: float) -> None:
         )
 
 
-def _row(kind: Any, name: str, one: RowQuery, labelled: list[tuple[str, dict[str, str]]]) -> Row:
+def _row(kind: Any, name: str, row: RowQuery, labelled: list[tuple[str, dict[str, str]]]) -> Row:
     parts, samples = [], []
     for number, (position, labels) in enumerate(labelled):
-        query, selector = _filled(one.query, labels, position), _filled(one.samples, labels, position)
+        query, selector = _filled(row.query, labels, position), _filled(row.samples, labels, position)
         samples.append(" ".join(selector.split()))
         parts += [_tagged(query, f"{number}:v"), _tagged(f"timestamp({selector})", f"{number}:t")]
-    return Row(kind, name, " or ".join(parts), tuple(samples), one.scale)
+    return Row(kind, name, " or ".join(parts), tuple(samples), row.scale)
 
 
 def _tagged(query: str, tag: str) -> str:

@@ -62,7 +62,7 @@ def test_a_map_without_types_is_taken_by_what_it_is(agent: Agent) -> None:
     agent.pin(descriptor)
     agent.write(ENDPOINT, value_of(1_250_000))
     with contextlib.closing(ThrottleMap(agent.paths.pin)) as throttle:
-        assert throttle.layout == "not told"
+        assert throttle.layout == "unknown"
         entry = throttle.entry(ENDPOINT)
         assert entry is not None
         assert entry.bytes_per_s == 1_250_000

@@ -318,7 +318,7 @@ def vector(value: str = "1.5", taken_s: float | None = None, slices: int = 1) ->
     now = time.time()
     kinds = {"v": value, "t": f"{now if taken_s is None else taken_s}"}
     samples = [(f"{s}:{kind}", text) for s in range(slices) for kind, text in kinds.items()]
-    result = [{"metric": {"slicepilot_asked": tag}, "value": [now, text]} for tag, text in samples]
+    result = [{"metric": {"slicepilot_query": tag}, "value": [now, text]} for tag, text in samples]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 
