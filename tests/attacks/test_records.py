@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +22,7 @@ from slicepilot.controller.promotion.windows import ReplayedWindows
 from slicepilot.controller.record.columns import encode, header_of, read_header, to_records, to_table
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.service.evidence_thread import EvidenceThread
+from tests.command import slicepilot
 from tests.controller.publisher.conftest import Controller
 from tests.controller.record.conftest import count, description, ticks
 
@@ -234,10 +233,7 @@ def test_promote_does_not_believe_ticks_that_the_controller_has_not_counted(stat
         "shadow: {min_duration_s: 1, min_ticks: 10}\nguard: {max_warning_per_hour: 1.0e+6}\n"
         "estimate: {min_windows: 0, min_promise_gain_s_per_hour: -1000, min_carried_gain_pct: -100}\n"
     )
-    command = [sys.executable, "-m", "slicepilot.cli", "promote", str(bundle), "--records", str(state / "records")]
-    done = subprocess.run(
-        [*command, "-c", str(lenient), "--json"], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = slicepilot("promote", bundle, "--records", state / "records", "-c", lenient, "--json", timeout=120)
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
     assert (document["recording"]["ticks"], document["recording"]["windows"]) == (0, 0)

@@ -17,18 +17,9 @@ from typing import Any
 
 import pytest
 
+from tests.command import slicepilot
+
 PROBE = "from slicepilot.cli import main; main()"
-
-
-def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROBE, "probe", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
 
 
 class Traffic:
@@ -71,8 +62,8 @@ def traffic(network: Any, forwarder: Any, packets: Any) -> Any:
 
 def test_totals_as_json_and_events_as_csv(network: Any, traffic: Any, tmp_path: Path) -> None:
     packet_file, pfcp_file = tmp_path / "packets.csv", tmp_path / "pfcp.csv"
-    done = command(
-        "--netns", network.upf.path, "--n6-netns", network.dn.path, "--duration", 1, "--json",
+    done = slicepilot(
+        "probe", "--netns", network.upf.path, "--n6-netns", network.dn.path, "--duration", 1, "--json",
         "--csv", packet_file, "--sample", 2, "--pfcp-csv", pfcp_file,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -107,7 +98,7 @@ def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path
     container.mkdir()
     try:
         (container / "cgroup.procs").write_text(str(network.upf.pid))
-        done = command("--container", identity[:12], "--duration", 0.5, "--json")
+        done = slicepilot("probe", "--container", identity[:12], "--duration", 0.5, "--json")
     finally:
         (groups[0].parent.parent / "cgroup.procs").write_text(str(network.upf.pid))
         container.rmdir()
@@ -176,7 +167,7 @@ def test_a_namespace_that_vanishes_ends_it(network: Any) -> None:
 )
 def test_bad_input(network: Any, arguments: list[str], complaint: str) -> None:
     positions = {"upf": network.upf.path, "dn": network.dn.path, "ran": network.ran.path}
-    done = command(*(argument.format(**positions) for argument in arguments))
+    done = slicepilot("probe", *(argument.format(**positions) for argument in arguments))
     assert done.returncode == 2, done.stderr
     assert complaint in done.stderr
     assert done.stderr.count("\n") == 1

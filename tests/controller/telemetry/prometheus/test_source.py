@@ -65,13 +65,23 @@ def until(what: Callable[[], Any], seconds: float = 15.0) -> Any:
     raise AssertionError("does not come about")
 
 
+def answers(spec: PrometheusSpec) -> bool:
+    """Whether two scrapes are in."""
+    try:
+        with source_of(spec):
+            return True
+    except FailureError:
+        return False
+
+
 def valid(source: PrometheusSource) -> list[bool]:
     return source.measure().valid[:, 0].tolist()
 
 
-def reported(source: PrometheusSource, words: str) -> bool:
+def reported(source: PrometheusSource, words: str) -> list[str]:
+    """What the source has to report that has these words."""
     source.measure()
-    return any(words in line for line in source.check())
+    return [line for line in source.check() if re.search(words, line)]
 
 
 # -- a real group, a real interface, a real server ---------------------------------------------------------------------
@@ -122,19 +132,10 @@ def server(pod: Pod, other: Pod, tmp_path_factory: pytest.TempPathFactory) -> It
     with exporting([pod, other]) as target:
         running = Prometheus(tmp_path_factory.mktemp("prometheus"), target)
         try:
-            until(lambda: _measured(running))
+            until(lambda: answers(spec_of(running.url)))
             yield running
         finally:
             running.stop()
-
-
-def _measured(server: Prometheus) -> bool:
-    """Whether two scrapes are in."""
-    try:
-        with source_of(spec_of(server.url)):
-            return True
-    except FailureError:
-        return False
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def whole(pod: Pod, other: Pod, server: Prometheus) -> Iterator[Prometheus]:
     other.more = []
     if server.process is None:
         server.start()
-    until(lambda: _measured(server), 30.0)
+    until(lambda: answers(spec_of(server.url)), 30.0)
 
 
 def test_figures_are_those_of_the_group_and_the_interface(pod: Pod, whole: Prometheus) -> None:
@@ -222,7 +223,7 @@ def test_a_series_that_goes_takes_its_slice_and_no_other(pod: Pod, other: Pod, w
         until(lambda: valid(source) == [True, True])
         pod.hidden = ("container_cpu_usage",)
         until(lambda: valid(source) == [False, True])
-        assert reported(source, "s1: cpu_use_mcpu: no series fits container_cpu_usage_seconds_total{")
+        assert reported(source, "s1: cpu_use_mcpu: no series fits container_cpu_usage_seconds_total")
         assert not source.measure().slices[:, 0].any()
         pod.hidden = ()
         until(lambda: valid(source) == [True, True])
@@ -282,7 +283,7 @@ def test_tls_names_users_and_certificates(pod: Pod, tmp_path: Path) -> None:
                 with pytest.raises(FailureError, match=words):
                     PrometheusSource(spec_of(server.url, **settings), ("s1",), PERIOD_S)
             password.write_text("secret\n")
-            until(lambda: _answers(spec_of(server.url, **good)), 20.0)
+            until(lambda: answers(spec_of(server.url, **good)), 20.0)
             with source_of(spec_of(server.url, **good)) as source:
                 # What is in a file now is what is used: the first is refused, the second let in.
                 password.write_text("changed\n")
@@ -291,14 +292,6 @@ def test_tls_names_users_and_certificates(pod: Pod, tmp_path: Path) -> None:
                 until(lambda: source.check() == [] and valid(source) == [True])
         finally:
             server.stop()
-
-
-def _answers(spec: PrometheusSpec) -> bool:
-    try:
-        with source_of(spec):
-            return True
-    except FailureError:
-        return False
 
 
 def bcrypt(word: str) -> str:
@@ -399,17 +392,12 @@ def test_a_server_that_turns_hostile_takes_nothing_with_it() -> None:
         ):
             for bad, words in BAD.values():
                 now[0] = bad
-                lines = until(lambda words=words: [x for x in _lines(source) if re.search(words, x)])
+                lines = until(lambda words=words: reported(source, words))
                 assert all(line.isprintable() for line in lines)
                 now[0] = good
                 until(lambda: valid(source) == [True] and source.check() == [])
     finally:
         del os.environ["http_proxy"]
-
-
-def _lines(source: PrometheusSource) -> list[str]:
-    source.measure()
-    return source.check()
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
