@@ -48,7 +48,6 @@ PRINTED: dict[str, dict[str, Any]] = {
     "k8s status": {"": cluster.Overview},
     "testbed up": {"": machine.TestbedUp},
     "testbed status": {"": list[machine.TestbedStatus]},
-    "testbed load": {"": machine.LoadPlayed},
     "testbed identify": {"": machine.Identified},
     "dataset list": {"": list[datasets.Release]},
     "dataset fetch": {"": datasets.Fetched},

@@ -18,7 +18,6 @@ BACKEND = BackendPlugin(
         "testbed up": Command(f"{_HERE}.cli.testbed:up"),
         "testbed down": Command(f"{_HERE}.cli.testbed:down"),
         "testbed status": Command(f"{_HERE}.cli.testbed:status"),
-        "testbed load": Command(f"{_HERE}.cli.testbed:load"),
         "testbed identify": Command(f"{_HERE}.cli.testbed:identify"),
         "bench loop": Command(f"{_HERE}.cli.bench_loop:loop"),
         "bench probe": Command(f"{_HERE}.cli.bench_probe:probe"),

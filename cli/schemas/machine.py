@@ -131,28 +131,6 @@ class CheckedSlice(Document):
     """What an operator should know before control starts."""
 
 
-class Flow(Document):
-    """A flow from the generator to the sink."""
-
-    flow: str
-    kind: str
-    """Kind of load."""
-    offered_mbps: float
-    sent_packets: int
-    received_packets: int
-    reordered_packets: int
-    delay_p50_us: float | None
-    delay_p99_us: float | None
-
-
-class LoadPlayed(Document):
-    """The loads of a scenario without control."""
-
-    scenario: str
-    seconds: float
-    flows: list[Flow]
-
-
 IdentifiedErrors = dict[
     Literal[
         "throughput_mean_pct",

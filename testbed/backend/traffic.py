@@ -129,24 +129,3 @@ class LoadRun:
             os.close(self._start_pipe)
             self._start_pipe = -1
         return reports
-
-
-def flows_of(reports: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """What was sent and what arrived, flow by flow, from `LoadRun.stop`; delays are those the sink has measured."""
-    received = {flow["flow"]: flow for flow in reports["sink"].get("flows", [])}
-    result = []
-    for sent in reports.get("load", {}).get("flows", []):
-        mine = received.get(sent["flow"], {})
-        result.append(
-            {
-                "flow": sent["name"],
-                "kind": sent["kind"],
-                "offered_mbps": sent["offered_mbps"],
-                "sent_packets": sent["packets"],
-                "received_packets": mine.get("packets", 0),
-                "reordered_packets": mine.get("reordered", 0),
-                "delay_p50_us": mine.get("delay_p50_us"),
-                "delay_p99_us": mine.get("delay_p99_us"),
-            }
-        )
-    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -100,60 +100,6 @@ def status(
         _print_status(each)
     if not names:
         console.print("no testbed is up")
-
-
-def load(
-    scenario: Annotated[str, typer.Argument(help="Scenario: a shipped name or a YAML file.")],
-    name: NameOption = "sp",
-    seconds: Annotated[float | None, typer.Option(min=0.1, help="Duration (default: the scenario's).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed for phases and arrivals of the loads.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Send a scenario's loads through a running testbed without control, and report the results.
-
-    Example: [bold]slicepilot testbed load testbed-contention --seconds 5[/bold]
-    """
-    from slicepilot.env.simulator.scenario import Scenario
-    from slicepilot.testbed.backend.traffic import LoadRun, flows_of
-    from slicepilot.testbed.lifecycle.testbed import Testbed
-
-    played, running_testbed = Scenario.from_yaml(scenario), Testbed.attach(name)
-    if played.slice_set().names != running_testbed.slices.names:
-        raise ConfigError(
-            f"scenario {played.name}: slices {played.slices!r}; expected those of testbed {name!r}, "
-            f"{running_testbed.spec.slices!r}"
-        )
-    duration_s = seconds or played.duration_s
-    run = LoadRun(running_testbed, played, seed)
-    try:
-        run.start()
-        with progress_bar() as progress:
-            task = progress.add_task(f"running {played.name}", total=duration_s)
-            started = time.monotonic()
-            while (passed := time.monotonic() - started) < duration_s:
-                progress.update(task, completed=passed)
-                time.sleep(min(0.1, duration_s - passed))
-    finally:
-        reports = run.stop()
-    flows = flows_of(reports)
-    if as_json:
-        print_json({"scenario": played.name, "seconds": duration_s, "flows": flows}, schema.LoadPlayed)
-    else:
-        _print_flows(played.name, duration_s, flows)
-
-
-def _print_flows(scenario: str, duration_s: float, flows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{scenario}, {duration_s:g} s, no control", box=None, padding=(0, 1), title_justify="left")
-    for column in ("flow", "kind", "offered\nMbit/s", "lost\n%", "reordered", "p50\nms", "p99\nms"):
-        table.add_column(column, justify="left" if column in {"flow", "kind"} else "right")
-    for flow in flows:
-        lost = 100 * (1 - flow["received_packets"] / max(1, flow["sent_packets"]))
-        delays = [f"{flow[key] / 1e3:.2f}" if flow[key] else "-" for key in ("delay_p50_us", "delay_p99_us")]
-        rate, reordered = f"{flow['offered_mbps']:.1f}", str(flow["reordered_packets"])
-        table.add_row(flow["flow"], flow["kind"], rate, f"{lost:.1f}", reordered, *delays)
-    console.print(table)
 
 
 def identify(
