@@ -121,7 +121,7 @@ sessions() {
     in_ns_alone "$p-ran" "$BIN/smf" --n4 0.0.0.0:8805 "${list[@]}" >"$STATE/smf.out" 2>"$STATE/smf.log" </dev/null &
     echo $! >"$STATE/smf.pid"
     for _ in $(seq 100); do
-        [ "$(grep -c ' established at ' "$STATE/smf.out")" -ge "$(($1 * SESSIONS))" ] && return
+        [ "$(grep -c '"op":"establish".*"ok":true' "$STATE/smf.out")" -ge "$(($1 * SESSIONS))" ] && return
         sleep 0.05
     done
     echo "no sessions: $(tail -n 3 "$STATE/smf.out" "$STATE/smf.log")" >&2
