@@ -18,25 +18,25 @@ TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 
 
 def checks(
-    kubeconfig: Path | None, node: str | None, places: CiliumPaths | None = None, kubelet: Path = KUBELET
+    kubeconfig: Path | None, node: str | None, paths: CiliumPaths | None = None, kubelet: Path = KUBELET
 ) -> list[Check]:
     """Check a cluster and this node; writes nothing.
 
     Args:
         kubeconfig: None: the service account of this pod; outside a pod only this machine is checked.
         node: name of this node in the cluster; None: its host's name.
-        places: paths of Cilium's map and state; kubelet: folder of the kubelet.
+        paths: paths of Cilium's map and state; kubelet: folder of the kubelet.
 
     Raises:
         ConfigError: no such kubeconfig.
     """
-    places, node = places or CiliumPaths(), node or platform.node()
+    paths, node = paths or CiliumPaths(), node or platform.node()
     with contextlib.ExitStack() as undo:
         api = Api(kubeconfig) if kubeconfig is not None or TOKEN.exists() else None
         if api is not None:
             undo.callback(api.close)
         cluster = ClusterReader(api)
-        checked = [*api_checks(cluster), *kubelet_checks(cluster, node, kubelet), *cilium_checks(cluster, places)]
-        if places.state.is_dir() or any(check.name == "bandwidth manager" and check.ok for check in checked):
-            checked += [*map_checks(places), *pod_checks(cluster, places, slice_pods(cluster, node))]
+        checked = [*api_checks(cluster), *kubelet_checks(cluster, node, kubelet), *cilium_checks(cluster, paths)]
+        if paths.state.is_dir() or any(check.name == "bandwidth manager" and check.ok for check in checked):
+            checked += [*map_checks(paths), *pod_checks(cluster, paths, slice_pods(cluster, node))]
         return checked

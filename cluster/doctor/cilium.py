@@ -31,11 +31,11 @@ MULTUS = "k8s.v1.cni.cncf.io/networks"
 BPF_FS_MAGIC = 0xCAFE4A11  # linux/magic.h
 
 
-def cilium_checks(cluster: ClusterReader, places: CiliumPaths) -> list[Check]:
+def cilium_checks(cluster: ClusterReader, paths: CiliumPaths) -> list[Check]:
     """Whether Cilium is there, with its bandwidth manager on."""
     config = cluster.get(CONFIG)
     if config.document is None:
-        there = places.state.is_dir()
+        there = paths.state.is_dir()
         found = "state of its agent is on this node" if there else "none: pods are shaped where they send"
         return [_check("Cilium", not config.why, f"{config.why}; {found}" if config.why else found, _RIGHTS)]
     options = {str(key): str(value) for key, value in (config.document.get("data") or {}).items()}
@@ -65,21 +65,21 @@ def cilium_checks(cluster: ClusterReader, places: CiliumPaths) -> list[Check]:
     ]
 
 
-def map_checks(places: CiliumPaths) -> list[Check]:
+def map_checks(paths: CiliumPaths) -> list[Check]:
     """Of Cilium's pinned map on this node."""
-    mounted = _is_bpffs(places.pin.parents[2]) or _is_bpffs(places.pin.parent)
+    mounted = _is_bpffs(paths.pin.parents[2]) or _is_bpffs(paths.pin.parent)
     checks = [
         _check(
             "bpffs",
             mounted,
-            str(places.pin.parents[2]) if mounted else f"not at {places.pin.parents[2]}",
+            str(paths.pin.parents[2]) if mounted else f"not at {paths.pin.parents[2]}",
             "in a container: mount the host's /sys/fs/bpf",
         )
     ]
     try:
-        with contextlib.closing(ThrottleMap(places.pin)) as throttle:
-            told = "without types" if throttle.layout == "unknown" else f"layout: {throttle.layout}"
-            return [*checks, _check("map of rates", True, f"{places.pin.name}, {told}")]
+        with contextlib.closing(ThrottleMap(paths.pin)) as throttle:
+            layout = "without types" if throttle.layout == "unknown" else f"layout: {throttle.layout}"
+            return [*checks, _check("map of rates", True, f"{paths.pin.name}, {layout}")]
     except ActuatorError as error:
         found = "none" if error.vanished else str(error)
         hint = "it comes with the bandwidth manager" if error.vanished else "see docs/cilium.md"
@@ -87,7 +87,7 @@ def map_checks(places: CiliumPaths) -> list[Check]:
 
 
 def pod_checks(
-    cluster: ClusterReader, places: CiliumPaths, pods: Iterable[tuple[str, Mapping[str, Any]]]
+    cluster: ClusterReader, paths: CiliumPaths, pods: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> list[Check]:
     """Of each declared slice's pod on this node.
 
@@ -95,7 +95,7 @@ def pod_checks(
         pods: name of the slice, and the pod in the API's JSON.
     """
     try:
-        known = {(item.namespace, item.pod): item for item in endpoints(places.state)}
+        known = {(item.namespace, item.pod): item for item in endpoints(paths.state)}
     except ActuatorError:
         known = {}
     checks = []
@@ -103,7 +103,7 @@ def pod_checks(
         meta = pod.get("metadata") or {}
         namespace, pod_name = str(meta.get("namespace")), str(meta.get("name"))
         annotations = meta.get("annotations") or {}
-        checks.append(_entry(cluster, places, known, name, namespace, pod_name, ANNOTATION in annotations))
+        checks.append(_entry(cluster, paths, known, name, namespace, pod_name, ANNOTATION in annotations))
         if networks := annotations.get(MULTUS):
             found = f"{networks} of {namespace}/{pod_name}: Cilium does not pace these"
             checks.append(
@@ -114,7 +114,7 @@ def pod_checks(
 
 def _entry(
     cluster: ClusterReader,
-    places: CiliumPaths,
+    paths: CiliumPaths,
     known: Mapping[tuple[str, str], Endpoint],
     name: str,
     namespace: str,
@@ -126,7 +126,7 @@ def _entry(
     if number is None:
         return _check(f"{name}: rate", False, f"{where} is no endpoint of Cilium", "it is shaped in its pod")
     try:
-        with contextlib.closing(ThrottleMap(places.pin)) as throttle:
+        with contextlib.closing(ThrottleMap(paths.pin)) as throttle:
             entry = throttle.entry(number)
     except (ActuatorError, ValueError):
         return _check(f"{name}: rate", False, f"endpoint {number}, no map to look in", "it is shaped in its pod")
