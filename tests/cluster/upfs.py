@@ -93,7 +93,8 @@ class PodUpfs(Runtime):
                 command = [str(bin_folder() / "smf"), "--n4", f"{GNB}:8805", *options]
                 self._smf = self.machine.start(*command, stdout=out, stderr=out)
             while self._smf.poll() is None and time.monotonic() < deadline:
-                if log.read_text().count('"op":"establish"') == self.count:
+                answers = log.read_text().splitlines()
+                if sum('"op":"establish"' in line and '"ok":true' in line for line in answers) == self.count:
                     return
                 time.sleep(0.05)
             assert time.monotonic() < deadline, f"{log.read_text()}\n{self.description()}"
