@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import numpy as np
@@ -38,39 +38,21 @@ TABLES = {
 }
 
 
-@dataclass(frozen=True)
-class Ran:
-    """One command in this process: exit code, standard output and error."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        assert self.err == ""
-        return json.loads(self.out)
+def run(*arguments: object, cwd: Path | None = None) -> CompletedProcess[str]:
+    """A command of `slicepilot dataset`."""
+    return slicepilot("dataset", *arguments, cwd=cwd, env=os.environ | {"COLUMNS": "80"})
 
 
-@pytest.fixture
-def run(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """``run("list", "--json")``: a command of `slicepilot dataset`."""
-
-    def ran(*arguments: object) -> Ran:
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "argv", ["slicepilot", "dataset", *map(str, arguments)])
-            patch.setenv("COLUMNS", "80")
-            with pytest.raises(SystemExit) as stopped:
-                main()
-        assert isinstance(stopped.value.code, int)
-        return Ran(stopped.value.code, *capsys.readouterr())
-
-    return ran
+def printed(*arguments: object) -> Any:
+    """The document that a command prints, and nothing else."""
+    result = run(*arguments, "--json")
+    assert result.stderr == ""
+    return json.loads(result.stdout)
 
 
-def checked_by(run: Callable[..., Ran], path: Path) -> Any:
+def checked_by(path: Path) -> Any:
     """What `validate` says of a single file without faults."""
-    [checked] = run("validate", path, "--json").json["checked"]
+    [checked] = printed("validate", path)["checked"]
     return checked
 
 
@@ -105,32 +87,25 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("validate", SAMPLES / "README.md"), "of no known kind"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: tuple[object, ...],
-    message: str,
-    run: Callable[..., Ran],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = run(*arguments)
-    assert result.code == 2
-    assert result.err.startswith("slicepilot: error: ")
-    assert result.err.count("\n") == 1
-    assert message in result.err
+def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[object, ...], message: str, tmp_path: Path) -> None:
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("slicepilot: error: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_fetch_that_fails_is_exit_code_1(
-    run: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fetch_that_fails_is_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     for name in ("https_proxy", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")  # where nobody listens
     monkeypatch.setattr("slicepilot.data.studies.fetching.time.sleep", lambda seconds: None)
-    result = run("fetch", "andrade", "--out", tmp_path / "andrade")
-    assert result.code == 1
-    assert result.err.count("slicepilot: error: https://") == 3
-    assert "no answer" in result.err
+    monkeypatch.setattr(sys, "argv", ["slicepilot", "dataset", "fetch", "andrade", "--out", str(tmp_path / "andrade")])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    error = capsys.readouterr().err
+    assert error.count("slicepilot: error: https://") == 3
+    assert "no answer" in error
 
 
 def test_tables_say_where_they_come_from(tables: Path) -> None:
@@ -171,23 +146,23 @@ def test_a_whole_clone_is_imported_over_its_readme(study: Path) -> None:
     assert faults["left_out"] == faults["kinds"]["unanswered"]["count"] == 3 * RUNS["latency"]
 
 
-def test_what_a_shell_names_of_a_clone_may_be_a_readme(run: Callable[..., Ran], clone: Path, tmp_path: Path) -> None:
+def test_what_a_shell_names_of_a_clone_may_be_a_readme(clone: Path, tmp_path: Path) -> None:
     named = sorted(path for path in clone.iterdir() if not path.name.startswith("."))
     assert clone / "README.md" in named
-    document = run("import", *named, "--out", tmp_path / "out", "--json").json
+    document = printed("import", *named, "--out", tmp_path / "out")
     assert document["unusable"] == []
     assert str(clone / "README.md") in document["not_read"]
     assert [table["as_known"] for table in document["tables"]] == [False] * 3
     other = tmp_path / "data.csv"
     other.write_text("a,b\n1,2\n")
     result = run("import", clone / "backup", other, "--out", tmp_path / "other")
-    assert result.code == 2, "data of no known kind that are named are an error all the same"
-    assert "of no known kind" in result.err
+    assert result.returncode == 2, "data of no known kind that are named are an error all the same"
+    assert "of no known kind" in result.stderr
 
 
-def test_validate_shows_what_is_missing_by_setting(run: Callable[..., Ran], study: Path) -> None:
+def test_validate_shows_what_is_missing_by_setting(study: Path) -> None:
     path = study / "andrade-episodes.parquet"
-    missing = {row["behaviour"]: row for row in checked_by(run, path)["missing"]}
+    missing = {row["behaviour"]: row for row in checked_by(path)["missing"]}
     starved = missing["experiment-8"]
     assert starved["episodes"] == RUNS["latency"]
     # Of 40 steps and one more: slice2 lacks 600 s besides what all others lack from 630 s on, 20 steps or 21.
@@ -195,16 +170,16 @@ def test_validate_shows_what_is_missing_by_setting(run: Callable[..., Ran], stud
     assert starved["unmeasured_by_slice"]["slice1"] == 0
     assert starved["reward_at_worst"] < starved["reward"]
     assert missing["experiment-2"]["readings"] == 2 * missing["experiment-2"]["steps"]
-    shown = run("validate", path).out
+    shown = run("validate", path).stdout
     assert "not measured, of the slices that had traffic" in shown
     [row] = [line.split() for line in shown.splitlines() if "experiment-8" in line and "%" in line]
     assert row[1:5] == ["7", "41%", "0%", "51%"]
     assert all(len(line) <= 80 or str(path) in line for line in shown.splitlines())  # paths are not cut
 
 
-def test_validate_of_a_collection_has_the_studys_rows_and_its_cycles(run: Callable[..., Ran], study: Path) -> None:
-    latency = checked_by(run, study / "andrade-latency.parquet")["study"]
-    receive = checked_by(run, study / "andrade-receive.parquet")["study"]
+def test_validate_of_a_collection_has_the_studys_rows_and_its_cycles(study: Path) -> None:
+    latency = checked_by(study / "andrade-latency.parquet")["study"]
+    receive = checked_by(study / "andrade-receive.parquet")["study"]
     assert {row["cycles"] for row in latency} == {RUNS["latency"]}
     assert {row["cycles"] for row in receive} == {RUNS["receive"]}
     [starved] = [row for row in latency if row["experiment"] == 8 and row["group"] == "others"]
@@ -213,67 +188,62 @@ def test_validate_of_a_collection_has_the_studys_rows_and_its_cycles(run: Callab
     assert (whole["n"], whole["missing"]) == (11 * RUNS["latency"] + 1, 0), "the row at 1230 s is of the last window"
 
 
-def test_estimate_on_runs_with_holes(run: Callable[..., Ran], study: Path) -> None:
-    result = run("estimate", study / "andrade-episodes.parquet", "--agents", "no-control", "--json")
-    document = result.json
+def test_estimate_on_runs_with_holes(study: Path) -> None:
+    document = printed("estimate", study / "andrade-episodes.parquet", "--agents", "no-control")
     assert {row["behaviour"] for row in document["missing"]} == {"experiment-2", "experiment-5", "experiment-8"}
     [policy] = document["policies"]
     assert np.isfinite(policy["estimates"]["model-based"]["value"])
     assert document["behaviours"]["experiment-5"]["ci95"] is not None
 
 
-def test_two_files_of_one_name_do_not_overwrite_each_other(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_two_files_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:
     for name in ("a", "b"):
         shutil.copytree(SAMPLES / "mishra", tmp_path / "in" / name)
-    document = run("import", tmp_path / "in", "--out", tmp_path / "out", "--json").json
+    document = printed("import", tmp_path / "in", "--out", tmp_path / "out")
     names = [Path(table["path"]).stem for table in document["tables"]]
     assert names == ["mishra-forwarding-light", "mishra-pfcp-light", "mishra-forwarding-light-2", "mishra-pfcp-light-2"]
 
 
-def test_tables_of_an_earlier_import_are_not_replaced_by_those_of_another_file(
-    run: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_tables_of_an_earlier_import_are_not_replaced_by_those_of_another_file(tmp_path: Path) -> None:
     source, out = tmp_path / "o1_pfcp_exp_light.csv", tmp_path / "out"
     tables = []
     for latency in (100, 100, 200):
         source.write_text(f"pfcp_type,latency_us\nmodification,{latency}\n")
-        [table] = run("import", source, "--out", out, "--json").json["tables"]
+        [table] = printed("import", source, "--out", out)["tables"]
         tables.append(Path(table["path"]).stem)
     assert tables == ["mishra-pfcp-light", "mishra-pfcp-light", "mishra-pfcp-light-2"]
     assert pq.read_table(out / "mishra-pfcp-light.parquet").column("latency_us").to_pylist() == [100.0]
 
 
-def test_episodes_of_an_earlier_import_are_not_replaced_by_those_of_other_files(
-    run: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_episodes_of_an_earlier_import_are_not_replaced_by_those_of_other_files(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("latency.json.gz", "receive.csv.gz"):
         shutil.copy(SAMPLES / "andrade" / name, tmp_path / "in")
     for _ in range(2):
-        assert run("import", tmp_path / "in", "--out", tmp_path, "--json").json["episodes"]["steps"] == 40
+        assert printed("import", tmp_path / "in", "--out", tmp_path)["episodes"]["steps"] == 40
     before = (tmp_path / "andrade-episodes.parquet").read_bytes()
     path = tmp_path / "in" / "receive.csv.gz"
     path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + b"\n"))
-    document = run("import", tmp_path / "in", "--out", tmp_path, "--json").json
+    document = printed("import", tmp_path / "in", "--out", tmp_path)
     assert "give another --out" in document["episodes"]["problem"]
     assert (tmp_path / "andrade-episodes.parquet").read_bytes() == before
 
 
-def test_validate_finds_nothing_in_what_is_good(run: Callable[..., Ran], tables: Path) -> None:
+def test_validate_finds_nothing_in_what_is_good(tables: Path) -> None:
     for path in (SAMPLES, tables):
-        checked = run("validate", path, "--json").json["checked"]
+        checked = printed("validate", path)["checked"]
         assert len(checked) == len(TABLES) + (path == tables)
         assert all(item["faults"]["total"] == 0 for item in checked)
 
 
-def test_validate_names_lines_and_is_exit_code_1(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_validate_names_lines_and_is_exit_code_1(tmp_path: Path) -> None:
     path = tmp_path / "o1_pfcp_exp_light.csv"
     path.write_text("pfcp_type,latency_us\nmodification,100\n" + "modification,fast\n" * 30)
     result = run("validate", path)
-    assert result.code == 1
-    assert f"{path}: mishra-pfcp, 1 rows, 30 faults, 30 rows left out" in result.out
+    assert result.returncode == 1
+    assert f"{path}: mishra-pfcp, 1 rows, 30 faults, 30 rows left out" in result.stdout
     assert "lines 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, ..." in " ".join(
-        result.out.split()
+        result.stdout.split()
     )
 
 
@@ -288,23 +258,21 @@ def mixed(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_with_an_unreadable_file_is_read_all_the_same(
-    mixed: Path, run: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_a_folder_with_an_unreadable_file_is_read_all_the_same(mixed: Path, tmp_path: Path) -> None:
     imported = run("import", mixed, "--out", tmp_path / "out", "--json")
-    assert imported.code == 2
-    assert [Path(table["path"]).stem for table in json.loads(imported.out)["tables"]] == ["mishra-pfcp-light"]
+    assert imported.returncode == 2
+    assert [Path(table["path"]).stem for table in json.loads(imported.stdout)["tables"]] == ["mishra-pfcp-light"]
     validated = run("validate", mixed, "--json")
-    document = json.loads(validated.out)
-    assert validated.code == 2
+    document = json.loads(validated.stdout)
+    assert validated.returncode == 2
     assert [Path(item["path"]).name for item in document["checked"]] == ["o1_pfcp_exp_light.csv"]
     (tmp_path / "out" / "other.parquet").write_bytes(b"PAR1 but not whole")
     analysed = open_tables([tmp_path / "out"], None, lambda share: None)
     assert [source.name for source in analysed.delays] == ["mishra-pfcp-light"]
     assert [note.partition(":")[0] for note in analysed.notes] == ["other.parquet"]
-    alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").out)
+    alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").stdout)
     assert (alone["checked"], alone["unusable"]) == ([], document["unusable"])
-    for reported in (imported.err, validated.err, document["unusable"][0]):
+    for reported in (imported.stderr, validated.stderr, document["unusable"][0]):
         assert "o1_pfcp_exp_heavy.csv.gz: the compressed data end early; expected" in reported
 
 
@@ -316,41 +284,41 @@ def test_what_cannot_be_read_is_not_blamed_on_the_target(tmp_path: Path) -> None
         (out / "no" / "x").write_bytes(b"")
 
 
-def test_validate_of_a_table_repeats_the_faults_of_its_import(run: Callable[..., Ran], tmp_path: Path) -> None:
+def test_validate_of_a_table_repeats_the_faults_of_its_import(tmp_path: Path) -> None:
     path = tmp_path / "o1_pfcp_exp_light.csv"
     path.write_text("pfcp_type,latency_us\nmodification,100\nmodification,fast\n")
     run("import", path, "--out", tmp_path / "out")
     result = run("validate", tmp_path / "out" / "mishra-pfcp-light.parquet", "--json")
-    assert result.code == 1
-    assert json.loads(result.out)["checked"][0]["faults"]["kinds"]["number"]["first"][0]["line"] == 3
+    assert result.returncode == 1
+    assert json.loads(result.stdout)["checked"][0]["faults"]["kinds"]["number"]["first"][0]["line"] == 3
 
 
 @pytest.mark.parametrize("name", ["forwarding", "pfcp"])
-def test_validate_shows_the_rows_of_the_studys_table(name: str, run: Callable[..., Ran], tables: Path) -> None:
+def test_validate_shows_the_rows_of_the_studys_table(name: str, tables: Path) -> None:
     path = SAMPLES / "mishra" / f"o1_{name}_exp_light.csv"
-    expected = checked_by(run, path)["study"]
+    expected = checked_by(path)["study"]
     assert {row["load"] for row in expected} == {"light"}
-    assert checked_by(run, tables / f"mishra-{name}-light.parquet")["study"] == expected
+    assert checked_by(tables / f"mishra-{name}-light.parquet")["study"] == expected
     result = run("validate", path)
-    assert max(map(len, result.out.splitlines()[1:])) <= 80
-    heads = [line.split() for line in result.out.splitlines()]
+    assert max(map(len, result.stdout.splitlines()[1:])) <= 80
+    heads = [line.split() for line in result.stdout.splitlines()]
     assert list(expected[0]) in heads
 
 
-def test_episodes_to_minari_and_back(run: Callable[..., Ran], tables: Path, tmp_path: Path) -> None:
+def test_episodes_to_minari_and_back(tables: Path, tmp_path: Path) -> None:
     pytest.importorskip("minari")
     folder, back = tmp_path / "andrade-v0", tmp_path / "back.parquet"
-    assert run("convert", tables / "andrade-episodes.parquet", folder).code == 0
+    assert run("convert", tables / "andrade-episodes.parquet", folder).returncode == 0
     assert what_is(folder) == "minari"
-    assert checked_by(run, folder)["rows"] == 40
-    assert run("convert", folder, back).code == 0
+    assert checked_by(folder)["rows"] == 40
+    assert run("convert", folder, back).returncode == 0
     [before], [after] = (read_episodes(path) for path in (tables / "andrade-episodes.parquet", back))
     assert np.array_equal(before.observations, after.observations)
     assert before.behaviour == after.behaviour
     assert dict(before.info) == dict(after.info)
 
 
-def test_validate_of_episodes_shows_behaviours(run: Callable[..., Ran], tables: Path) -> None:
-    [behaviour] = checked_by(run, tables / "andrade-episodes.parquet")["behaviours"]
+def test_validate_of_episodes_shows_behaviours(tables: Path) -> None:
+    [behaviour] = checked_by(tables / "andrade-episodes.parquet")["behaviours"]
     assert (behaviour["behaviour"], behaviour["episodes"], behaviour["steps"]) == ("experiment-21", 1, 40)
-    assert "experiment-21" in run("validate", tables / "andrade-episodes.parquet").out
+    assert "experiment-21" in run("validate", tables / "andrade-episodes.parquet").stdout

@@ -2,17 +2,14 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.registry import make
-from slicepilot.cli.app import app
 from slicepilot.data.episodes.episodes import Episode
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.recorded import names, path
@@ -30,6 +27,7 @@ from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.minari_files import read_minari
 from slicepilot.training.recording.recording import on_declared_pods, record, record_simulated, run
 from slicepilot.training.recording.relabel import Trace, relabel
+from tests.command import slicepilot
 
 SCENARIO = dataclasses.replace(Scenario.from_yaml("testbed-contention"), duration_s=0.6, control_period_s=0.01)
 SLICES = SCENARIO.slice_set()
@@ -196,23 +194,12 @@ def test_a_run_in_real_time_counts_the_ticks_that_went_by() -> None:
     assert missed[9] == 2
 
 
-Command = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def command() -> Command:
-    def call(*arguments: str) -> Any:
-        return CliRunner().invoke(app, ["dataset", "record", *arguments])
-
-    return call
-
-
-def test_the_command_records(command: Command, tmp_path: Path) -> None:
+def test_the_command_records(tmp_path: Path) -> None:
     out = tmp_path / "logs" / "set.parquet"
     cast = "random:2,exploring-no-control,experiment-8-scaled"
     how = ("--agents", cast, "--seconds", "0.3", "--period-ms", "10", "--reward", "delay-first", "--episodes", "2")
-    reported = command(*how, "--out", str(out), "--json")
-    assert reported.exit_code == 0, reported.output
+    reported = slicepilot("dataset", "record", *how, "--out", str(out), "--json")
+    assert reported.returncode == 0, reported.stderr
     document = json.loads(reported.stdout)
     assert [(row["name"], row["episodes"], row["steps"]) for row in document["behaviours"]] == [
         ("random", 4, 120),
@@ -226,8 +213,8 @@ def test_the_command_records(command: Command, tmp_path: Path) -> None:
     assert {tuple(episode.info["request_mcpu"]) for episode in episodes} == {(380.0,) * 5}
     assert episodes.facts["command"].startswith("slicepilot")
     folder = tmp_path / "set-v0"
-    reported = command(*how, "--out", str(folder), "--published-requests")
-    assert reported.exit_code == 0, reported.output
+    reported = slicepilot("dataset", "record", *how, "--out", str(folder), "--published-requests")
+    assert reported.returncode == 0, reported.stderr
     assert max(map(len, reported.stdout.splitlines())) <= 80 + len(str(folder))
     again = read_minari(folder)
     assert again.episodes[-1].info["request_mcpu"] == [500, 125, 125, 125, 125]
