@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -120,15 +119,10 @@ def test_the_oldest_segments_of_ours_go_first(tmp_path: Path) -> None:
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("needs root: a small file system is mounted")
-    disk, mount, umount = tmp_path / "disk", shutil.which("mount"), shutil.which("umount")
-    assert mount is not None
-    assert umount is not None
-    disk.mkdir()
-    subprocess.run([mount, "-t", "tmpfs", "-o", "size=256k", "slicepilot-test", str(disk)], check=True)
-    try:
-        yield disk
-    finally:
-        subprocess.run([umount, str(disk)], check=True)
+    (disk := tmp_path / "disk").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "slicepilot-test", str(disk)], check=True)
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_full_disk_costs_segments_and_nothing_else(small_disk: Path) -> None:
@@ -204,8 +198,7 @@ def test_damaged_files_are_named_and_the_others_read(tmp_path: Path) -> None:
     reader = SegmentReader(tmp_path)
     sequences = np.concatenate([stretch.records["sequence"] for stretch in reader.stretches()])
     assert sequences.tolist() == [*range(1, 101), *range(401, 601)]
-    damaged = {path.name for path in paths[1:4]} | {"run-9-1770000000000000009.parquet"}
-    assert set(reader.broken) == damaged
+    assert set(reader.broken) == {path.name for path in paths[1:4]} | {"run-9-1770000000000000009.parquet"}
     assert reader.broken["run-9-1770000000000000009.parquet"] == "not a segment of records"
 
 

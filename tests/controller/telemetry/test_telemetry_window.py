@@ -253,7 +253,6 @@ class TestCpus:
         slices["waiting"][1] = (2 << layout.WAITER_SHIFT) + 2 * since
         assert self.at(window, 20)[1] == pytest.approx([0, 8000], abs=2)
         assert self.at(window, 30)[1] == pytest.approx([0, 18000], abs=2)
-        slices["waiting"][1] = (1 << layout.WAITER_SHIFT) + (
-            31 * MS >> layout.WAIT_UNIT_SHIFT
-        )  # after the clock was read
+        later = 31 * MS >> layout.WAIT_UNIT_SHIFT  # after the clock was read
+        slices["waiting"][1] = (1 << layout.WAITER_SHIFT) + later
         assert self.at(window, 30.5)[1][1] == 0

@@ -52,10 +52,8 @@ def test_an_answer_says_what_was_chosen() -> None:
 def test_bundled_messages_are_read_one_by_one() -> None:
     heartbeat = message(1, 1, element(96, bytes(4)), follow_on=True)
     first = message(54, 2, seid=8, follow_on=True)
-    assert [(result.kind, result.seid) for result in messages(heartbeat + first + message(54, 3, seid=9))] == [
-        (54, 8),
-        (54, 9),
-    ]
+    bundle = messages(heartbeat + first + message(54, 3, seid=9))
+    assert [(result.kind, result.seid) for result in bundle] == [(54, 8), (54, 9)]
 
 
 def test_unknown_elements_are_passed_over() -> None:

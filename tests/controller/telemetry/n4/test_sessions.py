@@ -102,43 +102,34 @@ def test_a_modification_counts_once_it_was_accepted(n4: N4) -> None:
     assert session.teids == {18}
 
 
+def modification(number: int, *parts: bytes) -> list[tuple[bool, bytes]]:
+    return [(False, message(52, 3, *parts, seid=0x99)), (True, message(53, 3, cause(number), seid=5))]
+
+
+def deletion(number: int) -> list[tuple[bool, bytes]]:
+    return [(False, message(54, 3, seid=0x99)), (True, message(55, 3, cause(number), seid=5))]
+
+
+def report(octets: bytes) -> list[tuple[bool, bytes]]:
+    return [(True, message(56, 1, element(161, octets), seid=5)), (False, message(57, 1, cause(), seid=0x99))]
+
+
+def association(by_upf: bool, *more: bytes) -> list[tuple[bool, bytes]]:
+    mine, other = (UP, CP) if by_upf else (CP, UP)
+    request = message(5, 9, node(mine), RECOVERY, *more)
+    return [(by_upf, request), (not by_upf, message(6, 9, node(other), cause(), RECOVERY))]
+
+
 ENDS: dict[str, tuple[list[tuple[bool, bytes]], bool]] = {
-    "deletion": ([(False, message(54, 3, seid=0x99)), (True, message(55, 3, cause(), seid=5))], True),
-    "deletion of what is not there": (
-        [(False, message(54, 3, seid=0x99)), (True, message(55, 3, cause(65), seid=5))],
-        True,
-    ),
-    "modification of what is not there": (
-        [(False, message(52, 3, seid=0x99)), (True, message(53, 3, cause(65), seid=5))],
-        True,
-    ),
-    "the UPF reports its end": (
-        [(True, message(56, 1, element(161, b"\1"), seid=5)), (False, message(57, 1, cause(), seid=0x99))],
-        True,
-    ),
-    "the UPF reports something else": (
-        [(True, message(56, 1, element(161, b"\0"), seid=5)), (False, message(57, 1, cause(), seid=0x99))],
-        False,
-    ),
+    "deletion": (deletion(1), True),
+    "deletion of what is not there": (deletion(65), True),
+    "modification of what is not there": (modification(65), True),
+    "the UPF reports its end": (report(b"\1"), True),
+    "the UPF reports something else": (report(b"\0"), False),
     "release": ([(False, message(9, 3, node())), (True, message(10, 3, node(UP), cause()))], True),
-    "association by the UPF": (
-        [(True, message(5, 1, node(UP), RECOVERY)), (False, message(6, 1, node(CP), cause(), RECOVERY))],
-        True,
-    ),
-    "association that keeps sessions": (
-        [
-            (False, message(5, 9, node(), RECOVERY, element(183, b""))),
-            (True, message(6, 9, node(UP), cause(), RECOVERY)),
-        ],
-        False,
-    ),
-    "handover": (
-        [
-            (False, message(52, 3, element(10, element(108, bytes(4))), seid=0x99)),
-            (True, message(53, 3, cause(), seid=5)),
-        ],
-        False,
-    ),
+    "association by the UPF": (association(True), True),
+    "association that keeps sessions": (association(False, element(183, b"")), False),
+    "handover": (modification(1, element(10, element(108, bytes(4)))), False),
 }
 
 
