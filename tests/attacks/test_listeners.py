@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import pytest
 
 from slicepilot.controller.publisher.control_socket import MAX_CLIENTS
 from slicepilot.controller.publisher.pages import MAX_CONNECTIONS, REQUEST_S
-from tests.controller.publisher.conftest import Controller
+from tests.controller.publisher.conftest import Controller, raw
 
 from .conftest import NOBODY
 
@@ -125,27 +124,16 @@ def test_ten_thousand_connections_in_a_row_leave_nothing(controller: Controller)
 
 
 def test_requests_in_a_row_on_one_connection_get_one_answer(controller: Controller) -> None:
-    publisher = controller.publish()
-    with socket.create_connection(("127.0.0.1", publisher.http_port), 10) as connection:
-        connection.sendall(b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
-        connection.shutdown(socket.SHUT_WR)
-        answer = b""
-        with contextlib.suppress(ConnectionResetError):
-            while part := connection.recv(1 << 16):
-                answer += part
-    assert answer.count(b"HTTP/1.1 ") == 1
+    port = controller.publish().http_port
+    assert port is not None
+    assert raw(port, b"GET /status.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20).count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.parametrize("head", [b"X: " + b"y" * (1 << 20), b"a: b\r\n" * 100_000])
 def test_a_head_without_end_is_cut_off(controller: Controller, head: bytes) -> None:
-    publisher = controller.publish()
-    with socket.create_connection(("127.0.0.1", publisher.http_port), 10) as connection:
-        with contextlib.suppress(ConnectionError):
-            connection.sendall(b"GET / HTTP/1.1\r\n" + head)
-        answer = b""
-        with contextlib.suppress(ConnectionError):
-            while part := connection.recv(1 << 16):
-                answer += part
+    port = controller.publish().http_port
+    assert port is not None
+    answer = raw(port, b"GET / HTTP/1.1\r\n" + head)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 431 ")
     scrape(controller)
 
@@ -156,7 +144,7 @@ print('begun', flush=True); time.sleep(60)
 """
 GROUP_DEAF = f"""
 for _ in range({MAX_CLIENTS}):
-    try: [connect().sendall(b'{{"command": "status"}}\\n' * 20) for _ in range(1)]
+    try: connect().sendall(b'{{"command": "status"}}\\n' * 20)
     except OSError: pass
 print('begun', flush=True); time.sleep(60)
 """

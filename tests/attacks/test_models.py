@@ -66,9 +66,8 @@ def branching() -> list[onnx.NodeProto]:
     return acting(helper.make_node("If", ["true"], ["c"], then_branch=branch, else_branch=branch))
 
 
-def slow(products: int = 2000) -> bytes:
-    """A straight line that takes minutes, or so many products of large matrices."""
-    size = 1000
+def slow(products: int = 2000, size: int = 1000) -> bytes:
+    """A straight line that takes minutes, or so many products of matrices of so many rows."""
     first = [
         helper.make_node("ReduceMax", [INPUT_NAME], ["largest"], keepdims=0),
         helper.make_node("Expand", ["largest", "shape"], ["m0"]),
@@ -82,14 +81,7 @@ def slow(products: int = 2000) -> bytes:
 
 def huge() -> bytes:
     """A straight line that takes 40 GB."""
-    nodes = [
-        helper.make_node("ReduceMax", [INPUT_NAME], ["largest"], keepdims=0),
-        helper.make_node("Expand", ["largest", "shape"], ["large"]),
-        helper.make_node("ReduceMax", ["large"], ["last"], keepdims=0),
-        helper.make_node("Slice", [INPUT_NAME, "from", "to", "axes"], ["cut"]),
-        helper.make_node("Add", ["cut", "last"], [OUTPUT_NAME]),
-    ]
-    return model_of(nodes, CUT | {"shape": np.asarray([100_000, 100_000])})
+    return slow(0, 100_000)
 
 
 def observed_shape() -> list[onnx.NodeProto]:

@@ -189,3 +189,15 @@ def published() -> Iterator[Controller]:
         controller.tick(20)
         controller.publish(hosts=("probe.example",), group="daemon")
         yield controller
+
+
+def raw(port: int, data: bytes) -> bytes:
+    """What a server answers to these bytes until it hangs up."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), 10.0) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(data)
+        with contextlib.suppress(ConnectionError):
+            while part := connection.recv(1 << 16):
+                answer += part
+    return answer

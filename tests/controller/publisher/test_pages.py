@@ -23,20 +23,9 @@ from slicepilot.controller.publisher.listeners import HttpAddress
 from slicepilot.controller.publisher.pages import status_page
 from slicepilot.controller.record.ring import TickRing
 
+from .conftest import raw
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher changes its user")
-
-
-def raw(port: int, data: bytes, timeout_s: float = 10.0) -> bytes:
-    """What a server answers to these bytes until it hangs up."""
-    with socket.create_connection(("127.0.0.1", port), timeout_s) as connection:
-        connection.sendall(data)
-        answer = b""
-        try:
-            while part := connection.recv(1 << 16):
-                answer += part
-        except ConnectionResetError:
-            pass
-        return answer
 
 
 def test_pages_are_served_with_their_policies(controller: Any) -> None:
