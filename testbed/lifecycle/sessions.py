@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
@@ -31,7 +30,6 @@ class SmfClient:
         # Read and write: the pipe then never reports its end while the SMF restarts.
         self._answers = os.open(state / ANSWERS, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         self._pending = b""
-        self.events: list[dict[str, Any]] = []
 
     @staticmethod
     def make_pipes(state: Path) -> tuple[int, int]:
@@ -44,7 +42,7 @@ class SmfClient:
         )
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Send one command and wait for its answer; events that come in between are kept.
+        """Send one command and wait for its answer; events that come in between are dropped.
 
         Raises:
             ProgramError: no answer in time, or one that says it failed.
@@ -53,7 +51,7 @@ class SmfClient:
         os.write(self._commands, (json.dumps({"op": op, "id": mark, **arguments}) + "\n").encode())
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while (answer := self._next(deadline)).get("id") != mark:
-            self.events.append(answer)
+            pass
         if not answer.get("ok"):
             raise ProgramError(f"smf: {op}: {answer.get('error') or answer.get('cause_text') or answer}")
         return answer
@@ -63,14 +61,6 @@ class SmfClient:
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while self._next(deadline).get("event") != "ready":
             pass
-
-    def drain(self) -> list[dict[str, Any]]:
-        """Events so far (UPF restarts, usage reports, lost peers), oldest first; forgets them."""
-        with contextlib.suppress(ProgramError):
-            while True:
-                self.events.append(self._next(time.monotonic()))
-        events, self.events = self.events, []
-        return events
 
     def associate(self, plan: SlicePlan) -> None:
         """Set up the association with a slice's UPF."""
