@@ -11,7 +11,11 @@ from typing import Any, overload
 
 from numba import njit
 
-_TABLES = ("encoding.py", "knobs.py", "telemetry.py")
+# What kernels of other folders build on: tables of telemetry, knobs and features, and kernels that they call.
+_SHARED = (
+    *("env/encoding.py", "env/knobs.py", "env/telemetry.py", "env/encoding_kernels.py"),
+    "agents/heuristics/greedy_kernels.py",
+)
 
 
 @overload
@@ -21,8 +25,8 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]: ...
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Decorator: numba compiles the function when it is first called, and caches the result for later processes.
 
-    It divides as NumPy does. The cache is discarded when a Python file in the function's folder changes, or a table of
-    telemetry, knobs or features (`_TABLES`); numba itself compares the function's own file only.
+    It divides as NumPy does. The cache is discarded when a Python file in the function's folder changes, or what many
+    build on (`_SHARED`); numba itself compares the function's own file only.
 
     Args:
         function: to be compiled.
@@ -49,5 +53,5 @@ def never_compile_again(compiled: Any) -> None:
 
 @functools.cache
 def _digest(folder: Path) -> str:
-    files = [*sorted(folder.glob("*.py")), *(Path(__file__).with_name(name) for name in _TABLES)]
+    files = [*sorted(folder.glob("*.py")), *(Path(__file__).parents[1] / name for name in _SHARED)]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()

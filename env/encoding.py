@@ -85,12 +85,12 @@ class KnobDecoder:
         offset = np.log(axis_low) + gain
         # Rounding must not push an upper bound over to "none", nor a lower one off the axis.
         positions = np.clip((np.log([low, high]) - offset) / gain, -1.0, NONE_ABOVE)
-        self._axes = np.empty((NUM_KNOBS, encoding_kernels.NUM_AXES, len(slices)), np.float32)
+        self.axes = np.empty((NUM_KNOBS, encoding_kernels.NUM_AXES, len(slices)), np.float32)
         for knob, limit in ((CPU_LIMIT, 0), (EGRESS, 1)):
             lowest, highest = positions[:, limit]
-            self._axes[knob] = lowest, highest, gain[limit], offset[limit], np.full(len(slices), NONE_ABOVE)
+            self.axes[knob] = lowest, highest, gain[limit], offset[limit], np.full(len(slices), NONE_ABOVE)
         lowest, highest = (slices.bound("nice", side)[:, 0] / NICE_AXIS for side in (0, 1))
-        self._axes[NICE] = np.broadcast_arrays(lowest, highest, NICE_AXIS, 0.0, np.inf)
+        self.axes[NICE] = np.broadcast_arrays(lowest, highest, NICE_AXIS, 0.0, np.inf)
 
     def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
         """Knobs for actions of shape (S, 3) or (L, S, 3), and what `encode` would say of them, (3, S, L). Fresh arrays.
@@ -104,7 +104,7 @@ class KnobDecoder:
         if table.shape[1:] != self._action_shape:
             raise ValueError(f"action: shape {np.shape(action)}: expected {self._action_shape} or a batch of it")
         values, rows = np.empty((2, NUM_KNOBS, table.shape[1], table.shape[0]), np.float32)
-        if not self._kernels.decode(table, self._axes, values, rows):
+        if not self._kernels.decode(table, self.axes, values, rows):
             raise ValueError("action: not a number: expected finite values, which are clipped to -1..1")
         limits = values[_LIMITS]
         np.exp(limits, out=limits)
@@ -113,7 +113,7 @@ class KnobDecoder:
     def encode(self, knobs: Knobs) -> FloatArray:
         """The inverse: (3, S, L) in [-1, 1]; "none" becomes 1. An egress of 0 (shaper without a rate) is "none"."""
         rows = np.empty(knobs.values.shape, np.float32)
-        self._kernels.encode_knobs(knobs.values, self._axes, rows)
+        self._kernels.encode_knobs(knobs.values, self.axes, rows)
         return rows
 
 

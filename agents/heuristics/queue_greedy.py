@@ -6,21 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import PACERS, Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.promises import AVERAGING_WINDOW_S, RateSums, averaging_periods
+from slicepilot.env.promises import AVERAGING_WINDOW_S, averaging_periods
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-from .greedy import ONE, TINY, Greedy, GreedyConfig, Needs
+from . import greedy_kernels as kernels
+from .greedy import Greedy, GreedyConfig
 
 PACKET_MBIT = np.float32(8e-6 * 1400)
-MOST_BURST = np.float32(100.0)
-LEAST_LIMIT_MCPU = np.float32(100.0)
-LEAST_COST = np.float32(1e-3)
-# A promise out of reach comes after all the others.
-LAST = np.float32(1e-6)
 
 
 @dataclass(frozen=True)
@@ -91,34 +86,33 @@ class QueueGreedy(Greedy):
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Forget rates and costs; take over how long queues can get."""
         super().reset(slices, context, seed)
-        traits, bound_us = context.traits, context.promises.delay_bound_us
-        first, last = np.log(np.multiply(self.config.nice_bounds_ms, 1e3))
-        along = np.minimum((np.log(np.maximum(bound_us, TINY)) - first) / (last - first), 1.0)
-        self._kept_nice = np.rint(self.config.nice[0] + along * (self.config.nice[1] - self.config.nice[0]))
-        self.peak_mcpu, self._burst = np.zeros_like(bound_us), np.ones_like(bound_us)
-        window = averaging_periods(context)
-        share = self.config.account_s / AVERAGING_WINDOW_S
-        self._ahead = np.clip(np.rint(share * window), 1, window).astype(np.int64)
-        self._account = RateSums(window - self._ahead, len(bound_us))
-        self._owed_mbps = np.zeros_like(bound_us)
+        cfg, traits, state, nodes = self.config, context.traits, self.state, self.nodes
+        bound_us = context.promises.delay_bound_us
+        first, last = np.log(np.multiply(cfg.nice_bounds_ms, 1e3))
+        along = np.minimum((np.log(np.maximum(bound_us, kernels.TINY)) - first) / (last - first), 1.0)
+        state["kept_nice"] = np.rint(cfg.nice[0] + along * (cfg.nice[1] - cfg.nice[0]))
+        nodes["window"] = window = averaging_periods(context)
+        nodes["ahead"] = np.clip(np.rint(cfg.account_s / AVERAGING_WINDOW_S * window), 1, window)
+        self._sum_over(window - nodes["ahead"])
         if traits is None:
             return
+        nodes["known"], nodes["cfs_period_s"] = True, traits.cfs_period_s
         # Of a slice that EDT holds below its rate next to nothing is left (docs/simulator.md). Lack of CPU is gentler,
         # but for bursts as long as a CFS period.
         edt = traits.pacer == PACERS.index("edt")
         coarse = edt & (context.period_s >= traits.cfs_period_s)
-        self.shape_on(self._shapes & (traits.pacer != PACERS.index("none")) & ~coarse)
-        self._order = context.promises.weight ** np.float32(self.config.weight_power - 1.0)
-        self._room_s = np.float32(1e-6 * self.config.queue_share) * bound_us
-        self._buffer_mbit = PACKET_MBIT * traits.n3_buffer_packets
+        self.shape_on(nodes["shapes"] & (traits.pacer != PACERS.index("none")) & ~coarse)
+        state["order_factor"] = context.promises.weight ** np.float32(cfg.weight_power - 1.0)
+        state["room_s"] = room_s = np.float32(1e-6 * cfg.queue_share) * bound_us
+        state["buffer_mbit"] = PACKET_MBIT * traits.n3_buffer_packets
         # What quotas let through at once, nobody who shares the uplink should have to wait for.
-        self._even_cpu = traits.cfs_period_s <= (np.float32(1e-6) * bound_us).min(axis=0)
+        nodes["even_cpu"] = traits.cfs_period_s <= (np.float32(1e-6) * bound_us).min(axis=0)
         queue_mbit = PACKET_MBIT * traits.pacer_packets
-        in_time = np.float32(1e-3) * traits.pacer_ms <= self._room_s
+        in_time = np.float32(1e-3) * traits.pacer_ms <= room_s
         # A queue that is bounded in time keeps the bound at any rate, or at none; EDT's holds seconds.
         kinds = [np.broadcast_to(traits.pacer == PACERS.index(kind), bound_us.shape) for kind in ("tbf", "htb")]
-        least = [np.where(in_time, np.float32(0.0), np.inf), queue_mbit / self._room_s]
-        self._least_shaped = np.select(kinds, least, np.inf).astype(np.float32)
+        least = [np.where(in_time, np.float32(0.0), np.inf), queue_mbit / room_s]
+        state["least_shaped_mbps"] = np.select(kinds, least, np.inf)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """As `Greedy.decide`; a slice that is absent keeps its knobs, which are nearer to what it comes back to."""
@@ -126,41 +120,7 @@ class QueueGreedy(Greedy):
         np.copyto(wanted.values, knobs.values, where=~telemetry.valid)
         return wanted
 
-    def measure(self, telemetry: Telemetry) -> None:
-        """As `Greedy.measure`; and how much CPU each slice has taken at most, and if a quota held back its bursts."""
-        super().measure(telemetry)
-        cfg = self.config
-        offered, carried = self._account.add(telemetry)
-        counted = self._account.counted + self._ahead
-        # What the slice has to carry from now on for the window that is then full to keep the promise.
-        owed = np.minimum(offered + self._ahead * self._offered, counted * self._context.promises.committed_mbps)
-        self._owed_mbps = ((owed - carried) / self._ahead).astype(np.float32)
-        takes = self._offered * telemetry.valid * self._cost * np.float32(cfg.margin)
-        kept = self.peak_mcpu + (takes - self.peak_mcpu) / np.float32(cfg.peak_periods)
-        self.peak_mcpu = np.minimum(np.maximum(takes, kept), self._most)
-        self._burst += (ONE - self._burst) / np.float32(cfg.burst_periods)
-        self._burst *= ONE + np.float32(cfg.relief) * telemetry.throttled_ratio
-        np.minimum(self._burst, MOST_BURST, out=self._burst)
-
-    def _enough(self) -> FloatArray:
-        enough = np.float32(self.config.headroom) * self.peak_mcpu * self._burst
-        return np.where(enough < self._most, np.maximum(enough, LEAST_LIMIT_MCPU), np.inf)
-
-    def _needs(self, offered: FloatArray) -> Needs:
-        cfg, traits, promises = self.config, self._context.traits, self._context.promises
-        if traits is None:
-            return super()._needs(offered)
-        # At rate r a full buffer takes buffer / r, and a quota that is used up T (1 - r cost / threads): with both
-        # equal to the room that there is, a quadratic equation for r.
-        period_s = traits.cfs_period_s
-        per_rate = period_s * np.maximum(self._cost, LEAST_COST) / (np.float32(1e3) * self._context.threads)
-        spare = (self._room_s - period_s).astype(np.float64)  # nearly cancels below, where a Mbit costs little
-        root = np.sqrt(spare * spare + 4 * per_rate * self._buffer_mbit)
-        least = ((root - spare) / (2 * per_rate)).astype(np.float32)
-        committed = np.float32(cfg.committed_margin) * np.maximum(promises.committed_mbps, self._owed_mbps)
-        cpu = np.minimum(offered, np.maximum(committed, least))
-        shaped = np.where(self._shapes, self._least_shaped, np.inf)
-        self._cut_by_cpu = (least <= shaped) & (self._even_cpu | ~self._shapes)
-        uplink = np.minimum(offered, np.maximum(committed, np.where(self._cut_by_cpu, least, shaped)))
-        within = cpu * self._cost <= np.float32(cfg.reach) * self._most
-        return Needs(cpu, uplink, self._order * np.where(within, ONE, LAST))
+    def _settings(self) -> kernels.Records:
+        settings = super()._settings()
+        settings["queues"] = 1.0
+        return settings

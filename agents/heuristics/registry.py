@@ -18,10 +18,8 @@ from .as_found import AsFound
 from .captain import Captain
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
-from .greedy import Greedy
 from .pi import Pi
 from .proportional import ProportionalShare
-from .queue_greedy import QueueGreedy
 from .random import RandomAgent
 from .reactive import ReactiveSla
 from .tower import CaptainTower
@@ -74,8 +72,20 @@ def _mpc(setting: Setting) -> Agent:
     return Mpc(setting.hardware, setting.weights, proposals=_proposals())
 
 
+def _greedy(egress: bool) -> Agent:
+    from .greedy import Greedy  # numba, which those do without who only list names
+
+    return Greedy(egress)
+
+
+def _queue_greedy(egress: bool) -> Agent:
+    from .queue_greedy import QueueGreedy
+
+    return QueueGreedy(egress)
+
+
 def _proposals() -> tuple[Agent, ...]:
-    return ReactiveSla(), ProportionalShare(), Captain(), Greedy(), Greedy(egress=True), QueueGreedy()
+    return ReactiveSla(), ProportionalShare(), Captain(), _greedy(False), _greedy(True), _queue_greedy(True)
 
 
 UNLISTED: dict[str, Factory] = {
@@ -96,10 +106,10 @@ def _factories() -> dict[str, Factory]:
     factories |= {f"static-weights-{ratio}-nice": partial(_nice, ratio) for ratio in NICE_RATIOS}
     factories |= {
         "static-weights-promise": lambda s: static_weights_by_promise(s.slices, s.hardware),
-        "greedy": lambda _: Greedy(),
-        "greedy-egress": lambda _: Greedy(egress=True),
-        "queue-greedy": lambda _: QueueGreedy(),
-        "queue-greedy-cpu": lambda _: QueueGreedy(egress=False),
+        "greedy": lambda _: _greedy(False),
+        "greedy-egress": lambda _: _greedy(True),
+        "queue-greedy": lambda _: _queue_greedy(True),
+        "queue-greedy-cpu": lambda _: _queue_greedy(False),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "pi": lambda _: Pi(),

@@ -38,7 +38,8 @@ from slicepilot.env.slices import SliceSet
 
 from .deep_sets import DeepSets
 from .files import DESCRIPTION_FILE, MODEL_FILE, SUMS_FILE, BundleFiles
-from .guide import NUM_CORRECTIONS, NUM_GUIDED, corrections_layout, guided_layout
+from .guide import NUM_GUIDED, corrections_layout, guided_layout
+from .guide_kernels import NUM_CORRECTIONS
 from .shares import NUM_INPUTS, shares_layout
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import torch
 
 from slicepilot.agents.learned.bundle import Agreement
 from slicepilot.agents.learned.deep_sets import CORRECTIONS, GRAPH_NAME, TRANSPOSED, DeepSets
-from slicepilot.agents.learned.guide import NUM_CORRECTIONS
+from slicepilot.agents.learned.guide_kernels import NUM_CORRECTIONS
 from slicepilot.agents.runtime.allowed import check_model
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.env.arrays import FloatArray

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slicepilot.agents.heuristics.fixed import no_control
-from slicepilot.agents.heuristics.greedy import Greedy, allocate
+from slicepilot.agents.heuristics.greedy import Greedy, GreedyConfig
+from slicepilot.agents.heuristics.greedy_kernels import allocate
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy, QueueGreedyConfig
 from slicepilot.env.backend import PACERS, Context
@@ -24,30 +25,28 @@ from slicepilot.training.evaluation.rollouts import simulate_rollout as play_sce
 from slicepilot.training.evaluation.scores import violation_s
 from tests.agents.played import play
 
+Granted = tuple[np.ndarray, np.ndarray]
 
-def column(*values: float) -> np.ndarray:
-    return np.asarray(values, np.float32)[:, None]
+
+def allocated(need: Any, demand: Any, value: Any, capacity: float, spare: float = 1.0) -> Granted:
+    """Which needs `allocate` admits, and what it gives, (S,) each; claims are the values."""
+    needs, demands, values = (np.asarray(part, np.float32) for part in (need, demand, value))
+    admitted, given_ = np.zeros(len(needs), np.bool_), np.zeros_like(needs)
+    room, part = np.float32(capacity), np.float32(spare)
+    allocate(needs, demands, values, room, values, part, np.zeros_like(needs), admitted, given_)
+    return admitted, given_
 
 
 def test_promises_are_admitted_by_weight_per_need_while_they_fit() -> None:
-    admitted, given_ = allocate(
-        need=column(60, 30, 30, 5),
-        demand=column(60, 30, 30, 5),
-        value=column(3, 1, 2, 1),
-        capacity=np.asarray([100], np.float32),
-        claim=column(3, 1, 2, 1),
-        spare=1.0,
-        least=column(0, 0, 0, 0),
-    )
+    admitted, given_ = allocated([60, 30, 30, 5], [60, 30, 30, 5], [3, 1, 2, 1], 100)
     # By weight per need: the last (0.2), the third (0.07), the first (0.05), and for the second nothing is left.
-    assert admitted[:, 0].tolist() == [True, False, True, True]
-    np.testing.assert_allclose(given_[:, 0], [60, 5, 30, 5], rtol=1e-5)
+    assert admitted.tolist() == [True, False, True, True]
+    np.testing.assert_allclose(given_, [60, 5, 30, 5], rtol=1e-5)
 
 
-def test_a_promise_that_does_not_fit_is_passed_over_for_one_that_does() -> None:
-    need, value = column(90, 50, 40), column(9, 1, 0.5)
-    admitted, _ = allocate(need, need, value, np.asarray([60], np.float32), value, 1.0, 0 * need)
-    assert admitted[:, 0].tolist() == [False, True, False]
+def test_a_promise_that_does_not_fit_is_passed_over_for_a_smaller_promise() -> None:
+    admitted, _ = allocated([90, 50, 40], [90, 50, 40], [9, 1, 0.5], 60)
+    assert admitted.tolist() == [False, True, False]
 
 
 needs = st.lists(st.floats(0, 100, width=32), min_size=2, max_size=6)
@@ -58,10 +57,9 @@ def test_nobody_gets_more_than_is_wanted_or_there(
     need: list[float], more: list[float], capacity: float, spare: float
 ) -> None:
     count = min(len(need), len(more))
-    low = column(*need[:count])
-    demand = low + column(*more[:count])
-    ones = np.ones_like(low)
-    admitted, given_ = allocate(low, demand, ones, np.asarray([capacity], np.float32), ones, spare, 0 * low)
+    low = np.asarray(need[:count], np.float32)
+    demand = low + np.asarray(more[:count], np.float32)
+    admitted, given_ = allocated(low, demand, np.ones(count), capacity, spare)
     assert (given_ <= demand * 1.001 + 1e-3).all()
     kept = float((low * admitted).sum())
     assert given_.sum() <= kept + spare * (capacity - kept) + 1e-3 * capacity + 1e-2
@@ -100,7 +98,6 @@ def test_a_rate_is_promised_on_average_over_a_window(node: tuple[SliceSet, Conte
         rule.reset(slices, context, 0)
         for rate in [before] * 20 + [100.0] * 3:
             rule.decide(seen(slices, context, rate, rate, 2.0), still)
-        assert rule.workings is not None
         needs.append(rule.workings.need_cpu_mbps[:, 0])
     silent, loud = needs
     # What three periods of the burst have not yet used up of two seconds at the committed rate.
@@ -153,7 +150,6 @@ def needs_of(rule: Greedy, node: tuple[SliceSet, Context], **traits: float) -> n
     rule.reset(slices, context, 0)
     for _ in range(40):
         rule.decide(seen(slices, context, 400.0, 400.0, 2.0), Knobs.none(len(slices), 1))
-    assert rule.workings is not None
     return rule.workings.need_cpu_mbps[:, 0]
 
 
@@ -182,7 +178,6 @@ def test_a_shaper_needs_what_empties_its_queue_in_time(node: tuple[SliceSet, Con
     def uplink(kind: str, **traits: float) -> np.ndarray:
         rule = QueueGreedy(config=cfg)
         needs_of(rule, node, pacer=PACERS.index(kind), **traits)
-        assert rule.workings is not None
         return rule.workings.need_uplink_mbps[:, 0]
 
     packets = 500.0
@@ -207,7 +202,6 @@ def test_of_a_node_that_is_not_known_it_takes_what_greedy_takes(node: tuple[Slic
         rule.reset(slices, context, 0)
         for _ in range(40):
             rule.decide(seen(slices, context, 400.0, 400.0, 2.0), Knobs.none(len(slices), 1))
-        assert rule.workings is not None
         needs_made.append(rule.workings.need_cpu_mbps)
     np.testing.assert_allclose(needs_made[0], needs_made[1], rtol=1e-4)
 
@@ -262,7 +256,6 @@ def test_what_is_dropped_behind_the_upf_does_not_make_a_mbit_dear(node: tuple[Sl
         if period >= 20:  # the link is full, half of what the UPFs serve is lost there
             telemetry.carried_mbps[:], telemetry.uplink_use_ratio[:] = 50.0, 1.0
         rule.decide(telemetry, still)
-        assert rule.workings is not None
         costs.append(rule.workings.cost_mcpu_per_mbps[:, 0].copy())
     np.testing.assert_allclose(costs[-1], costs[19], rtol=1e-3)
 
@@ -277,14 +270,30 @@ def test_a_full_uplink_is_believed_at_once_and_an_idle_one_slowly(node: tuple[Sl
         telemetry = seen(slices, context, 20.0, 10.0, 2.0)
         telemetry.uplink_use_ratio[:] = use
         rule.decide(telemetry, still)
-        assert rule.workings is not None
         rates.append(float(rule.workings.uplink_mbps[0]))
     assert rates[0] == pytest.approx(1000.0)
     assert rates[1] == pytest.approx(10.0 * len(slices))
     assert rates[2] < 2 * rates[1]
 
 
-def test_a_slice_is_cut_by_one_knob(node: tuple[SliceSet, Context]) -> None:
+def test_limits_that_hold_do_not_shrink_the_node(node: tuple[SliceSet, Context]) -> None:
+    """Others take what slices leave: what slices use then is not what there is."""
+    slices, context = node
+    context = replace(context, period_s=np.full(1, 0.1, np.float32))
+    rule, still = QueueGreedy(), Knobs.none(len(slices), 1)
+    rule.reset(slices, context, 0)
+    whole = 1e3 * float(context.logical_cpus[0])
+    telemetry = seen(slices, context, 10.0, 10.0, 2.0)
+    telemetry.cpu_idle_ratio[:] = 0.0
+    result = []
+    for _ in range(1000):
+        rule.decide(telemetry, still)
+        result.append(float(rule.workings.capacity_mcpu[0]))
+    assert result[10] > 0.85 * whole
+    assert result[-1] == pytest.approx(QueueGreedyConfig().least_share * whole, rel=0.02)
+
+
+def test_a_slice_is_cut_in_one_place(node: tuple[SliceSet, Context]) -> None:
     """Before its UPF, where quotas are even enough: that hands the shaper less than it lets through."""
     slices, context = node
     assert context.traits is not None
@@ -310,6 +319,38 @@ def test_a_slice_is_cut_by_one_knob(node: tuple[SliceSet, Context]) -> None:
         cut[cfs_period_s] = (limit < 8.0 * rate)[shaped]
     assert cut[0.002].all()
     assert not cut[1.0].any()
+
+
+def test_an_absent_slice_keeps_its_knobs(node: tuple[SliceSet, Context]) -> None:
+    rule = QueueGreedy()
+    rule.reset(*node, 0)
+    telemetry = Telemetry.empty(len(node[0]), 1)
+    telemetry.valid[0] = False
+    held = Knobs.none(len(node[0]), 1)
+    held.values[:, 0] = np.asarray([[750], [-3], [12]], np.float32)
+    np.testing.assert_array_equal(
+        rule.decide(telemetry, held).values[:, 0], np.asarray([[750], [-3], [12]], np.float32)
+    )
+
+
+def test_a_slice_steps_back_after_a_while(node: tuple[SliceSet, Context]) -> None:
+    slices, context = node
+    context = replace(context, period_s=np.full(1, 0.05, np.float32), num_steps=1000)
+    behind_from = {}
+    for step_back_s in (0.0, 0.25):
+        config = GreedyConfig(step_back_s=step_back_s, fall_s=0.01, rise_s=0.01, idle_ratio=2.0)
+        rule = Greedy(config=config)
+        rule.reset(slices, context, 0)
+        levels = []
+        for period in range(24):
+            offered = 10.0 if period < 10 else 4000.0  # what does not fit
+            knobs = rule.decide(seen(slices, context, offered, 10.0, 2.0), Knobs.none(len(slices), 1))
+            levels.append(knobs.nice[:, 0].copy())
+        behind = np.asarray(levels) == config.nice[2]
+        assert behind[-1].any()
+        assert not behind[:10].any()
+        behind_from[step_back_s] = int(behind.any(axis=1).argmax())
+    assert behind_from[0.25] - behind_from[0.0] in {4, 5}
 
 
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix", "link-degradation"])

@@ -11,16 +11,12 @@ from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.agents.learned.guide import (
-    CORRECTIONS,
-    FREE_ABOVE,
     GUIDE_FEATURES,
-    LET_GO_ABOVE,
-    NUM_CORRECTIONS,
     NUM_GUIDED,
     RULE_AT,
     Guide,
-    departed,
 )
+from slicepilot.agents.learned.guide_kernels import CORRECTIONS, FREE_ABOVE, LET_GO_ABOVE, NUM_CORRECTIONS, departed
 from slicepilot.configs import ConfigError
 from slicepilot.env.backend import PACERS
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder
@@ -150,9 +146,9 @@ def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPo
 
 
 def limits(departures: Any, rule: float) -> np.ndarray:
-    """Where limits come to be, for departures from a rule and a share of 0.1."""
-    values = np.asarray(departures, np.float32)
-    return departed(values, np.full_like(values, rule), np.full_like(values, 0.1), 0.3)
+    """Where limits come to be, for departures from one rule and a share of 0.1."""
+    at, share, reach = np.float32(rule), np.float32(0.1), np.float32(0.3)
+    return np.asarray([departed(np.float32(departure), at, share, reach) for departure in departures])
 
 
 @pytest.mark.parametrize("rule", [0.1, -0.5, 1.0])
@@ -162,9 +158,9 @@ def test_no_departure_is_the_rule(rule: float) -> None:
 
 @pytest.mark.parametrize("rule", [0.1, 1.0])
 def test_more_departure_is_never_a_tighter_limit(rule: float) -> None:
-    values = limits(np.linspace(-1, 1, 81), rule)
-    assert (np.diff(values) >= -1e-6).all()
-    assert values[0] < 0.1 < values[-1] == 1.0
+    positions = limits(np.linspace(-1, 1, 81), rule)
+    assert (np.diff(positions) >= -1e-6).all()
+    assert positions[0] < 0.1 < positions[-1] == 1.0
 
 
 def test_a_free_slice_stays_free_and_a_limited_one_limited_for_small_departures() -> None:
@@ -217,7 +213,6 @@ def test_a_bid_moves_capacity_from_one_slice_to_another() -> None:
     action[:, 0, 0] = 1.0
     step.guide.decode(action)
     workings = step.guide._rule.workings
-    assert workings is not None
     before, after = step.table[:, 0, kept] > 0, workings.kept[0]
     assert (after | ~before).mean() > 0.99
     assert (after & ~before).sum() > 0
@@ -229,7 +224,6 @@ def test_who_is_taken_to_need_less_is_kept_beside_more_others() -> None:
         step = OneStep(256)
         step.corrected(need=need)
         workings = step.guide._rule.workings
-        assert workings is not None
         kept.append(int(workings.kept[step.valid].sum()))
     assert kept[0] > kept[1] > kept[2]
 
