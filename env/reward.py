@@ -1,4 +1,4 @@
-"""The reward: five separate terms, each in 0..1 or -1..0, summed with weights from YAML."""
+"""The reward: separate terms, each in 0..1 or -1..0, summed with weights from YAML."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ class RewardWeights:
     delay: Weight
     cpu_held: Weight
     churn: Weight
+    best_effort: Weight = 0.0
+    cpu_wasted: Weight = 0.0
 
     @classmethod
     def from_yaml(cls, name_or_path: str = "default") -> RewardWeights:
@@ -55,6 +57,8 @@ class RewardModel:
     delay: minus the weighted p99 delay on a logarithmic scale (0 at none, -1 at 10 s).
     cpu_held: minus what the limits hold over what they could hold: what the UPFs can use, or the node if that is more.
     churn: minus the mean change of the encoded knobs (full range = 2).
+    best_effort: what the slices carry beyond their promises, over what they offer beyond them.
+    cpu_wasted: minus what the limits hold and the slices do not use, over what the node has.
     """
 
     def __init__(self, weights: RewardWeights, context: Context) -> None:
@@ -94,7 +98,9 @@ THIRD, FIFTH, SEVENTH = np.float32(1 / 3), np.float32(1 / 5), np.float32(1 / 7)
 MANTISSA, ONE_BITS, EXPONENT_AT = np.int32(0x7FFFFF), np.int32(0x3F800000), np.int32(23)
 SHARE, COMMITTED, BOUND, THREADS, OTHERS = range(5)
 # Working rows: the terms in the order of `TERMS`, what two of them are ratios to, and the reward.
-SLA, CARRIED, DELAYED, HELD, CHURN, OTHERS_OFFERED, COULD_HOLD, REWARD = range(8)
+SLA, CARRIED, DELAYED, HELD, CHURN, BEST_EFFORT, WASTED = range(7)
+OTHERS_OFFERED, COULD_HOLD, BEYOND, OFFERED, USED, REWARD = range(7, 13)
+LEAST_BEYOND = np.float32(0.01)  # of all that is offered: where next to nothing is beyond promises, little counts
 LANE_CHUNK = 64
 
 
@@ -124,7 +130,7 @@ def _score(
     factors: np.ndarray,
     table: np.ndarray,
 ) -> None:
-    """Fill ``table`` (6, L): the terms in the order of `TERMS`, and the reward.
+    """Fill ``table`` (8, L): the terms in the order of `TERMS`, and the reward.
 
     ``facts`` (5, S, L) is fixed for a run: share of the weight, committed rate, delay bound, threads, 1 where a slice
     is not the priority slice. Loops are cut as `slicepilot.env.simulator.kernels` says.
@@ -133,7 +139,7 @@ def _score(
     mean_change = np.float32(-0.5 / (len(rows) * num_slices))
     for first in range(0, lanes, LANE_CHUNK):
         stop = min(first + LANE_CHUNK, lanes)
-        v = np.zeros((8, LANE_CHUNK), np.float32)
+        v = np.zeros((13, LANE_CHUNK), np.float32)
         for s in range(num_slices):
             for lane in range(first, stop):
                 i = lane - first
@@ -148,6 +154,11 @@ def _score(
                 i = lane - first
                 v[CARRIED, i] += facts[OTHERS, s, lane] * telemetry[1, s, lane]
                 v[OTHERS_OFFERED, i] += facts[OTHERS, s, lane] * telemetry[0, s, lane]
+                committed = facts[COMMITTED, s, lane]
+                v[BEST_EFFORT, i] += max(telemetry[1, s, lane] - committed, ZERO)
+                v[BEYOND, i] += max(telemetry[0, s, lane] - committed, ZERO)
+                v[OFFERED, i] += telemetry[0, s, lane]
+                v[USED, i] += MILLI * telemetry[5, s, lane]
                 threads = facts[THREADS, s, lane] if valid[s, lane] else ZERO
                 v[HELD, i] += min(MILLI * limit_mcpu[s, lane], threads)
                 v[COULD_HOLD, i] += threads
@@ -159,6 +170,10 @@ def _score(
             v[SLA, i] = min(v[SLA, i], ONE)
             v[CARRIED, i] = min((v[CARRIED, i] + TINY) / (v[OTHERS_OFFERED, i] + TINY), ONE)
             v[DELAYED, i] = max(-PER_FULL_SCALE * v[DELAYED, i], -ONE)
+            beyond = max(v[BEYOND, i], LEAST_BEYOND * v[OFFERED, i])
+            v[BEST_EFFORT, i] = min(v[BEST_EFFORT, i] / (beyond + TINY), ONE)
+            held = min(v[HELD, i], logical_cpus[lane])
+            v[WASTED, i] = -max(held - v[USED, i], ZERO) / logical_cpus[lane]
             v[HELD, i] = -v[HELD, i] / max(v[COULD_HOLD, i], logical_cpus[lane])
             v[CHURN, i] = max(mean_change * v[CHURN, i], -ONE)
         for term in range(len(factors)):

@@ -9,18 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from slicepilot.agents.learned.guide import CORRECTIONS, NUM_CORRECTIONS, NUM_GUIDED
+from slicepilot.agents.learned.guide import NUM_GUIDED
+from slicepilot.agents.learned.guide_kernels import NUM_CORRECTIONS
 
 from .node_shares import present
 from .slice_network import NetworkConfig, linear
-
-SETS = {
-    "all": CORRECTIONS,
-    "order": ("bid", "need"),
-    "order-nice": ("bid", "need", "nice"),
-    "knobs": ("cpu_limit", "nice", "egress"),
-}
-"""Corrections that a policy makes, by the name of `NetworkConfig.corrections`."""
 
 
 class GuidedEncoder(nn.Module):
@@ -40,11 +33,10 @@ class GuidedEncoder(nn.Module):
 class CorrectionHead(nn.Module):
     """Features and context to mean corrections, at first next to none."""
 
-    def __init__(self, width: int, corrections: str) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        made = [float(name in SETS[corrections]) for name in CORRECTIONS]
         self.gain: Tensor
-        self.register_buffer("gain", torch.tensor(made), persistent=False)
+        self.register_buffer("gain", torch.ones(NUM_CORRECTIONS), persistent=False)
         self.own, self.context = linear(width, width), linear(2 * width, width)
         self.out = linear(width, NUM_CORRECTIONS, 0.01)
 
@@ -76,4 +68,4 @@ def value_head(width: int) -> nn.Module:
 def network(config: NetworkConfig) -> tuple[GuidedEncoder, CorrectionHead, GuidedEncoder, nn.Module]:
     """Actor and critic, which share nothing: corrections are small, and a value is mostly about loads."""
     width = config.width
-    return GuidedEncoder(width), CorrectionHead(width, config.corrections), GuidedEncoder(width), value_head(width)
+    return GuidedEncoder(width), CorrectionHead(width), GuidedEncoder(width), value_head(width)

@@ -63,8 +63,6 @@ class NetworkConfig:
             learn their own from the first.
         initial_order_std, final_order_std: the same of a guided policy's bids and needs
             (`slicepilot.agents.learned.guide.CORRECTIONS`).
-        corrections: which of them a guided policy makes, see `slicepilot.training.networks.guided.SETS`; the others
-            stay as the rule has it.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -76,7 +74,6 @@ class NetworkConfig:
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
     initial_order_std: tuple[Deviation, Deviation] = (0.15, 0.15)
     final_order_std: tuple[Deviation, Deviation] = (0.05, 0.05)
-    corrections: Literal["all", "order", "order-nice", "knobs"] = "all"
 
     def check(self) -> None:
         """Raises ValueError if the sizes do not fit together."""

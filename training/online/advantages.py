@@ -59,6 +59,7 @@ class AdvantageBuffer(RolloutBuffer):
         discount: per control period. The value after a run's last period still counts with SB3's own scalar gamma: at
             the end of each run, lanes of short periods learn from a target that lies too near the mean.
         groups, copies: of lanes; with one copy there is no baseline.
+        references: the first copies, from which nothing is learned: others act there.
         inputs: what the policy makes of observations (T * L, S * D) before it applies weights; done once per rollout
             instead of in each epoch.
         columns: of an observation, per slice.
@@ -70,12 +71,14 @@ class AdvantageBuffer(RolloutBuffer):
         discount: Discount,
         groups: int,
         copies: int,
+        references: int = 0,
         inputs: Callable[[Tensor], Tensor] | None = None,
         columns: int = NUM_FEATURES,
         **kwargs: Any,
     ) -> None:
         self.columns = columns
         self.discount, self.groups, self.copies, self.inputs = discount, groups, copies, inputs
+        self.references = references
         self._prepared: Tensor | None = None
         super().__init__(*args, **kwargs)
 
@@ -105,5 +108,8 @@ class AdvantageBuffer(RolloutBuffer):
             self.advantages[t] = advantage
         self.returns = self.advantages + self.values
         if self.copies > 1:
-            grouped = self.advantages.reshape(steps, self.groups, self.copies, -1)
-            self.advantages = (grouped - grouped.mean(axis=2, keepdims=True)).reshape(self.advantages.shape)
+            shape, first = (steps, self.groups, self.copies, -1), self.references
+            grouped = self.advantages.reshape(shape)
+            grouped -= grouped[:, :, first:].mean(axis=2, keepdims=True)
+            grouped[:, :, :first] = 0.0
+            self.returns.reshape(shape)[:, :, :first] = self.values.reshape(shape)[:, :, :first]

@@ -14,6 +14,8 @@ from slicepilot.env.simulator.backend import RunSource, ScenarioRuns
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.networks.slice_network import NetworkConfig
 
+from .references import NUM_REFERENCES
+
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -90,10 +92,9 @@ class TrainingConfig:
         learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
         guided: the policy corrects a rule's decision (`slicepilot.training.networks.guided`); of the network its width
             and deviations count then, and PPO alone trains it.
-        broken_over_rule: guided policies may break promises for this share of what the rule does
-            (`slicepilot.training.online.constraint`); none: the reward alone counts.
-        departure_cost: what a guided policy pays in each period for the mean square of its corrections, so that it
-            corrects only where that improves the reward.
+        broken_over_reference: promises may be broken for this share of the time of the better of two references, the
+            rule and a static order by weight (`slicepilot.training.online.objective`), which play the first two
+            ``copies``; none: the reward alone counts.
         network: size of the policy.
         checkpoint_minutes: time between checkpoints.
         threads: CPU threads of PyTorch.
@@ -116,8 +117,7 @@ class TrainingConfig:
     learning_rate: Positive = 1e-3
     final_learning_rate: NonNegative = 1e-4
     guided: bool = False
-    broken_over_rule: Positive | None = None
-    departure_cost: NonNegative = 0.0
+    broken_over_reference: Positive | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
     sac: SacConfig = field(default_factory=SacConfig)
@@ -178,9 +178,11 @@ def _check(config: TrainingConfig) -> TrainingConfig:
     for name in ("attention_heads", "limits", "nice"):
         if config.guided and getattr(config.network, name) != getattr(plain, name):
             raise ValueError(f"network.{name} = {getattr(config.network, name)!r}: expected with guided = false")
-    for name in ("broken_over_rule", "departure_cost"):
-        if getattr(config, name) and not config.guided:
-            raise ValueError(f"{name} = {getattr(config, name)}: expected with guided = true")
+    if config.broken_over_reference is not None and (config.algorithm != "ppo" or config.copies <= NUM_REFERENCES):
+        raise ValueError(
+            f"broken_over_reference = {config.broken_over_reference:g} with algorithm = {config.algorithm} and "
+            f"copies = {config.copies}: expected ppo and more than {NUM_REFERENCES} copies"
+        )
     config.network.check()
     return config
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.type_aliases import Schedule
 from stable_baselines3.sac.policies import LOG_STD_MAX, LOG_STD_MIN, Actor, SACPolicy
 from torch import Tensor
 
-from slicepilot.agents.learned.guide import CORRECTIONS, NUM_GUIDED
+from slicepilot.agents.learned.guide import NUM_GUIDED
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.training.networks import guided
 from slicepilot.training.networks.guided import GuidedPolicy
@@ -37,7 +37,6 @@ from slicepilot.training.networks.values import PooledCritics, pooled_values, va
 
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6
-HELD_STD = 1e-4  # of corrections that are not made
 
 
 class PpoPolicy(ActorCriticPolicy):
@@ -138,12 +137,7 @@ class GuidedPpoPolicy(PpoPolicy):
     def deviations(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Of the noise in each column of an action, at first and at last."""
         net = self.network
-        ends = (*net.initial_order_std, *net.initial_std), (*net.final_order_std, *net.final_std)
-        made = guided.SETS[net.corrections]
-        first, last = (
-            tuple(std if name in made else HELD_STD for name, std in zip(CORRECTIONS, end, strict=True)) for end in ends
-        )
-        return first, last
+        return (*net.initial_order_std, *net.initial_std), (*net.final_order_std, *net.final_std)
 
     def rows(self, observation: Tensor) -> Tensor:
         """The table (B, S, D)."""

@@ -36,14 +36,14 @@ from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
 from .policy import GuidedPpoPolicy, PpoPolicy, SacPolicy
-from .vec_env import ReturnScaler, Sb3VecEnv, rule_log_share
+from .references import NUM_REFERENCES
+from .vec_env import ReturnScaler, Sb3VecEnv
 
 Optimiser = PPO | SAC
 
 REPORT_S = 0.2
 UNBOUNDED = 2**62
 RECORDED_OBSERVATIONS = 1000
-REFERENCE_LANES = 4096  # the logarithm of a broken share deviates by some 2: a mean of these by 0.03
 
 
 @dataclass
@@ -89,7 +89,7 @@ def make_env(config: TrainingConfig, seed: int | None = None, scale: bool = True
     scaler = ReturnScaler(config.gamma) if scale else None
     seed = config.seed if seed is None else seed
     weights = RewardWeights.from_yaml(config.reward)
-    return Sb3VecEnv(backends, weights, scaler, seed, config.guided, config.departure_cost, config.copies)
+    return Sb3VecEnv(backends, weights, scaler, seed, config.guided, config.broken_over_reference, config.copies)
 
 
 def make_learner(config: TrainingConfig, env: Sb3VecEnv, budget: Budget) -> Optimiser:
@@ -126,6 +126,7 @@ def make_learner(config: TrainingConfig, env: Sb3VecEnv, budget: Budget) -> Opti
                 "discount": Discount(config.gamma),
                 "groups": config.phase_groups,
                 "copies": config.copies,
+                "references": NUM_REFERENCES if config.broken_over_reference is not None else 0,
                 "inputs": None if config.guided else lambda observations: with_shares(as_table(observations)),
                 "columns": env.columns,
             },
@@ -214,8 +215,8 @@ class _Monitor(BaseCallback):
         means = self.env.take_means()
         returns = [float(run["r"]) for run in self.model.ep_info_buffer or ()]
         reward = means.pop("reward")
-        if self.env.constraint is not None:
-            means |= {"broken_over_rule": self.env.constraint.over, "multiplier": self.env.constraint.multiplier}
+        if self.env.objective is not None:
+            means |= {"broken_over_reference": self.env.objective.over, "multiplier": self.env.objective.multiplier}
         self.progress = Progress(
             self.num_timesteps,
             elapsed_s,
@@ -250,7 +251,7 @@ class _Monitor(BaseCallback):
             average=self.average.state(),
             optimizers={name: optimizer.state_dict() for name, optimizer in _optimizers(learner).items()},
             scaler=self.env.scaler.state() if self.env.scaler else {},
-            constraint=self.env.constraint.state() if self.env.constraint else {},
+            objective=self.env.objective.state() if self.env.objective else {},
             temperature=None if temperature is None else temperature.detach().clone(),
             generators=generator_states(),
         ).write(self.checkpoint)
@@ -270,8 +271,8 @@ def _restore(learner: Any, env: Sb3VecEnv, average: PolicyAverage[Any], checkpoi
     learner.num_timesteps, learner._n_updates = checkpoint.steps, checkpoint.updates
     if env.scaler is not None:
         env.scaler.restore(checkpoint.scaler)
-    if env.constraint is not None and checkpoint.constraint:
-        env.constraint.restore(checkpoint.constraint)
+    if env.objective is not None and checkpoint.objective:
+        env.objective.restore(checkpoint.objective)
     restore_generators(checkpoint.generators)
 
 
@@ -327,11 +328,6 @@ def train(
         load_weights(learner.policy.deterministic(), start)
     say = say or (lambda _: None)
     say("preparing the simulator, which is compiled the first time")
-    if config.broken_over_rule is not None:
-        say("measuring the rule that the policy corrects")
-        reference = SimulatorBackend(config.episodes(), REFERENCE_LANES)
-        env.constrain(config.broken_over_rule, rule_log_share(reference, seed))
-        reference.close()
     average = PolicyAverage(learner.policy.deterministic())
     if resume is not None:
         _restore(learner, env, average, resume)

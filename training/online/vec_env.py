@@ -14,11 +14,12 @@ from stable_baselines3.common.vec_env import VecEnv
 from slicepilot.agents.learned.guide import Guide
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Backend
-from slicepilot.env.environments.vector_env import PlainCoding, SliceVectorEnv
+from slicepilot.env.environments.vector_env import Coding, PlainCoding, SliceVectorEnv
 from slicepilot.env.reward import TERMS, RewardWeights
 from slicepilot.env.slices import SliceSet
 
-from .constraint import BrokenPromises, BrokenShare, log_share
+from .objective import BrokenShare, Objective
+from .references import with_references
 
 NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate
 NO_CORRECTION = np.zeros(Guide.actions, np.float32)
@@ -63,20 +64,6 @@ class ReturnScaler:
         self.steps, self.mean, self.variance = int(state["steps"]), state["mean"], state["variance"]
 
 
-def rule_log_share(backend: Backend, seed: int) -> float:
-    """What the rule breaks that guided policies correct: the mean of `log_share` over the runs of a backend's lanes."""
-    group = _Group(backend, coding=Guide)
-    group.watched = True
-    group.reset(seed=seed)
-    steps = group.loop.steps_left - 1  # the last one's context is gone
-    still = np.zeros((group.num_envs, *(group.single_action_space.shape or ())), np.float32)
-    total = np.zeros(group.num_envs, np.float32)
-    for _ in range(steps):
-        group.step(still)
-        total += group.broken
-    return float(log_share(total / np.float32(steps)).mean())
-
-
 class _Group(SliceVectorEnv):
     """One backend's lanes; while ``watched``, ``broken`` is the last period's `BrokenShare`, (L,)."""
 
@@ -116,7 +103,8 @@ class Sb3VecEnv(VecEnv):
         weights: of the reward terms.
         scaler: rewards are scaled by it if given; episode statistics never are.
         guided: observations have what a rule says, and actions are corrections of it.
-        departure_cost: taken off the reward for their mean square.
+        broken_over_reference: broken promises cost what keeps them below this share of the references'
+            (`slicepilot.training.online.objective`); none: the reward of ``weights`` alone counts.
         copies: lanes of a backend that are the same deployment.
         seed: each backend's seed is derived from it; ``seed()`` of the base class sets another for the next reset.
     """
@@ -128,17 +116,21 @@ class Sb3VecEnv(VecEnv):
         scaler: ReturnScaler | None = None,
         seed: int | None = None,
         guided: bool = False,
-        departure_cost: float = 0.0,
+        broken_over_reference: float | None = None,
         copies: int = 1,
     ) -> None:
-        self.departure_cost, self.copies = departure_cost, copies
         self._idle_action = NO_CORRECTION if guided else NO_CONTROL
-        coding = Guide if guided else PlainCoding
+        coding: type[Coding] = Guide if guided else PlainCoding
         self.columns = coding.columns
+        self.objective: Objective | None = None
+        if broken_over_reference is not None:
+            coding = with_references(coding, copies)
+            self.objective = Objective(broken_over_reference, len(backends), copies)
         self.groups = [_Group(backend, weights, coding) for backend in backends]
         self.scaler = scaler
-        self.constraint: BrokenPromises | None = None
         first = self.groups[0]
+        for group in self.groups:
+            group.watched = self.objective is not None
         bounds = np.cumsum([0, *(group.num_envs for group in self.groups)])
         self._spans = [slice(int(a), int(b)) for a, b in itertools.pairwise(bounds)]
         lanes = int(bounds[-1])
@@ -146,7 +138,7 @@ class Sb3VecEnv(VecEnv):
         self._seed, self._started = seed, time.monotonic()
         self._observation = np.zeros((lanes, len(self.slices) * self.columns), np.float32)
         self._reward, self._return = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
-        self._broken, self._departed = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
+        self._broken, self._axes = np.zeros(lanes, np.float32), np.zeros((2, lanes), np.float32)
         self._length = np.zeros(len(self.groups), np.int64)
         self._done = np.zeros(lanes, np.bool_)
         empty: dict[str, Any] = {}
@@ -171,17 +163,9 @@ class Sb3VecEnv(VecEnv):
         self._return[:], self._length[:] = 0, 0
         return self._observation.copy()
 
-    def constrain(self, over_rule: float, rule_log_share: float) -> None:
-        """From now on broken promises cost what keeps them below a share of the rule's (`log_share`)."""
-        for group in self.groups:
-            group.watched = True
-        self.constraint = BrokenPromises(over_rule, rule_log_share, len(self.groups), self.copies)
-
     def step_async(self, actions: np.ndarray) -> None:
         """Keep the actions for `step_wait`."""
         self._actions = actions
-        if self.departure_cost:
-            self._departed = np.square(actions).mean(axis=(1, 2))
 
     def step_wait(self) -> tuple[FloatArray, FloatArray, np.ndarray, list[dict[str, Any]]]:
         """One control period in every lane."""
@@ -192,8 +176,9 @@ class Sb3VecEnv(VecEnv):
             observation, reward, _, truncated, info = group.step(self._actions[span])
             self._observation[span] = observation
             self._reward[span] = reward
-            if self.constraint is not None:
+            if self.objective is not None:
                 self._broken[span] = group.broken
+                self._axes[:, span] = info["terms"]["best_effort"], -info["terms"]["cpu_wasted"]
             self._length[k] += 1
             share = group.num_envs / self.num_envs
             for name, value in info["terms"].items():
@@ -207,10 +192,8 @@ class Sb3VecEnv(VecEnv):
         if self.terminal_observations:
             infos = self._end_infos()
         reward = self._reward
-        if self.constraint is not None:
-            reward = reward - self.constraint(self._broken, self._done)
-        if self.departure_cost:
-            reward = reward - np.float32(self.departure_cost) * self._departed
+        if self.objective is not None:
+            reward = reward + self.objective(self._broken, self._axes[0], self._axes[1], self._done)
         reward = self.scaler(reward, self._done) if self.scaler else reward.copy()
         return self._observation.copy(), reward, self._done.copy(), infos
 

@@ -32,7 +32,7 @@ class Checkpoint:
         average: state of `slicepilot.training.networks.averaging.PolicyAverage`.
         optimizers: state of each optimiser by name; ``temperature`` is SAC's entropy coefficient, if learned.
         scaler: state of the reward scaling.
-        constraint: state of the multiplier of broken promises, if there is one.
+        objective: state of the multiplier of broken promises, if there is one.
         generators: states of Python's, NumPy's and PyTorch's global generators.
     """
 
@@ -47,7 +47,7 @@ class Checkpoint:
     scaler: dict[str, float]
     temperature: torch.Tensor | None = None
     generators: dict[str, Any] = field(default_factory=dict)
-    constraint: dict[str, float] = field(default_factory=dict)
+    objective: dict[str, float] = field(default_factory=dict)
     format_version: int = FORMAT_VERSION
 
     def write(self, path: Path) -> None:

@@ -1,0 +1,135 @@
+"""What a policy is trained for, on the axes on which it is judged (`slicepilot.training.evaluation.axes`).
+
+It is rewarded for what slices carry beyond their promises and for CPU that limits leave free. Promises are a
+constraint: they may be broken for no more than a share of the time for which the better of two references breaks them
+on the same arrivals (`slicepilot.training.online.references`). A multiplier grows while they are broken for longer and
+falls while they are not (the Lagrangian of a constrained Markov decision process; Altman 1999; Tessler et al. 2019,
+"Reward Constrained Policy Optimization", arXiv:1805.11074).
+
+What is constrained is the geometric mean over deployments: twice as much where little breaks is as bad as twice as much
+where nobody can keep half of it, and a plain mean would hear of the latter alone. In each deployment an axis counts the
+more the further the policy is behind the reference there, so that no deployment and no axis pays for another.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.promises import PromiseMeter
+from slicepilot.env.telemetry import Telemetry
+
+from .references import NUM_REFERENCES
+
+# Of the time; less than this is as good as nothing.
+FLOOR = np.float32(0.01)
+# Before a run began it is taken to have been like this for so many periods: the first periods say little.
+PRIOR_PERIODS = np.float32(8.0)
+PRIORS = np.asarray([[0.05], [0.5], [0.2]], np.float32)  # broken, best effort, wasted
+LEAST_FACTOR, MOST_FACTOR = 0.25, 8.0
+# Of best effort, a loss of this much is as bad as promises that are broken, or CPU that is wasted, e times as much.
+BEST_EFFORT_SCALE = np.float32(0.02)
+
+
+class BrokenShare:
+    """Share of the weight whose promise is broken in each period of a run, as `PromiseMeter` judges."""
+
+    def __init__(self, context: Context) -> None:
+        self._meter, self._weight = PromiseMeter(context), context.promises.weight
+
+    def __call__(self, telemetry: Telemetry) -> FloatArray:
+        """Of the period, (L,); to be called once a period."""
+        weight = self._weight * telemetry.valid
+        broken = (weight * self._meter.broken(telemetry)).sum(axis=0)
+        return np.asarray(broken / np.maximum(weight.sum(axis=0), 1e-6), np.float32)
+
+
+@dataclass
+class Objective:
+    """The reward of each lane: best effort and free CPU, less what broken promises cost.
+
+    Lanes are ordered (group, copy, input) as `slicepilot.training.online.vec_env.Sb3VecEnv` has them; the first
+    `NUM_REFERENCES` copies are the references', the rule first.
+
+    Attributes:
+        over_reference: what the geometric mean of broken time may be, over that of the better reference.
+        groups, copies: of lanes; copies are the same deployment.
+        slope: how much more an axis counts in a deployment in which the policy is behind on it; 0 = not at all.
+        multiplier: cost of a break that makes its deployment's broken time e times as much; least, most: it stays
+            between them.
+        rate: how fast it follows, per vector step.
+        horizon: deployments over which the mean is taken.
+        average: the mean logarithm of broken time over the reference's.
+    """
+
+    over_reference: float
+    groups: int
+    copies: int
+    slope: float = 2.0
+    multiplier: float = 0.5
+    least: float = 0.02
+    most: float = 5.0
+    rate: float = 2e-3
+    horizon: float = 1000.0
+    average: float = 0.0
+    _sums: FloatArray = field(default_factory=lambda: np.zeros((3, 0), np.float32), repr=False)
+    _periods: FloatArray = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
+
+    def __call__(
+        self, broken: FloatArray, best_effort: FloatArray, wasted: FloatArray, ended: np.ndarray
+    ) -> FloatArray:
+        """The reward (L,) of a period.
+
+        Args:
+            broken: share of the weight whose promise is broken, (L,).
+            best_effort, wasted: of what is offered beyond promises and of the node's CPUs, (L,), as
+                `slicepilot.env.reward.RewardModel` has them, but not negative.
+            ended: where runs end, (L,).
+        """
+        if self._periods.shape != broken.shape:
+            self._sums, self._periods = np.zeros((3, *broken.shape), np.float32), np.zeros_like(broken)
+        self._sums += (broken, best_effort, wasted)
+        self._periods += 1
+        table = (self._sums + PRIOR_PERIODS * PRIORS) / (self._periods + PRIOR_PERIODS)
+        table = table.reshape(3, self.groups, self.copies, -1)
+        own = table[:, :, NUM_REFERENCES:].mean(axis=2)
+        rule = table[:, :, 0]
+        reference = table[0, :, :NUM_REFERENCES].min(axis=1)
+        over = np.log((own[0] + FLOOR) / (reference + FLOOR))
+        behind = np.stack(
+            [
+                over - math.log(self.over_reference),
+                (rule[1] - own[1]) / BEST_EFFORT_SCALE,
+                np.log((own[2] + FLOOR) / (rule[2] + FLOOR)),
+            ]
+        )
+        factors = np.clip(1.0 + self.slope * behind, LEAST_FACTOR, MOST_FACTOR)
+        factors[0] *= self.multiplier / (np.maximum(own[0], reference) + FLOOR)
+        shape = (3, self.groups, self.copies, factors.shape[-1])
+        cost, gain, waste = np.broadcast_to(factors[:, :, None], shape).reshape(3, -1)
+        if ended.any():
+            done = ended.reshape(shape[1:])[:, 0]
+            part = min(int(done.sum()) / self.horizon, 1.0)
+            self.average += part * (float(over[done].mean()) - self.average)
+            self._sums[:, ended], self._periods[ended] = 0.0, 0.0
+        excess = self.average - math.log(self.over_reference)
+        grown = self.multiplier * math.exp(self.rate * min(max(4.0 * excess, -1.0), 1.0))
+        self.multiplier = min(max(grown, self.least), self.most)
+        return np.asarray(gain * best_effort - waste * wasted - cost * broken, np.float32)
+
+    @property
+    def over(self) -> float:
+        """The geometric mean now, over the better reference's."""
+        return math.exp(self.average)
+
+    def state(self) -> dict[str, float]:
+        """What a checkpoint keeps."""
+        return {"multiplier": self.multiplier, "average": self.average}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Continue from `state`."""
+        self.multiplier, self.average = state["multiplier"], state["average"]
