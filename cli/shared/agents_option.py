@@ -18,19 +18,23 @@ def names_of(given: Iterable[str]) -> tuple[str, ...]:
 
 
 def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
-    """Learned agents of bundles, named by algorithm, and by folder if the algorithm is not unique.
+    """Learned agents of bundles, each named after its folder, or that of its run; after its path where two are alike.
 
     Raises:
         ConfigError: a bundle that cannot be read, or is named twice.
     """
+    from slicepilot.agents.heuristics.registry import available
     from slicepilot.agents.learned.agent import LearnedAgent
     from slicepilot.agents.learned.bundle import PolicyBundle
 
-    agents = [LearnedAgent(PolicyBundle.load(path), transfer=True) for path in bundles]
-    names = [agent.name for agent in agents]
-    for path, agent in zip(bundles, agents, strict=True):
-        if names.count(agent.name) > 1:
-            agent.name = f"{agent.name} {path}"
-    if len({agent.name for agent in agents}) < len(agents):
+    if len(set(bundles)) < len(bundles):
         raise ConfigError(f"bundle: {', '.join(map(str, bundles))}: named twice; name each bundle once")
-    return agents
+    folders = [path.absolute() for path in bundles]
+    names = [folder.parent.name if folder.name == "bundle" else folder.name for folder in folders]
+    taken = {*available(), *available(scaled=True)}
+    return [
+        LearnedAgent(
+            PolicyBundle.load(path), str(path) if names.count(name) > 1 or name in taken else name, transfer=True
+        )
+        for path, name in zip(bundles, names, strict=True)
+    ]
