@@ -69,11 +69,11 @@ def test_a_parents_limit_is_reported_and_reaches_the_policy(foreign: Foreign) ->
             telemetry.node[:] = 1.0
             agent.decide(telemetry, backend.receipt.applied)
             # It counts on no more than what the UPFs can use.
-            assert np.all(agent.peak_mcpu <= 250.0)
+            assert np.all(agent.state["peak_mcpu"] <= 250.0)
         assert backend.check() == []
         assert backend.context.threads.tolist() == [[1.0]] * COUNT
         agent.decide(telemetry, backend.receipt.applied)
-        assert np.all(agent.peak_mcpu > 250.0)
+        assert np.all(agent.state["peak_mcpu"] > 250.0)
 
 
 def test_fewer_cpus_to_run_on_are_reported(foreign: Foreign) -> None:

@@ -114,7 +114,7 @@ def test_from_shadow_by_promotion_to_live(rig: Rig, folder: Path) -> None:
     explained(rig, kept)
     for name in ("SHA256SUMS", "bundle.yaml", "policy.onnx"):
         shutil.copy(Path(constant(folder / "other", 0.5)) / name, bundle / name)
-    assert "promoted as" in refused(rig, bundle=str(bundle))
+    assert "promoted with other contents" in refused(rig, bundle=str(bundle))
     with (bundle / "policy.onnx").open("ab") as file:
         file.write(b"\0")
     assert "policy.onnx" in refused(rig, bundle=str(bundle))
