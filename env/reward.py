@@ -154,14 +154,15 @@ def _score(
                 i = lane - first
                 v[CARRIED, i] += facts[OTHERS, s, lane] * telemetry[1, s, lane]
                 v[OTHERS_OFFERED, i] += facts[OTHERS, s, lane] * telemetry[0, s, lane]
-                committed = facts[COMMITTED, s, lane]
-                v[BEST_EFFORT, i] += max(telemetry[1, s, lane] - committed, ZERO)
-                v[BEYOND, i] += max(telemetry[0, s, lane] - committed, ZERO)
-                v[OFFERED, i] += telemetry[0, s, lane]
-                v[USED, i] += MILLI * telemetry[5, s, lane]
                 threads = facts[THREADS, s, lane] if valid[s, lane] else ZERO
                 v[HELD, i] += min(MILLI * limit_mcpu[s, lane], threads)
                 v[COULD_HOLD, i] += threads
+            for lane in range(first, stop):
+                i = lane - first
+                v[BEST_EFFORT, i] += max(telemetry[1, s, lane] - facts[COMMITTED, s, lane], ZERO)
+                v[BEYOND, i] += max(telemetry[0, s, lane] - facts[COMMITTED, s, lane], ZERO)
+                v[OFFERED, i] += telemetry[0, s, lane]
+                v[USED, i] += MILLI * telemetry[5, s, lane]
             for knob in range(len(rows)):
                 for lane in range(first, stop):
                     v[CHURN, lane - first] += abs(rows[knob, s, lane] - previous[knob, s, lane])
@@ -178,8 +179,9 @@ def _score(
             v[CHURN, i] = max(mean_change * v[CHURN, i], -ONE)
         for term in range(len(factors)):
             for lane in range(first, stop):
-                i = lane - first
-                v[REWARD, i] += factors[term] * v[term, i]
-                table[term, lane] = v[term, i]
+                table[term, lane] = v[term, lane - first]
+            if factors[term] > ZERO:  # a term that was not measured is no number
+                for i in range(stop - first):
+                    v[REWARD, i] += factors[term] * v[term, i]
         for lane in range(first, stop):
             table[len(factors), lane] = v[REWARD, lane - first]

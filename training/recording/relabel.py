@@ -126,7 +126,8 @@ def _of_measured(
     delay; both are means over slices by weight. Here they are means over the slices that were measured (those that are
     not there count as kept, as everywhere). ``carried`` is what the others carry of what they offer, of those whose
     rates (2, S, L), offered and carried, are known. Where no slice with traffic was measured, or no other's rate is
-    known, there is nothing to say ``sla`` and ``delay``, or ``carried``, by: they and the reward are NaN.
+    known, there is nothing to say ``sla`` and ``delay``, or ``carried``, by: they are NaN, and so is the
+    reward where they count.
     """
     weight = context.promises.weight
     share = weight / weight.sum(axis=0)
@@ -144,7 +145,8 @@ def _of_measured(
     result = {name: np.asarray(column, np.float32) for name, column in result.items()}
     reward = np.zeros(len(left), np.float32)
     for name, column in result.items():
-        reward = reward + np.float32(getattr(weights, name)) * column
+        if getattr(weights, name):
+            reward = reward + np.float32(getattr(weights, name)) * column
     return np.asarray(reward, np.float32), result
 
 
