@@ -39,7 +39,7 @@ class Loads:
     hardware: Hardware = QUIET
     period_s: float = 1.0
     steps: int = 30
-    request_mcpu: Sequence[float] | None = None
+    request_mcpu: Sequence[float] | FloatArray | None = None
     sources: dict[str, Any] = field(default_factory=dict)
     events: dict[str, Any] = field(default_factory=dict)
     make_slices: Callable[[int], SliceSet] = slice_set

@@ -59,7 +59,8 @@ class Guide:
     actions: ClassVar[int] = NUM_CORRECTIONS
 
     def __init__(self, slices: SliceSet, context: Context, nice_scope: NiceScope = "group") -> None:
-        self._plain, self._axes, self._nice_scope = ObservationEncoder(context), KnobDecoder(slices).axes, nice_scope
+        self._plain, self._axes = ObservationEncoder(context), KnobDecoder(slices).axes
+        self._nice_scope: NiceScope = nice_scope
         self._rule = QueueGreedy()
         self._rule.reset(slices, context, seed=0)
         shape = context.promises.weight.shape
@@ -108,9 +109,9 @@ def _fixed_features(context: Context) -> FloatArray:
         return features
     # How late a full N3 buffer makes packets at the promised rate, over the bound on that.
     rate = np.maximum(promises.committed_mbps, LEAST_MBPS)
-    packet_us = np.float32(1e6) * PACKET_MBIT / rate
+    packet_us = np.asarray(np.float32(1e6) * PACKET_MBIT / rate, np.float32)
     buffer_us = packet_us * traits.n3_buffer_packets
-    queue_us = np.float32(1e3) * traits.pacer_ms + packet_us * traits.pacer_packets
+    queue_us = np.asarray(np.float32(1e3) * traits.pacer_ms + packet_us * traits.pacer_packets, np.float32)
     # What nice 0 means: groups of little weight are not helped by their nice alone.
     requests = np.maximum(traits.request_mcpu, LEAST_REQUEST_MCPU)
     rows = (

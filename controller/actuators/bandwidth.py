@@ -26,6 +26,7 @@ class BandwidthFiles(Protocol):
 
     def read(self) -> tuple[int, int]:
         """What the kernel has."""
+        ...
 
     def write_quota(self, quota_us: int, period_us: int) -> None:
         """Set the quota under the period that holds."""

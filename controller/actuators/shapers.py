@@ -22,9 +22,11 @@ class Knob(Protocol):
 
     def adopt(self) -> float:
         """Take what the kernel has for what holds, without writing; returns it."""
+        ...
 
     def reassert(self) -> float:
         """Write again what holds here; returns it."""
+        ...
 
     def restore(self) -> None:
         """Put the original back."""
@@ -36,12 +38,15 @@ class Rate(Knob, Protocol):
     @property
     def mbps(self) -> float:
         """What holds as far as it is known without looking; inf where nothing is paced."""
+        ...
 
     def set(self, egress_mbps: float) -> float:
         """Set it; returns what holds."""
+        ...
 
     def read(self) -> float:
         """What the kernel has."""
+        ...
 
     def close(self) -> None:
         """Release what is held open."""

@@ -33,6 +33,7 @@ class TelemetrySource(Protocol):
 
     def measure(self) -> Telemetry:
         """Figures of one lane since the last call; arrays belong to the source and hold until the next call."""
+        ...
 
     def warm_up(self) -> None:
         """Go through the motions of `measure` without ending the window: brings code and data into the caches."""
@@ -42,12 +43,14 @@ class TelemetrySource(Protocol):
 
         May take milliseconds; called about once a second, between ticks.
         """
+        ...
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
         """Delays of all timed packets so far, a histogram per slice (S, BUCKETS).
 
         `slicepilot.controller.telemetry.histogram` has the buckets and their quantiles.
         """
+        ...
 
     def close(self) -> None: ...
 
@@ -63,6 +66,7 @@ class Actuator(Protocol):
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set knobs (S, 1); says what holds."""
+        ...
 
     def rehearse(self) -> None:
         """Go through the motions of `apply` without effect: brings code and data into the caches."""
@@ -72,6 +76,7 @@ class Actuator(Protocol):
 
     def refresh(self) -> list[str]:
         """Look after what may have changed, between ticks; what is lost, and why."""
+        ...
 
     def close(self) -> None:
         """Restore the original knobs and release everything."""

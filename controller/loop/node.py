@@ -54,6 +54,7 @@ class Housing(Protocol):
 
     def look(self) -> list[MovedOut]:
         """What others have moved since the last call; at once."""
+        ...
 
     def resume(self) -> None:
         """Move again what was left to others."""

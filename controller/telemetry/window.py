@@ -271,7 +271,8 @@ def read_cpus(
         which, since = word & RUNNING_SLICE, word & ~RUNNING_SLICE
         age = max(now_ns - since, 0)
         if which < slices:
-            read[which].open_ns += age
+            item: Any = read[which]
+            item.open_ns += age
         idled = max(np.int64(running[cpu].idle_ns) + (age if which == slices else 0), idled_ns[cpu])
         if counted[cpu]:
             cpus += 1

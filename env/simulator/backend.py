@@ -40,7 +40,8 @@ class SimulatorRun:
 class RunSource(Protocol):
     """Where a simulator's runs come from: a named scenario, or random mixtures for training."""
 
-    slices: SliceSet
+    @property
+    def slices(self) -> SliceSet: ...
 
     def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """Draw one run for each lane."""

@@ -13,7 +13,7 @@ from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.promises import PromiseMeter
 from slicepilot.env.reward import RewardModel, RewardWeights
-from slicepilot.env.simulator.backend import SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import KnobBounds, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import Telemetry
@@ -50,7 +50,7 @@ class Played:
     violated: FloatArray
 
 
-def play(agent: Agent, loads: Loads, lanes: int = 2, seed: int = 0) -> Played:
+def play(agent: Agent, loads: Loads | ScenarioRuns, lanes: int = 2, seed: int = 0) -> Played:
     loads.request_mcpu = agent.request_mcpu
     backend = SimulatorBackend(loads, lanes)
     telemetry = backend.reset(seed)
@@ -76,4 +76,5 @@ def play(agent: Agent, loads: Loads, lanes: int = 2, seed: int = 0) -> Played:
 def loads(mbps: list[float], steps: int, join_s: float = 0.0, **fields: Any) -> Loads:
     """A run of a slice for each rate; all but the first start at ``join_s``."""
     starts = {"start_s": [0.0, *[join_s] * (len(mbps) - 1)]}
-    return Loads(mbps, **{"hardware": NODE} | fields, steps=steps, sources=starts, make_slices=slice_set)
+    given: dict[str, Any] = {"hardware": NODE, **fields}
+    return Loads(mbps, **given, steps=steps, sources=starts, make_slices=slice_set)

@@ -30,9 +30,10 @@ def played(objective: Objective, runs: int = 300, **axes: Any) -> np.ndarray:
     """The last period's reward after runs in which each period has these figures (rule, other reference, policy)."""
     figures = {"broken": (0.1, 0.2, 0.1), "best_effort": (0.5, 0.5, 0.5), "wasted": (0.2, 0.2, 0.2)} | axes
     values = [lanes(*figures[name]) for name in ("broken", "best_effort", "wasted")]
+    reward = np.zeros(COPIES, np.float32)
     for _ in range(runs):
         for period in range(PERIODS):
-            reward = objective(*values, np.full(COPIES, period == PERIODS - 1))
+            reward = objective(values[0], values[1], values[2], np.full(COPIES, period == PERIODS - 1))
     return reward
 
 
@@ -60,10 +61,11 @@ def test_an_axis_counts_more_where_the_policy_is_behind_on_it() -> None:
         figures = {"broken": (0.1, 0.2, 0.1), "best_effort": (0.5, 0.5, 0.5), "wasted": (0.2, 0.2, 0.2)}
         objective, still = made(rate=0.0), np.zeros(COPIES, np.bool_)
         values = [lanes(*item) for item in (figures | {axis: behind}).values()]
+        before = np.zeros(COPIES, np.float32)
         for _ in range(50):
-            before = objective(*values, still)
+            before = objective(values[0], values[1], values[2], still)
         values[list(figures).index(axis)] += np.float32(0.01)
-        return abs(float((objective(*values, still) - before)[policy].mean()))
+        return abs(float((objective(values[0], values[1], values[2], still) - before)[policy].mean()))
 
     assert slope("best_effort", (0.5, 0.5, 0.4)) > 1.5 * slope("best_effort", (0.5, 0.5, 0.5))
     assert slope("wasted", (0.2, 0.2, 0.4)) > 1.5 * slope("wasted", (0.2, 0.2, 0.2))

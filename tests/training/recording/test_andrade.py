@@ -221,7 +221,7 @@ def slice_scores(episode: Episode, promised: Promises) -> FloatArray:
     offered, carried, delay = (figures(episode, name)[20:] for name in ("offered_mbps", "carried_mbps", "delay_p99_us"))
     owed = RATE_TOLERANCE * np.minimum(offered, promised.committed_mbps[:, 0])
     rate, late = np.minimum(carried / owed, 1.0), np.minimum(promised.delay_bound_us[:, 0] / delay, 1.0)
-    return np.asarray(0.3 * (np.minimum(rate, late) >= 1) + 0.5 * rate + 0.2 * late)
+    return np.asarray(0.3 * (np.minimum(rate, late) >= 1) + 0.5 * rate + 0.2 * late, np.float32)
 
 
 def test_a_step_of_which_too_little_was_measured_has_no_reward() -> None:
