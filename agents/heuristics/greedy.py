@@ -64,30 +64,6 @@ class GreedyConfig:
     loyalty: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Workings:
-    """What the last decision of `Greedy` came from.
-
-    Attributes:
-        kept: promises that were admitted both CPU and uplink, (S, L).
-        need_cpu_mbps, need_uplink_mbps: what the promise takes of each, offered_mbps: on average, (S, L).
-        cost_mcpu_per_mbps: with the margin, (S, L).
-        share_mcpu, share_mbps: what the slice was given of either, also where nothing limits it to that, (S, L).
-        capacity_mcpu, uplink_mbps, idle_ratio: what there is to give, (L,).
-    """
-
-    kept: BoolArray
-    need_cpu_mbps: FloatArray
-    need_uplink_mbps: FloatArray
-    offered_mbps: FloatArray
-    cost_mcpu_per_mbps: FloatArray
-    share_mcpu: FloatArray
-    share_mbps: FloatArray
-    capacity_mcpu: FloatArray
-    uplink_mbps: FloatArray
-    idle_ratio: FloatArray
-
-
 class Greedy:
     """Grant promises in the order of weight per need as long as they fit, then share out what is left.
 
@@ -157,23 +133,6 @@ class Greedy:
         measured = telemetry.slices, telemetry.node, telemetry.valid, context.threads, context.logical_cpus
         kernels.measure(*measured, self.settings, self.state, self.nodes, self._past, self._sums, self._seen)
         self._seen += 1
-
-    @property
-    def workings(self) -> Workings:
-        """Copies of what the last decision came from."""
-        state, nodes = self.state, self.nodes
-        return Workings(
-            kept=state["kept"].copy(),
-            need_cpu_mbps=state["need_cpu_mbps"].copy(),
-            need_uplink_mbps=state["need_uplink_mbps"].copy(),
-            offered_mbps=state["offered_mbps"] * state["valid"],
-            cost_mcpu_per_mbps=state["cost"] * self.settings["margin"],
-            share_mcpu=state["share_mcpu"].copy(),
-            share_mbps=state["share_mbps"].copy(),
-            capacity_mcpu=nodes["capacity_mcpu"].copy(),
-            uplink_mbps=nodes["uplink_mbps"].copy(),
-            idle_ratio=nodes["idle"].copy(),
-        )
 
     def _sum_over(self, periods: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
         """Make room for the rates of so many periods, (L,)."""

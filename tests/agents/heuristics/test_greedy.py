@@ -98,7 +98,7 @@ def test_a_rate_is_promised_on_average_over_a_window(node: tuple[SliceSet, Conte
         rule.reset(slices, context, 0)
         for rate in [before] * 20 + [100.0] * 3:
             rule.decide(seen(slices, context, rate, rate, 2.0), still)
-        needs.append(rule.workings.need_cpu_mbps[:, 0])
+        needs.append(rule.state["need_cpu_mbps"][:, 0].copy())
     silent, loud = needs
     # What three periods of the burst have not yet used up of two seconds at the committed rate.
     owed = committed * 20 >= 2 * 3 * 100
@@ -150,7 +150,7 @@ def needs_of(rule: Greedy, node: tuple[SliceSet, Context], **traits: float) -> n
     rule.reset(slices, context, 0)
     for _ in range(40):
         rule.decide(seen(slices, context, 400.0, 400.0, 2.0), Knobs.none(len(slices), 1))
-    return rule.workings.need_cpu_mbps[:, 0]
+    return rule.state["need_cpu_mbps"][:, 0].copy()
 
 
 def test_a_slice_that_is_cut_needs_what_empties_its_queue_in_time(node: tuple[SliceSet, Context]) -> None:
@@ -178,7 +178,7 @@ def test_a_shaper_needs_what_empties_its_queue_in_time(node: tuple[SliceSet, Con
     def uplink(kind: str, **traits: float) -> np.ndarray:
         rule = QueueGreedy(config=cfg)
         needs_of(rule, node, pacer=PACERS.index(kind), **traits)
-        return rule.workings.need_uplink_mbps[:, 0]
+        return rule.state["need_uplink_mbps"][:, 0].copy()
 
     packets = 500.0
     by_queue = packets * 1400 * 8e-6 / (0.8 * bound_s)
@@ -202,7 +202,7 @@ def test_of_a_node_that_is_not_known_it_takes_what_greedy_takes(node: tuple[Slic
         rule.reset(slices, context, 0)
         for _ in range(40):
             rule.decide(seen(slices, context, 400.0, 400.0, 2.0), Knobs.none(len(slices), 1))
-        needs_made.append(rule.workings.need_cpu_mbps)
+        needs_made.append(rule.state["need_cpu_mbps"].copy())
     np.testing.assert_allclose(needs_made[0], needs_made[1], rtol=1e-4)
 
 
@@ -256,7 +256,7 @@ def test_what_is_dropped_behind_the_upf_does_not_make_a_mbit_dear(node: tuple[Sl
         if period >= 20:  # the link is full, half of what the UPFs serve is lost there
             telemetry.carried_mbps[:], telemetry.uplink_use_ratio[:] = 50.0, 1.0
         rule.decide(telemetry, still)
-        costs.append(rule.workings.cost_mcpu_per_mbps[:, 0].copy())
+        costs.append(rule.state["cost"][:, 0].copy())
     np.testing.assert_allclose(costs[-1], costs[19], rtol=1e-3)
 
 
@@ -270,7 +270,7 @@ def test_a_full_uplink_is_believed_at_once_and_an_idle_one_slowly(node: tuple[Sl
         telemetry = seen(slices, context, 20.0, 10.0, 2.0)
         telemetry.uplink_use_ratio[:] = use
         rule.decide(telemetry, still)
-        rates.append(float(rule.workings.uplink_mbps[0]))
+        rates.append(float(rule.nodes["uplink_mbps"][0]))
     assert rates[0] == pytest.approx(1000.0)
     assert rates[1] == pytest.approx(10.0 * len(slices))
     assert rates[2] < 2 * rates[1]
@@ -288,7 +288,7 @@ def test_limits_that_hold_do_not_shrink_the_node(node: tuple[SliceSet, Context])
     result = []
     for _ in range(1000):
         rule.decide(telemetry, still)
-        result.append(float(rule.workings.capacity_mcpu[0]))
+        result.append(float(rule.nodes["capacity_mcpu"][0]))
     assert result[10] > 0.85 * whole
     assert result[-1] == pytest.approx(QueueGreedyConfig().least_share * whole, rel=0.02)
 

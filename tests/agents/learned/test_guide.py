@@ -212,8 +212,7 @@ def test_a_bid_moves_capacity_from_one_slice_to_another() -> None:
     action[..., 0] = -1.0
     action[:, 0, 0] = 1.0
     step.guide.decode(action)
-    workings = step.guide._rule.workings
-    before, after = step.table[:, 0, kept] > 0, workings.kept[0]
+    before, after = step.table[:, 0, kept] > 0, step.guide._rule.state["kept"][0]
     assert (after | ~before).mean() > 0.99
     assert (after & ~before).sum() > 0
 
@@ -223,8 +222,7 @@ def test_who_is_taken_to_need_less_is_kept_beside_more_others() -> None:
     for need in (-1.0, 0.0, 1.0):
         step = OneStep(256)
         step.corrected(need=need)
-        workings = step.guide._rule.workings
-        kept.append(int(workings.kept[step.valid].sum()))
+        kept.append(int(step.guide._rule.state["kept"][step.valid].sum()))
     assert kept[0] > kept[1] > kept[2]
 
 
