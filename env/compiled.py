@@ -14,7 +14,7 @@ from numba import njit
 # What kernels of other folders build on: tables of telemetry, knobs and features, and kernels that they call.
 _SHARED = (
     *("env/encoding.py", "env/knobs.py", "env/telemetry.py", "env/encoding_kernels.py"),
-    "agents/heuristics/greedy_kernels.py",
+    *("agents/heuristics/greedy_kernels.py", "agents/bounds.py"),
 )
 
 

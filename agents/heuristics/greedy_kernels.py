@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slicepilot.agents.bounds import FILL_ROUNDS
 from slicepilot.env.arrays import BoolArray, FloatArray
 from slicepilot.env.compiled import kernel
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
@@ -28,8 +29,6 @@ LEAST_LIMIT_MCPU = np.float32(100.0)
 LEAST_COST = np.float32(1e-3)
 # A promise out of reach comes after all the others.
 LAST = np.float32(1e-6)
-# Each round fills at least one more slice to the brim; what few slices leave after these is too little to matter.
-FILL_ROUNDS = 6
 OFFERED, CARRIED, CPU_USE, THROTTLED = (
     SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "cpu_use_mcpu", "throttled_ratio")
 )
@@ -351,17 +350,24 @@ def settled(new: np.float32, held: np.float32, dead_band: np.float32) -> np.floa
 
 
 @kernel
-def decide(
-    ones: FloatArray, bounds: FloatArray, settings: Records, state: Records, nodes: Records, values: FloatArray
-) -> None:
-    """Knobs (3, S, L) inside bounds (3, 2, S) for what was measured last; ``ones`` is filled with ones, (S, L)."""
-    grant(ones, ones, settings, state, nodes)
+def granted(state: Records, values: FloatArray) -> None:
+    """The last decision as knobs (3, S, L), which are filled in."""
     num_slices, lanes = state.shape
     for s in range(num_slices):
         for lane in range(lanes):
             item = state[s, lane]
             values[CPU_LIMIT, s, lane], values[EGRESS, s, lane] = item.limit_mcpu, item.egress_mbps
             values[NICE, s, lane] = item.nice
+
+
+@kernel
+def decide(
+    ones: FloatArray, bounds: FloatArray, settings: Records, state: Records, nodes: Records, values: FloatArray
+) -> None:
+    """Knobs (3, S, L) inside bounds (3, 2, S) for what was measured last; ``ones`` is filled with ones, (S, L)."""
+    grant(ones, ones, settings, state, nodes)
+    granted(state, values)
+    num_slices, lanes = state.shape
     settle(values, settings, state)
     for knob in range(len(values)):
         for s in range(num_slices):

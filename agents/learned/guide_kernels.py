@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from slicepilot.agents.heuristics.greedy_kernels import Records, grant, measured, settle
+from slicepilot.agents.heuristics.greedy_kernels import Records, grant, granted, measured, settle
 from slicepilot.env.arrays import BoolArray, FloatArray
 from slicepilot.env.compiled import kernel
 from slicepilot.env.encoding import NONE_ABOVE
@@ -66,11 +66,7 @@ def _positions(state: Records, axes: FloatArray, rule: FloatArray, shares: Float
     """Positions (3, S, L) of the rule's decision, and of limits at what it gives each slice."""
     num_slices, lanes = state.shape
     values = np.empty((NUM_KNOBS, num_slices, lanes), np.float32)
-    for s in range(num_slices):
-        for lane in range(lanes):
-            item = state[s, lane]
-            values[CPU_LIMIT, s, lane], values[NICE, s, lane] = item.limit_mcpu, item.nice
-            values[EGRESS, s, lane] = item.egress_mbps
+    granted(state, values)
     encode_knobs(values, axes, rule)
     for s in range(num_slices):
         for lane in range(lanes):
