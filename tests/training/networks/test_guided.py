@@ -11,6 +11,7 @@ from slicepilot.training.networks import guided
 from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.networks.importing import load_weights
 from slicepilot.training.networks.slice_network import NetworkConfig
+from slicepilot.training.online.config import TrainingConfig
 
 RECORD = TrainingRecord(
     algorithm="ppo", seed=0, env_steps=0, train_s=0.0, source="", run_id=None, git_revision=None, versions={}, config={}
@@ -52,3 +53,8 @@ def test_an_absent_slice_is_not_corrected() -> None:
         corrections = policy(0)(table)
     assert (corrections[:, 2] == 0).all()
     assert (corrections[:, [0, 1, 3, 4, 5]] != 0).any()
+
+
+def test_a_policy_for_a_node_starts_from_the_shipped_policy() -> None:
+    encoder, actor, *_ = guided.network(TrainingConfig.from_yaml("node").network)
+    load_weights(guided.GuidedPolicy(encoder, actor), PolicyBundle.load("generalist"))
