@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .arrays import FloatArray
+from .arrays import BoolArray, FloatArray
 from .backend import Context
 from .knobs import Knobs
 from .telemetry import Telemetry
@@ -109,3 +109,19 @@ def cpu_held(knobs: Knobs, context: Context, valid: np.ndarray) -> FloatArray:
     held *= valid
     total = np.add.reduce(held, axis=0)
     return np.minimum(total, context.logical_cpus, out=total)
+
+
+HIGHEST_NICE, LOWEST_NICE = np.float32(-10.0), np.float32(9.0)
+"""19 levels apart: CPU weights of 69 to 1 (kernel/sched/core.c, `sched_prio_to_weight`)."""
+
+
+def static_order(weight: FloatArray, valid: BoolArray) -> FloatArray:
+    """Nice levels (S, L) by weight: the slices that are there are spread evenly from `HIGHEST_NICE` to `LOWEST_NICE` in
+    the order of their weights. Slices that weigh the same have the same level, which is 0 where all do."""
+    present, heavier = valid[None, :], weight[None, :] > weight[:, None]
+    before = np.tri(len(weight), k=-1, dtype=bool)[:, :, None]
+    counts = valid & ~((weight[None, :] == weight[:, None]) & present & before).any(axis=1)  # each weight once
+    rank = (heavier & counts[None, :]).sum(axis=1)
+    last = counts.sum(axis=0) - 1
+    levels = HIGHEST_NICE + (LOWEST_NICE - HIGHEST_NICE) * np.minimum(rank / np.maximum(last, 1), 1.0)
+    return np.asarray(np.where(last > 0, np.rint(levels), 0.0), np.float32)

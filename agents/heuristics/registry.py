@@ -22,6 +22,7 @@ from .pi import Pi
 from .proportional import ProportionalShare
 from .random import RandomAgent
 from .reactive import ReactiveSla
+from .static_order import StaticOrder
 from .tower import CaptainTower
 from .vpa import Vpa
 
@@ -105,6 +106,7 @@ def _factories() -> dict[str, Factory]:
     factories |= {f"static-weights-{ratio}": partial(_requests, ratio) for ratio in REQUEST_RATIOS}
     factories |= {f"static-weights-{ratio}-nice": partial(_nice, ratio) for ratio in NICE_RATIOS}
     factories |= {
+        "static-order": lambda _: StaticOrder(),
         "static-weights-promise": lambda s: static_weights_by_promise(s.slices, s.hardware),
         "greedy": lambda _: _greedy(False),
         "greedy-egress": lambda _: _greedy(True),

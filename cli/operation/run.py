@@ -125,7 +125,7 @@ def run(
     if as_json:
         print_json(document, RunReport)
     else:
-        _print(document, settings.budget_ms)
+        _print(document, settings.budget_ratio)
     if failure is not None:
         raise failure
 
@@ -191,7 +191,7 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
     }
 
 
-def _print(document: dict[str, Any], budget_ms: float) -> None:
+def _print(document: dict[str, Any], budget_ratio: float) -> None:
     from rich.table import Table
 
     loop = document["loop"]
@@ -215,7 +215,7 @@ def _print(document: dict[str, Any], budget_ms: float) -> None:
     if loop["interventions"]:
         counts = ", ".join(f"{name} {count}" for name, count in sorted(loop["interventions"].items()))
         console.print(f"guard: {counts}", highlight=False)
-    _print_charge(document, budget_ms)
+    _print_charge(document, budget_ratio)
     if "episodes" in document:
         episodes = document["episodes"]
         console.print(f"{episodes['episodes']} episodes, {episodes['steps']:,} steps:", highlight=False)
@@ -225,7 +225,7 @@ def _print(document: dict[str, Any], budget_ms: float) -> None:
         console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")
 
 
-def _print_charge(document: dict[str, Any], budget_ms: float) -> None:
+def _print_charge(document: dict[str, Any], budget_ratio: float) -> None:
     from slicepilot.controller.contracts.charge import MOST_SAFE, shares_text
 
     charge = document["in_charge"]
@@ -243,7 +243,7 @@ def _print_charge(document: dict[str, Any], budget_ms: float) -> None:
         )
     if "overrun" in loop["interventions"]:
         console.print(
-            f"overrun: {loop['late_ticks']} of {loop['ticks']} decisions took longer than the budget of {budget_ms:g} "
-            "ms: raise budget_ms in a configuration (--config), and --period-ms to more than that",
+            f"overrun: {loop['late_ticks']} of {loop['ticks']} decisions took longer than {budget_ratio:.0%} of the "
+            f"control period of {1e3 * document['period_s']:g} ms: choose a longer one (--period-ms), or another agent",
             highlight=False,
         )

@@ -5,7 +5,7 @@ A section that has ``enabled`` is a rule that can be switched off; without it no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -26,8 +26,9 @@ Seconds = Annotated[float, Field(gt=0, le=1e6)]
 SecondsOrZero = Annotated[float, Field(ge=0, le=1e6)]
 
 
-def _none(raw: Any) -> Any:
-    return None if raw == "none" else raw
+def _named(name: str) -> Callable[[Any], Any]:
+    """What None is called in files."""
+    return lambda raw: None if raw == name else raw
 
 
 def _inherit(raw: Any) -> Any:
@@ -41,8 +42,8 @@ def _inherit(raw: Any) -> Any:
     return {**raw, "slices": filled}
 
 
-PositiveOrNone = Annotated[Positive | None, BeforeValidator(_none)]
-NotNegativeOrNone = Annotated[NotNegative | None, BeforeValidator(_none)]
+PositiveOrNone = Annotated[Positive | None, BeforeValidator(_named("none"))]
+NotNegativeOrNone = Annotated[NotNegative | None, BeforeValidator(_named("none"))]
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ class Trial:
 
     __pydantic_config__ = _STRICT
     enabled: bool = True
-    patience_s: Annotated[SecondsOrZero | None, BeforeValidator(_none)] = None
+    patience_s: Annotated[SecondsOrZero | None, BeforeValidator(_named("none"))] = None
     tolerance_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
     spare_s: Seconds = 10.0
     most_spare_s: Seconds = 120.0
@@ -203,6 +204,10 @@ class Trial:
 class SlaFloors:
     """`SlaFloor` of every slice, as in `Floors`; rates are means over ``window_s``.
 
+    What ``default`` asks for a slice's rate holds for the slice of highest weight, and for others by their part of that
+    weight, unless ``by_weight`` is off: a node that cannot keep all promises keeps those that weigh more. A slice's own
+    entry counts as it is.
+
     A slice whose service floor stays broken for ``patience_s`` under the policy gets its safe setting; if the floor
     stays broken under that as well, the node cannot keep it, and the slice goes back to the policy with its floor
     lowered to half of what the safe setting achieved, for ``spare_s``.
@@ -211,6 +216,7 @@ class SlaFloors:
     __pydantic_config__ = _STRICT
     enabled: bool = True
     window_s: Annotated[float, Field(gt=0, le=60)] = 0.2
+    by_weight: bool = True
     trial: Trial = Trial()
     default: SlaFloor = SlaFloor()
     slices: dict[str, SlaFloor] = field(default_factory=dict)
@@ -218,11 +224,17 @@ class SlaFloors:
 
 @dataclass(frozen=True)
 class SafeSetting:
-    """A slice's knobs when the guard takes over; none is no limit, no shaping."""
+    """A slice's knobs when the guard takes over; none is no limit, no shaping.
+
+    Attributes:
+        nice: None, "by-weight" in files, is the slice's level in `slicepilot.env.promises.static_order` of all slices,
+            within its bounds; 0 where nice ranks nothing between slices. No control would let neighbours starve the
+            slice that matters.
+    """
 
     __pydantic_config__ = _STRICT
     cpu_limit_mcpu: PositiveOrNone = None
-    nice: Annotated[int, Field(ge=NICE_MIN, le=NICE_MAX)] = 0
+    nice: Annotated[Annotated[int, Field(ge=NICE_MIN, le=NICE_MAX)] | None, BeforeValidator(_named("by-weight"))] = None
     egress_mbps: NotNegativeOrNone = None
 
 
@@ -271,7 +283,7 @@ class Distrust:
     hold_s: SecondsOrZero = 0.25
     recover_s: SecondsOrZero = 1.0
     most_age_s: Positive = 0.1
-    frozen_ticks: Annotated[Annotated[int, Field(ge=2)] | None, BeforeValidator(_none)] = 20
+    frozen_ticks: Annotated[Annotated[int, Field(ge=2)] | None, BeforeValidator(_named("none"))] = 20
     uplink_ratio: Annotated[float, Field(ge=1)] = 1.25
     cpu_ratio: Annotated[float, Field(ge=1)] = 1.25
     most_ratio: Annotated[float, Field(ge=1)] = 1.1

@@ -14,10 +14,11 @@ from slicepilot.data.nice_weights import NICE_0_WEIGHT, PRIO_TO_WEIGHT
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, NUM_KNOBS, NiceScope
+from slicepilot.env.promises import static_order
 from slicepilot.env.slices import NICE_MIN, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .config import PRIORITY, Floor, GuardConfig
+from .config import PRIORITY, Floor, GuardConfig, SafeSetting
 from .records import Records, State
 from .service import CLEARLY
 
@@ -78,7 +79,7 @@ def declare(
     """
     _declare_node(state.node[0], config, context, nice_scope)
     _declare_slices(state.slices, config, slices, context, request_mcpu)
-    _declare_knobs(state.knobs, config, slices, context)
+    declare_knobs(state.knobs, config, slices, context, nice_scope)
     safe_nice = state.knobs["safe"].reshape(NUM_KNOBS, -1)[NICE].astype(int)
     safe_weights = state.slices["weight"] * state.node["nice_weight"][0, safe_nice - NICE_MIN]
     state.slices["safe_share"] = safe_weights / safe_weights.sum()
@@ -176,8 +177,8 @@ def _declare_slices(
     services = entries("sla_floor", config.sla_floor, slices)
     floors = entries("floor", config.floor, slices)
     records["share_mcpu"] = [floor.cpu_share_mcpu * config.floor.enabled for floor in floors]
-    for slice_, spec, floor in zip(records, slices.slices, services, strict=True):
-        factor, ratio = floor.delay_factor, floor.carried_ratio
+    for slice_, spec, floor, part in zip(records, slices.slices, services, _parts(config, slices), strict=True):
+        factor, ratio = floor.delay_factor, floor.carried_ratio * part
         _fill(
             slice_,
             committed_mbps=spec.sla.committed_mbps,
@@ -195,7 +196,28 @@ def _declare_slices(
     _back_off(records["floors"]["lowered"], trial.spare_s, trial.most_spare_s, safe.forget_s)
 
 
-def _declare_knobs(records: Records, config: GuardConfig, slices: SliceSet, context: Context) -> None:
+def _parts(config: GuardConfig, slices: SliceSet) -> list[float]:
+    """Of `SlaFloors.default`, what each slice has."""
+    section, weight = config.sla_floor, slices.column("weight").ravel()
+    given = entries("sla_floor", section, slices)
+    apply = [section.by_weight and floor is section.default for floor in given]
+    return [float(own / weight.max()) if by else 1.0 for own, by in zip(weight, apply, strict=True)]
+
+
+def _safe_nice(settings: list[SafeSetting], slices: SliceSet, nice_scope: NiceScope) -> list[float]:
+    """Each slice's safe level."""
+    order = np.zeros(len(slices))
+    if nice_scope == "group":
+        weight = slices.column("weight")
+        order = np.clip(static_order(weight, np.ones_like(weight, bool)), *(slices.bound("nice", s) for s in (0, 1)))
+    levels = zip(settings, order.ravel().tolist(), strict=True)
+    return [own if setting.nice is None else setting.nice for setting, own in levels]
+
+
+def declare_knobs(
+    records: Records, config: GuardConfig, slices: SliceSet, context: Context, nice_scope: NiceScope
+) -> None:
+    """Fill the declared fields of the records of knobs, (3S,)."""
     small, dwell, slew, flips = config.hysteresis, config.dwell, config.slew, config.oscillation
     smalls = (small.limit_ratio, small.nice_levels, small.egress_ratio) if small.enabled else (0, 0, 0)
     rests_s = (dwell.cpu_limit_s, dwell.nice_s, dwell.egress_s) if dwell.enabled else (0, 0, 0)
@@ -203,14 +225,15 @@ def _declare_knobs(records: Records, config: GuardConfig, slices: SliceSet, cont
     per_s = (slew.cpu_limit_per_s, slew.nice_levels_per_s, slew.egress_per_s) if slew.enabled else at_once
     turns = (math.log(flips.factor), flips.nice_levels, math.log(flips.factor)) if flips.enabled else never
     floors, settings = entries("floor", config.floor, slices), entries("safe", config.safe, slices)
+    levels = _safe_nice(settings, slices, nice_scope)
     for kind, row in enumerate(records.reshape(NUM_KNOBS, len(slices))):
         _fill(row, kind=kind, slice=range(len(slices)), small=smalls[kind], rest_ns=1e9 * rests_s[kind])
         _fill(row, per_ns=1e-9 * per_s[kind], significant=turns[kind])
         row["movable"] = True if context.moves is None else context.moves[kind, :, 0]
-        for knob, spec, floor, setting in zip(row, slices.slices, floors, settings, strict=True):
+        for knob, spec, floor, setting, level in zip(row, slices.slices, floors, settings, levels, strict=True):
             own = floor if config.floor.enabled else Floor()
             limit, rate = setting.cpu_limit_mcpu, setting.egress_mbps
-            safe = math.inf if limit is None else limit, setting.nice, math.inf if rate is None else rate
+            safe = math.inf if limit is None else limit, level, math.inf if rate is None else rate
             # A limit below its share would deny it.
             least = max(own.cpu_limit_mcpu, own.cpu_share_mcpu), -math.inf, own.egress_mbps
             low, high = getattr(spec.bounds, KNOB_FIELDS[kind])

@@ -29,7 +29,7 @@ from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 
 from .config import GuardConfig
 from .envelope import count_cpus, declare, window_of
-from .knob_rules import bounds, cpu_budget, cpu_shares, dwell, floors, hysteresis, oscillation, rest, slew
+from .knob_rules import cpu_budget, cpu_shares, note_change, oscillation, rest, shape
 from .records import FOLLOW, HOLD, NEVER_NS, RATE, SAFE, Records, State
 from .service import balance, service_floors
 from .trust import Figures, decisions, late_decisions, measurements, orders
@@ -60,13 +60,7 @@ def _apply_rules(figures: Figures, state: State) -> None:
             knob.value = knob.safe if action == SAFE and knob.movable != 0 else knob.held
             rest(knob)
             continue
-        knob.value = knob.wanted
-        bounds(knob, slice_)
-        floors(knob, slice_)
-        hysteresis(knob, slice_)
-        dwell(knob, slice_, node.now_ns)
-        slew(knob, slice_, elapsed_ns)
-        floors(knob, slice_)  # again: what holds, or one step from it, may lie below
+        shape(knob, slice_, node.now_ns, elapsed_ns)
         oscillation(knob, slice_, node, state.turns[i])
     balance(node, slices, knobs)
     cpu_shares(node, slices, knobs)
@@ -104,10 +98,7 @@ def _judge(
         knob = knobs[i]
         knob.wanted = wanted[knob.kind, knob.slice, 0]
         knob.held = _sound(knob, held[knob.kind, knob.slice, 0])
-        if knob.held != knob.last_held:
-            if not np.isnan(knob.last_held):
-                knob.changed_ns = own.before_ns
-            knob.last_held = knob.held
+        note_change(knob, own.before_ns)
     state = State(node, slices, knobs, past, turns, out, reasons)
     _apply_rules(Figures(measured_slices, measured_node, age_s, valid), state)
     own.before_ns = now_ns

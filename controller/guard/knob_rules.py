@@ -116,6 +116,27 @@ def slew(knob: np.record, slice_: np.record, elapsed_ns: float) -> None:
 
 
 @kernel
+def shape(knob: np.record, slice_: np.record, now_ns: int, elapsed_ns: float) -> None:
+    """The rules that need to know of nothing but the knob, on what is wanted."""
+    knob.value = knob.wanted
+    bounds(knob, slice_)
+    floors(knob, slice_)
+    hysteresis(knob, slice_)
+    dwell(knob, slice_, now_ns)
+    slew(knob, slice_, elapsed_ns)
+    floors(knob, slice_)  # again: what holds, or one step from it, may lie below
+
+
+@kernel
+def note_change(knob: np.record, before_ns: int) -> None:
+    """See whether what holds has changed since the last tick."""
+    if knob.held != knob.last_held:
+        if not np.isnan(knob.last_held):
+            knob.changed_ns = before_ns
+        knob.last_held = knob.held
+
+
+@kernel
 def oscillation(knob: np.record, slice_: np.record, node: np.record, turns: npt.NDArray[np.int64]) -> None:
     """A knob that turns back too often is frozen at its safe value, for longer each time."""
     now_ns = node.now_ns

@@ -41,8 +41,8 @@ class LoopConfig:
     """How the loop runs.
 
     Attributes:
-        budget_s: from the start of observing to knobs that are ready to apply. Later knobs are not applied: they answer
-            a state that is gone.
+        budget_ratio: share of the control period, from the start of observing to knobs that are ready to apply. Later
+            knobs are not applied: they answer a state that is gone.
         max_ticks: end after so many ticks; none runs until it is stopped.
         lock_memory: keep all pages in memory.
         cpu: that the loop's thread runs on; none leaves that to the kernel.
@@ -52,7 +52,7 @@ class LoopConfig:
         seed: for the agent's own randomness.
     """
 
-    budget_s: float = 0.002
+    budget_ratio: float = 0.5
     max_ticks: int | None = None
     lock_memory: bool = False
     cpu: int | None = None
@@ -200,6 +200,11 @@ class Loop:
         self._view: SlidingView | None = None
         self._no_decision = Knobs(np.full((NUM_KNOBS, len(backend.slices), 1), np.nan, np.float32))
 
+    @property
+    def budget_s(self) -> float:
+        """Time for a decision, see `LoopConfig`."""
+        return self.config.budget_ratio * self.backend.context.period_s.item()
+
     def prepare(self) -> None:
         """Everything that is slow the first time: the backend's start, the first decision. `run` does it too."""
         backend, agent, config = self.backend, self.active.agent, self.config
@@ -279,7 +284,7 @@ class Loop:
         # Looked up once: an enumeration's members are not plain attributes.
         shadow = Mode.SHADOW
         warm_up = self._warm_up if config.warm_up else None
-        now, budget_ns = time.monotonic_ns, round(config.budget_s * 1e9)
+        now, budget_ns = time.monotonic_ns, round(self.budget_s * 1e9)
         receipt = backend.receipt
         backend.ticks.restart()
         backend.ticks.missed = 0

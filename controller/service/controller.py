@@ -85,9 +85,8 @@ class Controller:
         self._started = threading.Event()
         guard = self._guard(self._guard_config, policy)
         active = ActivePolicy(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
-        budget_s = 1e-3 * config.budget_ms
         loop_config = LoopConfig(
-            budget_s,
+            config.budget_ratio,
             lock_memory=config.lock_memory,
             cpu=config.cpu,
             check_s=PERIODIC_TASK_S,
@@ -263,7 +262,7 @@ class Controller:
         own = {
             "run_id": self.run_id,
             "started_ns": self.started_ns,
-            "budget_s": self.loop.config.budget_s,
+            "budget_s": self.loop.budget_s,
             "scheduling": str(self.loop.report.scheduling),
         }
         self.ring.describe(own | description_of(self.node, policy or self.policy, config or self._guard_config))

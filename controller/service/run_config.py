@@ -17,7 +17,6 @@ from slicepilot.controller.publisher.config import PublishConfig
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
-Positive = Annotated[float, Field(gt=0)]
 DEFAULT_AGENT = "queue-greedy"
 """The best agent on scenarios that were held out (docs/results.md)."""
 DEFAULT_PERIOD_S = 0.01
@@ -62,7 +61,8 @@ class RunConfig:
         agent: an agent by name. At most one of the two is given; the default is `DEFAULT_AGENT`.
         scenario: loads that the backend generates; None: the node's own traffic.
         period_ms: control period; default: the scenario's, or 10.
-        budget_ms: time limit from the start of observing to the decision; a later decision is dropped.
+        budget_ratio: share of the control period from the start of observing to the decision; a later decision is
+            dropped.
         guard: name or file of the guard's configuration.
         foreign: what is done about knobs that another program sets.
         trust: public key (PEM) that a bundle must be signed with.
@@ -87,7 +87,7 @@ class RunConfig:
     agent: str | None = None
     scenario: str | None = None
     period_ms: Annotated[float, Field(ge=2, le=30_000)] | None = None
-    budget_ms: Positive = 2.0
+    budget_ratio: Annotated[float, Field(gt=0, le=1)] = 0.5
     guard: str = "default"
     foreign: ExternalChangeConfig = field(default_factory=ExternalChangeConfig)
     watchdog: WatchdogConfig = WatchdogConfig()

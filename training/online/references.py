@@ -12,38 +12,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
-from slicepilot.env.arrays import BoolArray, FloatArray
+from slicepilot.agents.heuristics.static_order import StaticOrder
+from slicepilot.controller.guard.config import GuardConfig
+from slicepilot.controller.guard.shaping import Shaping
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.environments.vector_env import Coding
-from slicepilot.env.knobs import NICE, Knobs
+from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
-
-HIGHEST, LOWEST = -10.0, 9.0  # 19 levels apart: the CPU weights of the first and the last are as 69 to 1
-
-
-class StaticOrder:
-    """No limits, and nice levels spread evenly over the slices that are there, in the order of their weights."""
-
-    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Take over the weights."""
-        self._weight = context.promises.weight
-        self._bounds = slices.bound("nice", 0), slices.bound("nice", 1)
-        self._valid: BoolArray = np.zeros(self._weight.shape, np.bool_)
-        self._knobs = Knobs.none(*self._weight.shape)
-
-    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """The same knobs until a slice comes or goes."""
-        if not np.array_equal(telemetry.valid, self._valid):
-            self._valid = telemetry.valid.copy()
-            rank = (-self._weight * self._valid).argsort(axis=0, kind="stable").argsort(axis=0)
-            last = np.maximum(self._valid.sum(axis=0) - 1, 1)
-            nice = HIGHEST + (LOWEST - HIGHEST) * np.minimum(rank / last, 1.0)
-            self._knobs = self._knobs.copy()
-            self._knobs.values[NICE] = np.clip(np.rint(nice), *self._bounds)
-        return self._knobs
-
 
 REFERENCES = (QueueGreedy, StaticOrder)
 NUM_REFERENCES = len(REFERENCES)
@@ -69,18 +47,19 @@ def with_references(coding: type[Coding], copies: int) -> type[Coding]:
             for agent, span in zip(self._agents, self._spans, strict=True):
                 agent.reset(slices, _part(context, span), 0)
             self._held = [Knobs.none(len(slices), inputs) for _ in REFERENCES]
+            self._shape = Shaping(GuardConfig(), slices, context)
 
         def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
             self._telemetry = [_part(telemetry, span) for span in self._spans]
             return self._own.encode(telemetry, knob_rows)
 
         def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
-            knobs, rows = self._own.decode(action)
+            knobs, _ = self._own.decode(action)
             for k, (agent, span) in enumerate(zip(self._agents, self._spans, strict=True)):
                 self._held[k] = wanted = agent.decide(self._telemetry[k], self._held[k])
                 knobs.values[..., span] = wanted.values
-                rows[..., span] = self._rows_of.encode(wanted)
-            return knobs, rows
+            self._shape(knobs.values)
+            return knobs, self._rows_of.encode(knobs)
 
     assert copies > NUM_REFERENCES
     return WithReferences

@@ -42,7 +42,10 @@ def context(
 
 
 def config(**sections: Any) -> GuardConfig:
-    """Defaults, but measurements may stay the same."""
+    """Defaults, but measurements may stay the same, and neither floors nor the safe setting go by weight."""
+    safe = sections.get("safe", {})
+    sections["safe"] = safe | {"default": {"nice": 0} | safe.get("default", {})}
+    sections["sla_floor"] = {"by_weight": False} | sections.get("sla_floor", {})
     sections["telemetry"] = {"frozen_ticks": None} | sections.get("telemetry", {})
     return validate(GuardConfig, sections, "test")
 

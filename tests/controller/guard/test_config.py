@@ -147,3 +147,26 @@ def test_arrays_of_any_layout_and_precision_are_judged_alike() -> None:
         first, second = node.tick(wanted), odd.tick(Knobs(values))
         assert (first.reasons == second.reasons).all()
         assert (first.allowed.values == second.allowed.values).all()
+
+
+# -- by weight -----------------------------------------------------------------------------------------------------
+
+
+def test_the_safe_setting_and_floors_follow_weights() -> None:
+    slices = slice_set()
+    node = Node(GuardConfig(), slices)
+    node.guard.order_safe()
+    node.tick(knobs())
+    assert column(node.last, "nice") == [-10.0, 9.0, 9.0], "s0 weighs 3, the others 2"
+    ratios = node.guard._state.slices["carried_ratio"].tolist()
+    assert ratios == pytest.approx([0.5, 1 / 3, 1 / 3])
+    own = Node(validate(GuardConfig, {"sla_floor": {"slices": {"s1": {"carried_ratio": 0.8}}}}, "test"), slices)
+    assert own.guard._state.slices["carried_ratio"].tolist() == pytest.approx([0.5, 0.8, 1 / 3])
+
+
+def test_process_nice_has_no_order() -> None:
+    slices = slice_set()
+    guard = Guard(GuardConfig(), slices, context(slices), nice_scope="process")
+    guard.order_safe()
+    allowed = guard.judge(Telemetry.empty(3), knobs(scope="process"), knobs(scope="process"), 10**12).allowed
+    assert allowed.nice[:, 0].tolist() == [0.0] * 3

@@ -18,6 +18,7 @@ from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.data.nice_weights import PRIO_TO_WEIGHT
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
+from slicepilot.env.promises import static_order
 from slicepilot.env.slices import KnobBounds, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from tests.effort import examples
@@ -36,7 +37,11 @@ LEVELS = st.one_of(st.integers(-21, 20).map(float), FIGURE)
 
 def slice_set(bounds: list[KnobBounds]) -> SliceSet:
     specs = [
-        SliceSpec(f"s{k}", SNssai(1, f"{k:06X}"), Sla(10.0, 5.0), bounds=own, cpu_request_mcpu=100.0 * (1 + k % 3))
+        SliceSpec(
+            *(f"s{k}", SNssai(1, f"{k:06X}"), Sla(10.0, 5.0), 3.0 - k % 3),
+            bounds=own,
+            cpu_request_mcpu=100.0 * (1 + k % 3),
+        )
         for k, own in enumerate(bounds)
     ]
     return SliceSet(tuple(specs))
@@ -111,8 +116,12 @@ class AnySequence(RuleBasedStateMachine):
         )
         setting = self.config.safe.default
         limit, rate = setting.cpu_limit_mcpu, setting.egress_mbps
-        safe = (math.inf if limit is None else limit, setting.nice, math.inf if rate is None else rate)
+        safe = (math.inf if limit is None else limit, setting.nice or 0, math.inf if rate is None else rate)
         self.safe = np.repeat(np.asarray(safe, np.float32)[:, None], self.count, axis=1).astype(float)
+        if setting.nice is None:
+            weight = self.slices.column("weight")
+            levels = static_order(weight, np.ones_like(weight, bool))
+            self.safe[1] = np.clip(levels, *(self.slices.bound("nice", side) for side in (0, 1)))[:, 0]
         self.held = Knobs.none(self.count)
         self.now_ns = data.draw(st.sampled_from([0, 10**9, 10**18]))
         self.bad_since: int | None = None

@@ -35,7 +35,7 @@ def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None
         report = run_loop(
             backend,
             agent,
-            LoopConfig(max_ticks=50, budget_s=1.0),
+            LoopConfig(max_ticks=50, budget_ratio=200.0),
             watch=lambda telemetry, wanted, receipt: seen.append(receipt.applied.cpu_limit_mcpu[0, 0].item()),
         )
         assert time.monotonic() - start >= 50 * PERIOD_S
@@ -57,7 +57,7 @@ def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
         return knobs(300.0 if k <= 3 else 900.0)
 
     with live(groups) as backend:
-        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_s=0.002))
+        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_ratio=0.4))
         assert kernel_values(groups[0])[0] == 300.0
     assert report.late_ticks >= 5
 
@@ -70,7 +70,7 @@ def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
 
     with live(groups) as backend:
         active = ActivePolicy.live(Asks(ask), backend)
-        report = Loop(backend, active, LoopConfig(max_ticks=40, budget_s=0.002)).run()
+        report = Loop(backend, active, LoopConfig(max_ticks=40, budget_ratio=0.4)).run()
         assert kernel_values(groups[0])[0] == math.inf, "what default.yaml declares"
     assert report.late_ticks >= 11
     assert report.interventions["overrun"]
@@ -88,7 +88,7 @@ def test_each_tick_is_written_down(groups: list[Path], tmp_path: Path) -> None:
         return knobs(400.0, -2)
 
     with live(groups) as backend:
-        run_loop(backend, Asks(ask), LoopConfig(max_ticks=12, budget_s=0.02), ring=ring)
+        run_loop(backend, Asks(ask), LoopConfig(max_ticks=12, budget_ratio=4.0), ring=ring)
     records = reader.new()
     assert records["sequence"].tolist() == list(range(1, 13))
     assert [(flags & UNUSABLE) > 0 for flags in records["flags"].tolist()] == [k == 5 for k in range(1, 13)]
@@ -103,7 +103,7 @@ def test_each_tick_is_written_down(groups: list[Path], tmp_path: Path) -> None:
 
 def test_a_change_is_made_between_two_ticks_and_errors_come_back(groups: list[Path]) -> None:
     with live(groups) as backend:
-        loop = loop_of(backend, Asks(lambda k: knobs(400.0)), LoopConfig(max_ticks=200, budget_s=1.0))
+        loop = loop_of(backend, Asks(lambda k: knobs(400.0)), LoopConfig(max_ticks=200, budget_ratio=200.0))
         other = Asks(lambda k: knobs(600.0))
         reported: list[BaseException] = []
 
@@ -145,7 +145,7 @@ class Rehearses(Asks):
 def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], warm_up: bool) -> None:
     agent, readings = Rehearses(lambda k: Knobs.none(5)), Readings()
     with live(groups, readings, period_s=0.01) as backend:
-        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_s=1.0, warm_up=warm_up))
+        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_ratio=200.0, warm_up=warm_up))
         backend.observe()
     assert agent.rehearsed == (pytest.approx(30, abs=5) if warm_up else 0), "a tick that is late already is not delayed"
     assert readings.rehearsals == agent.rehearsed
