@@ -73,7 +73,7 @@ def live(bundle: Path, seconds: float = LIVE_S) -> None:
     if lacks := plugin("testbed").call("missing"):
         console.print(f"left out: this machine lacks {'; '.join(lacks)}", highlight=False)
         return
-    where = ["--scenario", LIVE_SCENARIO, "--guard", "testbed", "--seconds", str(seconds)]
+    where = ["--scenario", LIVE_SCENARIO, "--seconds", str(seconds)]
     for agent in (["--agent", "no-control"], ["--bundle", str(bundle), "--mode", "live", "--force"]):
         if subprocess.run(
             [sys.executable, "-P", "-m", "slicepilot.cli", "run", *agent, *where], check=False

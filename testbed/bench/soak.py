@@ -140,7 +140,7 @@ class SoakRun:
             "detach_probe": lambda _: self._harmless(lambda: faults.detach_probe(self._rig, self._any_slice())),
             "short_stop": lambda _: self._harmless(lambda: faults.stop_controller(self._rig, 0.3)),
             "modes": lambda _: self._modes(),
-            "reload": lambda _: self._harmless(lambda: self._order("reload", "--guard", "testbed")),
+            "reload": lambda _: self._harmless(lambda: self._order("reload", "--guard", "default")),
             "pause": lambda _: self._harmless(self._pause),
         }
 

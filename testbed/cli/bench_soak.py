@@ -44,7 +44,7 @@ def soak(
     if bundle is not None and agent is not None:
         raise ConfigError("bundle, agent: give at most one of them")
     policy = {"agent": agent, "bundle": str(bundle) if bundle else None}
-    settings = {name: value for name, value in policy.items() if value} | {"period_ms": period_ms, "guard": "testbed"}
+    settings = {name: value for name, value in policy.items() if value} | {"period_ms": period_ms, "guard": "default"}
     testbed = Testbed.up(TestbedSpec(name="spso"), owned=True)
     try:
         with tempfile.TemporaryDirectory(prefix="slicepilot-soak-") as folder, progress_bar() as progress:

@@ -196,7 +196,7 @@ def close_gates(testbed: Testbed, index: int) -> None:
 @pytest.mark.realtime
 @pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 def test_on_real_upfs_a_slice_whose_gates_are_closed_is_safe_alone(rig: Rig, tmp_path: Path) -> None:
-    controller = rig.start("live", "--force", bundle=constant(tmp_path / "bundle", 0.2), guard="testbed")
+    controller = rig.start("live", "--force", bundle=constant(tmp_path / "bundle", 0.2))
     close_gates(rig.testbed, CLOSED)
     rig.load(light(VICTIM_MBPS))
     deadline, levels, safe, shares = time.monotonic() + repetitions(20, 70), set[int](), 0, list[np.ndarray]()

@@ -102,7 +102,7 @@ def fuzz(
 def test_orders() -> None:
     seeds = [
         b'{"command": "mode", "mode": "canary", "slices": ["slice1", "slice2"], "force": true}\n',
-        b'{"command": "reload", "bundle": "/etc/bundle", "guard": "testbed"}\n',
+        b'{"command": "reload", "bundle": "/etc/bundle", "guard": "default"}\n',
         b'{"command": "status"}\n',
         ('{"\u2201":' + "[" * 2000).encode("utf-16-be"),  # that character would be the bytes of a quote, and more
     ]

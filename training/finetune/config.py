@@ -38,7 +38,7 @@ class FinetuneConfig:
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     backend: Annotated[str, AfterValidator(check_name)]
     scenario: str = "testbed-contention"
-    guard: str = "testbed"
+    guard: str = "default"
     rounds: Annotated[int, Field(ge=1, le=1000)] = 20
     episodes: Annotated[int, Field(ge=1, le=100)] = 4
     updates: Annotated[int, Field(ge=1, le=1_000_000)] = 1000

@@ -24,7 +24,7 @@ from .node import Node, column, config, context, knobs, slice_set
 
 def test_shipped_configurations() -> None:
     assert load("guard", "default", GuardConfig) == GuardConfig()
-    assert available("guard") == ["default", "prometheus", "testbed"]
+    assert available("guard") == ["default", "prometheus"]
     for name in available("guard"):
         given = GuardConfig.from_yaml(name)
         assert validate(GuardConfig, dataclasses.asdict(given), "again") == given

@@ -28,7 +28,7 @@ ORDERS = [
     {"command": "pause"},
     {"command": "resume"},
     {"command": "safe"},
-    {"command": "reload", "bundle": "/b", "guard": "testbed"},
+    {"command": "reload", "bundle": "/b", "guard": "default"},
 ]
 
 

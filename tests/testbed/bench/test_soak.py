@@ -26,7 +26,7 @@ BUNDLE = Path(__file__).parents[2] / "data" / "starves-priority"
 
 def test_faults_leave_nothing_behind() -> None:
     # The worst policy there is: the guard acts all the time, too. Other users cannot look into pytest's folders.
-    settings = {"bundle": str(BUNDLE), "guard": "testbed"}
+    settings = {"bundle": str(BUNDLE), "guard": "default"}
     with (
         fresh_testbed(TestbedSpec(name=NAME, burn_us=50)) as testbed,
         tempfile.TemporaryDirectory(prefix="slicepilot-soak-") as folder,

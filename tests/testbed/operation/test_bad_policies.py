@@ -32,8 +32,8 @@ NAME = "spp"
 STARVES = Path(__file__).parents[2] / "data" / "starves-priority"
 SLICES = SliceSet.from_yaml("testbed-five")
 PERIOD_S = 0.01
-GUARD = GuardConfig.from_yaml("testbed")
-# What docs/operation.md states for the testbed's guard: until the safe setting is in force and queues have drained.
+GUARD = GuardConfig.from_yaml("default")
+# What docs/operation.md states: until the safe setting is in force and queues have drained.
 BOUND_S = 1.0
 
 
@@ -52,7 +52,7 @@ def rig(testbed: Testbed, tmp_path: Path) -> Iterator[Rig]:
 
 def live(rig: Rig, bundle: str) -> Controller:
     """A controller, and then more load than the machine can carry: a slice that is not protected loses at once."""
-    controller = rig.start("live", "--force", bundle=bundle, guard="testbed")
+    controller = rig.start("live", "--force", bundle=bundle)
     rig.load(Scenario.from_yaml("testbed-contention"))
     return controller
 
@@ -135,9 +135,8 @@ def test_a_policy_stuck_at_the_bounds_stays_inside_the_envelope(
     controller = live(rig, bundle)
     seen = watched(controller, 200)
     limits, _, rates = seen["allowed"].transpose(1, 0, 2)
-    assert (limits[:, 0] >= GUARD.floor.slices["priority"].cpu_limit_mcpu).all()
-    assert (limits[:, 1:] >= GUARD.floor.default.cpu_limit_mcpu).all()
-    assert (rates >= GUARD.floor.default.egress_mbps).all()
+    assert (limits >= SLICES.bound("cpu_limit_mcpu", 0).ravel()).all()
+    assert (rates >= SLICES.bound("egress_mbps", 0).ravel()).all()
     assert longest_below_s(seen) < BOUND_S
 
 
@@ -171,10 +170,9 @@ def longest_below_s(seen: Records) -> float:
     kernel = np.ones(window) / window
     longest = 0
     for index, spec in enumerate(SLICES.slices):
-        floor = GUARD.sla_floor.slices.get("priority") if index == SLICES.priority_index else GUARD.sla_floor.default
-        assert floor is not None
+        ratio = GUARD.sla_floor.default.carried_ratio * spec.weight / max(s.weight for s in SLICES.slices)
         offered, carried = (np.convolve(seen["slices"][:, row, index], kernel, "valid") for row in (0, 1))
-        owed = floor.carried_ratio * np.minimum(offered, spec.sla.committed_mbps)
+        owed = ratio * np.minimum(offered, spec.sla.committed_mbps)
         run = 0
         for below in (carried < owed).tolist():
             run = run + 1 if below else 0
