@@ -204,9 +204,9 @@ class Trial:
 class SlaFloors:
     """`SlaFloor` of every slice, as in `Floors`; rates are means over ``window_s``.
 
-    What ``default`` asks for a slice's rate holds for the slice of highest weight, and for others by their part of that
-    weight, unless ``by_weight`` is off: a node that cannot keep all promises keeps those that weigh more. A slice's own
-    entry counts as it is.
+    What ``default`` says holds for the slice of highest weight, unless ``by_weight`` is off. A slice of half that
+    weight has half of its ``carried_ratio`` and twice its ``patience_s``: a node that cannot keep all promises keeps
+    those that weigh more, and serves others in between. A slice's own entry counts as it is.
 
     A slice whose service floor stays broken for ``patience_s`` under the policy gets its safe setting; if the floor
     stays broken under that as well, the node cannot keep it, and the slice goes back to the policy with its floor

@@ -186,7 +186,7 @@ def _declare_slices(
             most_delay_us=math.inf if factor is None else 1e3 * factor * spec.sla.delay_bound_ms,
             # A slice that is promised less has proved as much as there can be by asking for all of it.
             least_mbps=min(floor.least_mbps, spec.sla.committed_mbps),
-            patience_ns=_ns(floor.patience_s),
+            patience_ns=_ns(floor.patience_s / part),
             trial_patience_ns=_ns(floor.patience_s if trial.patience_s is None else trial.patience_s),
             # No more can be carried than is offered.
             clearly=max(1.0, min(CLEARLY, 0.98 / ratio)) if ratio else 1.0,
