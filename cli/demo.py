@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +10,10 @@ import typer
 
 from slicepilot.configs import ConfigError
 
+from .demo_live import on_real_upfs
 from .shared.output import console
 
-LIVE_SCENARIO, LIVE_S = "testbed-contention", 5.0
+SCENARIO, TRAIN_MINUTES = "testbed-contention", 2.0
 
 
 def demo(
@@ -24,14 +23,13 @@ def demo(
     ] = None,
     judge: Annotated[str, typer.Option(help="Evaluation configuration: a shipped name or a YAML file.")] = "demo",
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the training.")] = 0,
-    minutes: Annotated[
-        float | None, typer.Option(help="Training time in minutes (default: from the configuration).")
-    ] = None,
+    minutes: Annotated[float, typer.Option(help="Training time in minutes.")] = TRAIN_MINUTES,
     from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start with an untrained policy.")] = False,
 ) -> None:
-    """Compare the simulator with the published study, train a policy, evaluate it and write a report.
+    """Compare the simulator with the published study, train a policy for a busy node, judge it and let it act.
 
-    Takes about six minutes on two CPUs.
+    The policy is judged in the simulator and beside no control and fixed weights on real UPFs. Takes about five minutes
+    on two CPUs.
 
     Example: [bold]slicepilot demo --out runs/mine[/bold]
     """
@@ -52,34 +50,16 @@ def demo(
     headline("1/4  Comparing the simulator with the published study (Andrade and Wickboldt, 2025)")
     simulate(study="andrade", experiments="1-8,13", repetitions=5)
     start = "from scratch" if from_scratch else f"from the shipped policy ({GENERALIST})"
-    headline(f"2/4  Training {start}, on random nodes and loads")
-    config, origin = config or ("ppo" if from_scratch else "node"), None if from_scratch else GENERALIST
-    train(config=config, seed=seed, minutes=minutes, out=out / "training", origin=origin)
-    headline("3/4  Evaluating on unseen scenarios, against fixed settings, heuristics and a clairvoyant agent")
+    headline(f"2/4  Training {start}, for the node and the loads of {SCENARIO}")
+    origin = None if from_scratch else GENERALIST
+    scenario = None if config else SCENARIO
+    train(config=config or "node", scenario=scenario, seed=seed, minutes=minutes, out=out / "training", origin=origin)
+    headline("3/4  Evaluating on unseen loads, against fixed settings, heuristics and a clairvoyant agent")
     report = out / "report.html"
     evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)
     headline("4/4  The same policy on real UPFs")
-    live(out / "training" / "bundle")
+    on_real_upfs(out / "training" / "bundle", out / "live.html", SCENARIO)
     headline(f"Done. Open {report} in a browser; `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows the runs.")
-
-
-def live(bundle: Path, seconds: float = LIVE_S) -> None:
-    """Run a testbed for some seconds without control and with the policy, or say why that is impossible.
-
-    Each run is a separate process, because a controller drops its privileges for good.
-    """
-    from slicepilot.configs.backends import plugin
-
-    if lacks := plugin("testbed").call("missing"):
-        console.print(f"left out: this machine lacks {'; '.join(lacks)}", highlight=False)
-        return
-    where = ["--scenario", LIVE_SCENARIO, "--seconds", str(seconds)]
-    for agent in (["--agent", "no-control"], ["--bundle", str(bundle), "--mode", "live", "--force"]):
-        if subprocess.run(
-            [sys.executable, "-P", "-m", "slicepilot.cli", "run", *agent, *where], check=False
-        ).returncode:
-            console.print("left out: see above", highlight=False)
-            return
 
 
 def _next_free(folder: Path) -> Path:
