@@ -36,7 +36,8 @@ class GreedyConfig:
         least_share: of the CPUs, what the slices can always have: an edge application gives way to those whose promises
             are at stake.
         uplink_busy: share of the uplink in use from which on its rate is taken from what is measured.
-        spare_cpu, spare_uplink: of what no promise needs, what is shared out; the rest is there when loads rise.
+        spare_cpu, spare_uplink, spare_uplink_by_cpu: of what no promise needs, what is shared out; the rest is there
+            when loads rise.
         below_shaper: of a shaper's rate, what a slice gets CPU for that is to wait before its UPF.
         least_margin: over the least that a slice is to have, what it gets.
         loyalty: multiplies the position in the order of a slice whose promise was admitted in the period before, so
@@ -59,6 +60,7 @@ class GreedyConfig:
     least_share: float = 0.5
     spare_cpu: float = 1.0
     spare_uplink: float = 1.0
+    spare_uplink_by_cpu: float = 1.0
     below_shaper: float = 0.97
     least_margin: float = 1.25
     loyalty: float = 1.0
@@ -117,6 +119,7 @@ class Greedy:
         """Lanes (L,) whose uplink is shaped by egress rates; on the others CPU alone keeps slices off it."""
         cfg = self.config
         self.nodes["shapes"] = lanes
+        self.nodes["spare_uplink"] = np.where(lanes, cfg.spare_uplink, cfg.spare_uplink_by_cpu)
         self.nodes["given_out"] = np.where(lanes, cfg.uplink_share, cfg.uplink_share_by_cpu)
         self.nodes["by_cpu_share"] = np.where(lanes, cfg.below_shaper, 1.0)
 

@@ -43,7 +43,7 @@ SETTINGS = np.dtype(
         (name, "f4")
         for name in (
             *("margin", "dead_band", "nice_rest", "idle_ratio", "drain", "least_share", "uplink_busy", "spare_cpu"),
-            *("spare_uplink", "least_margin", "loyalty", "committed_margin", "reach", "headroom", "peak_periods"),
+            *("least_margin", "loyalty", "committed_margin", "reach", "headroom", "peak_periods"),
             *("relief", "burst_periods", "queues"),
         )
     ]
@@ -70,7 +70,10 @@ SLICE = np.dtype(
 # Of the node of a lane, in the same order.
 NODE = np.dtype(
     [
-        *((name, "f4") for name in ("rise", "fall", "shrinks", "wears_off", "given_out", "by_cpu_share")),
+        *(
+            (name, "f4")
+            for name in ("rise", "fall", "shrinks", "wears_off", "given_out", "by_cpu_share", "spare_uplink")
+        ),
         *((name, "f4") for name in ("cfs_period_s", "declared_mbps")),
         *((name, "?") for name in ("shapes", "even_cpu", "known")),
         *((name, "i8") for name in ("window", "ahead")),
@@ -273,7 +276,7 @@ def grant(
             least[s] = min(offered, cfg.least_margin * item.least_mbps)
             need[s], demand[s] = min(item.need_uplink_mbps, offered), offered
         uplink = at.given_out * (ONE - cfg.drain * at.full) * at.uplink_mbps
-        allocate(need, demand, value, uplink, claim, cfg.spare_uplink, least, passes, given)
+        allocate(need, demand, value, uplink, claim, at.spare_uplink, least, passes, given)
         for s in range(num_slices):
             item = state[s, lane]
             offered = item.offered_mbps if item.valid else ZERO

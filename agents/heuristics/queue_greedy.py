@@ -56,6 +56,7 @@ class QueueGreedyConfig(GreedyConfig):
     burst_periods: float = 1000.0
     spare_cpu: float = 0.5
     spare_uplink: float = 0.75
+    spare_uplink_by_cpu: float = 0.95
     least_share: float = 0.62
     drain: float = 0.01
     uplink_share: float = 0.99
@@ -97,11 +98,9 @@ class QueueGreedy(Greedy):
         if traits is None:
             return
         nodes["known"], nodes["cfs_period_s"] = True, traits.cfs_period_s
-        # Of a slice that EDT holds below its rate next to nothing is left (docs/simulator.md). Lack of CPU is gentler,
-        # but for bursts as long as a CFS period.
-        edt = traits.pacer == PACERS.index("edt")
-        coarse = edt & (context.period_s >= traits.cfs_period_s)
-        self.shape_on(nodes["shapes"] & (traits.pacer != PACERS.index("none")) & ~coarse)
+        # Of a slice that EDT holds below its rate next to nothing is left (docs/simulator.md); lack of CPU is gentler.
+        shapers = traits.pacer == PACERS.index("tbf"), traits.pacer == PACERS.index("htb")
+        self.shape_on(nodes["shapes"] & np.logical_or(*shapers))
         state["order_factor"] = context.promises.weight ** np.float32(cfg.weight_power - 1.0)
         state["room_s"] = room_s = np.float32(1e-6 * cfg.queue_share) * bound_us
         state["buffer_mbit"] = PACKET_MBIT * traits.n3_buffer_packets
