@@ -12,6 +12,7 @@ from slicepilot.agents.heuristics.fixed import (
     static_weights,
     static_weights_by_promise,
 )
+from slicepilot.env.promises import static_order
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
@@ -93,3 +94,12 @@ def test_requests_fit_on_the_node_and_keep_their_ratio() -> None:
     # 120 Mbit/s of 1470 B packets are 10204 packets/s, 20 us each.
     assert promised[0] == pytest.approx(204.1, rel=1e-3)
     assert promised[0] == pytest.approx(2 * promised[1])
+
+
+def test_the_static_order_goes_by_weight_and_by_who_is_there() -> None:
+    weight = np.asarray([[3.5, 1.0], [1.0, 1.0], [2.0, 1.0]], np.float32)
+    there = np.ones_like(weight, bool)
+    assert static_order(weight, there)[:, 0].tolist() == [-10.0, 9.0, 0.0]
+    assert (static_order(weight, there)[:, 1] == 0.0).all()
+    there[2, 0] = False
+    assert static_order(weight, there)[:2, 0].tolist() == [-10.0, 9.0]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,11 +188,9 @@ def test_a_shaper_needs_what_empties_its_queue_in_time(node: tuple[SliceSet, Con
     in_time = 800.0 * bound_s >= 40.0
     assert in_time.any()
     assert not in_time.all()
-    # A bucket's queue is as long at any rate; EDT's holds seconds.
+    # A bucket's queue is as long at any rate.
     expected = np.where(in_time, np.minimum(400.0, committed), 400.0)
     np.testing.assert_allclose(uplink("tbf", pacer_ms=40.0), expected, rtol=2e-3)
-    # Where control periods are shorter than this, EDT is the finer of two coarse knobs.
-    np.testing.assert_allclose(uplink("edt", cfs_period_s=10.0), 400.0, rtol=2e-3)
 
 
 def test_of_a_node_that_is_not_known_it_takes_what_greedy_takes(node: tuple[SliceSet, Context]) -> None:
@@ -363,3 +362,32 @@ def test_short_queues_let_a_tight_promise_be_kept_at_the_committed_rate(tmp_path
     """A development scenario in which all that is offered does not fit, and what is promised does."""
     scenario = draw_scenarios(tmp_path, seed=4, count=13)[12]
     assert broken_s(QueueGreedy(), scenario) < 0.9 * broken_s(Greedy(egress=True), scenario)
+
+
+SHORT_UPLINK = """
+slices:
+  - name: critical
+    s_nssai: {sst: 1, sd: "000001"}
+    weight: 10
+    sla: {committed_mbps: 10, delay_bound_ms: 50}
+  - name: best-effort
+    s_nssai: {sst: 1, sd: "000002"}
+    sla: {committed_mbps: 1, delay_bound_ms: 1000}
+"""
+
+
+@pytest.mark.parametrize("mode", ["edt", "tbf"])
+def test_on_a_short_uplink_best_effort_has_what_the_critical_slice_leaves(tmp_path: Path, mode: str) -> None:
+    uplink_mbps = 33.0
+    node = {"logical_cpus": 2, "upf_cost_us": 100, "uplink_mbps": uplink_mbps, "cfs_period_ms": 10, "egress_mode": mode}
+    (tmp_path / "slices.yaml").write_text(SHORT_UPLINK)
+    (tmp_path / "hardware.yaml").write_text(yaml.safe_dump({"source": "test", "hardware": node}))
+    scenario = {"name": "short", "description": "A short uplink.", "slices": "slices.yaml", "hardware": "hardware.yaml"}
+    scenario |= {"duration_s": 20, "control_period_s": 0.02, "loads": {}}
+    for name, rate_mbps in (("critical", 10), ("best-effort", 33)):
+        scenario["loads"][name] = [{"kind": "cbr", "rate_mbps": rate_mbps, "packet_bytes": 1400}]
+    (tmp_path / "short.yaml").write_text(yaml.safe_dump(scenario))
+    played = play_scenario(QueueGreedy(), Scenario.from_yaml(str(tmp_path / "short.yaml")), 1, 0)
+    critical, others = played.row("carried_mbps")[200:].mean(axis=0)[:, 0]
+    assert critical > 9.9
+    assert others > (0.9 if mode == "edt" else 0.7) * (uplink_mbps - critical)
