@@ -118,9 +118,9 @@ def test_a_command_that_reads_ends_at_a_signal(
 
 STARTING = """
 import os, signal, sys, threading, time
+from slicepilot.cli import main  # before this Python itself ends at a signal
 threading.Thread(target=lambda: (time.sleep({after_s}), os.kill(os.getpid(), {number})), daemon=True).start()
 sys.argv = ["slicepilot", "dataset", "validate", sys.argv[1]]
-from slicepilot.cli import main
 main()
 """
 

@@ -173,7 +173,7 @@ def test_an_hour_becomes_episodes_with_its_gap(out: str, stored: Stored, tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--start", "yesterday"), "start = 'yesterday': accepted: a time such as"),
+        (("--start", "yesterday"), "start = 'yesterday': expected a time such as"),
         (("--start", "@3600", "--end", "@60"), "start, end: -1 steps of 30 s; expected 1 to"),
         (("--start", "@60", "--end", "2999-01-01"), "start, end: "),
         (("--start", "@60", "--end", "@3600", "--period-s", "15"), "control period = 15 s: expected 30 to 30"),
@@ -195,4 +195,4 @@ def test_a_node_without_telemetry_has_nothing_to_import(stored: Stored, tmp_path
     path.write_text(yaml.safe_dump(document))
     plain = Stored(stored.server, path)
     done = plain.run("--start", said(60), "--out", str(tmp_path / "log.parquet"), code=2)
-    assert "no telemetry; accepted: telemetry: {prometheus: {url: ...}}" in done.stderr
+    assert "no telemetry; expected telemetry: {prometheus: {url: ...}}" in done.stderr
