@@ -95,8 +95,8 @@ def last(running: Controller) -> Any:
 
 def test_a_node_is_controlled_by_the_figures_of_a_server_and_restored(measured: Measured, tmp_path: Path) -> None:
     before = knobs(measured.foreign)
-    measured.foreign.load(seconds=40, mbps=MBPS)
     with controlled(measured, tmp_path, "live") as running:
+        measured.foreign.load(seconds=40, mbps=MBPS)
 
         def seen() -> bool:
             tick = last(running)
