@@ -15,27 +15,21 @@ import numpy as np
 from slicepilot.agents.runtime.allowed import ModelContents
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.compiled import kernel
-from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
+from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 
-from .shares import GRANTED_LIMIT, NUM_INPUTS, SHARE_FEATURES, WEIGHT_PER_CPU
+from .shares import NUM_INPUTS, SHARE_FEATURES
 from .shares_kernel import MAX_SHARE
 
 GRAPH_NAME = "deep-sets-"
 """Of the graph of a model that consists of such a network; its kind follows."""
-CORRECTIONS = "corrections"
-KINDS = ("knobs", "knobs-needed", "knobs-ranked", "knobs-needed-ranked", CORRECTIONS)
-"""What the outputs are: knobs, with limits as needed and nice ranked where named, or corrections of a rule."""
+KNOBS, CORRECTIONS = "knobs", "corrections"
+"""What the outputs are: knobs, or corrections of a rule."""
 
 NUM_SHARES = SHARE_FEATURES.index("granted")
 HELD = FEATURES.index(KNOB_FEATURES[0])
 ACTIVE = FEATURES.index("active")
-# Limits as needed, as actions above `GRANTED_LIMIT`: from hardly less than that CPU to 1.7 times.
-LEAST_ABOVE, MOST_ABOVE = -0.02, 0.25
-# Four times the weight for as much CPU is 0.2 in `WEIGHT_PER_CPU`, and so 14 levels of nice.
-NICE_PER_WEIGHT, NICE_WITHIN = -5.0, 0.4
-MAX_TANH = 0.98
-AXIS, MOST_SHARES = np.float32(1.0) + np.float32(NONE_ABOVE), np.float32(MAX_SHARE)
+MOST_SHARES = np.float32(MAX_SHARE)
 ZERO, HALF, ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 
 
@@ -77,14 +71,13 @@ class DeepSets:
     """A network with its weights, which runs on tables (L, S, D) to actions (L, S, A)."""
 
     def __init__(self, kind: str, weights: Weights) -> None:
-        self._weights = weights
-        self._needed, self._ranked, self._corrects = "needed" in kind, "ranked" in kind, kind == CORRECTIONS
+        self._weights, self._corrects = weights, kind == CORRECTIONS
 
     @classmethod
     def of(cls, contents: ModelContents, columns: int, actions: int) -> DeepSets | None:
         """The network that a model says to be; None for any other model, or where weights are missing or do not fit."""
         kind = contents.name.removeprefix(GRAPH_NAME)
-        if contents.name != f"{GRAPH_NAME}{kind}" or kind not in KINDS:
+        if contents.name != f"{GRAPH_NAME}{kind}" or kind not in (KNOBS, CORRECTIONS):
             return None
         named = {"actor.direct.weight": np.zeros((0, actions), np.float32)} if kind == CORRECTIONS else {}
         for name, value in contents.constants.items():
@@ -102,7 +95,7 @@ class DeepSets:
         _, num_slices, _ = table.shape
         width = len(self._weights.first_bias)
         scratch = np.zeros((2, num_slices, width), np.float32), np.zeros(len(self._weights.context), np.float32)
-        self._arguments = table, action, self._weights, *scratch, self._needed, self._ranked, self._corrects
+        self._arguments = table, action, self._weights, *scratch, self._corrects
 
     def run(self) -> None:
         """Decide."""
@@ -145,8 +138,6 @@ def _forward(
     weights: Weights,
     hidden: FloatArray,
     context: FloatArray,
-    limits_as_needed: bool,
-    nice_ranked: bool,
     corrects: bool,
 ) -> None:
     """Actions (L, S, A) of a table (L, S, D).
@@ -157,7 +148,6 @@ def _forward(
         weights: of the network.
         hidden: (2, S, W), scratch.
         context: scratch.
-        limits_as_needed, nice_ranked: see `slicepilot.training.networks.slice_network.NetworkConfig`.
         corrects: the outputs are corrections of a rule.
     """
     lanes, num_slices, _ = table.shape
@@ -203,13 +193,6 @@ def _forward(
             if corrects:
                 continue
             _add_product(rows[s], weights.direct, outputs[s])
-            if limits_as_needed:
-                above = LEAST_ABOVE + (MOST_ABOVE - LEAST_ABOVE) / (ONE + math.exp(-outputs[s, 0]))
-                limit = AXIS * rows[s, GRANTED_LIMIT] - ONE + above
-                outputs[s, 0] = math.atanh(min(max(limit, -MAX_TANH), MAX_TANH))
-            if nice_ranked:
-                own = NICE_WITHIN * math.tanh(outputs[s, 1])
-                outputs[s, 1] = NICE_PER_WEIGHT * rows[s, WEIGHT_PER_CPU] + own
             nice += outputs[s, 1]
         for s in range(num_slices):
             if rows[s, ACTIVE] > HALF:

@@ -33,8 +33,6 @@ SHARE_FEATURES = (
     *("weight_share", "weight_per_cpu"),
 )
 NUM_INPUTS = NUM_FEATURES + len(SHARE_FEATURES)
-GRANTED_LIMIT = NUM_FEATURES + SHARE_FEATURES.index("granted_of_all_limit")
-WEIGHT_PER_CPU = NUM_INPUTS - 1
 
 
 class SharesEncoder:

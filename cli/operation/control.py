@@ -82,7 +82,7 @@ def reload(
 ) -> None:
     """Load another policy, guard configuration, or both, between two ticks.
 
-    Example: [bold]slicepilot control reload --bundle runs/ppo-seed1/bundle[/bold]
+    Example: [bold]slicepilot control reload --bundle runs/node-seed1/bundle[/bold]
     """
     order: dict[str, Any] = {"command": "reload"}
     if bundle is not None:

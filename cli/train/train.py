@@ -68,7 +68,7 @@ def train(
     checkpoint.pt and bundle/. Offline training ends with an estimate of the policy's reward, compared with the best
     behaviour in the dataset.
 
-    Example: slicepilot train -c ppo --minutes 2 --out runs/mine
+    Example: slicepilot train -c node --minutes 2 --out runs/mine
 
     Example: slicepilot train -c node --from runs/mine/bundle --scenario multi-promise
 

@@ -13,7 +13,6 @@ from slicepilot.env.knobs import NUM_KNOBS, Knobs
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-from .disturbances import Disturbances
 from .engine import Engine
 from .exogenous import Exogenous, NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays
@@ -24,7 +23,7 @@ from .scenario import Scenario
 
 @dataclass
 class SimulatorRun:
-    """One run of L lanes before it starts: all that is drawn at a reset. Without ``disturbances`` there are none."""
+    """One run of L lanes before it starts: all that is drawn at a reset."""
 
     traffic: Traffic
     events: NodeEvents
@@ -34,7 +33,6 @@ class SimulatorRun:
     threads: FloatArray
     request_mcpu: FloatArray
     num_steps: int
-    disturbances: Disturbances | None = None
 
 
 class RunSource(Protocol):
@@ -140,7 +138,6 @@ class SimulatorBackend:
             traits=episode.hardware.traits(episode.request_mcpu),
         )
         self._context = context = tile(context, copies)
-        self._disturbances = tile(episode.disturbances, copies)
         hardware = tile(episode.hardware, copies)
         self._quota_writes = QuotaWrites(context.period_s, 1e-3 * hardware.cfs_period_ms, len(self.slices))
         self.engine.load(
@@ -161,8 +158,7 @@ class SimulatorBackend:
         shape = (NUM_KNOBS, len(self.slices), self.num_lanes)
         if knobs.values.shape != shape:
             raise ValueError(f"knobs: shape {knobs.values.shape}; accepted: {shape}")
-        wanted = knobs if self._disturbances is None else self._disturbances.override(knobs, self.engine.elapsed)
-        applied = self._quota_writes.hold(wanted, self.engine.state)
+        applied = self._quota_writes.hold(knobs, self.engine.state)
         self.engine.apply(applied)
         return Receipt(applied)
 

@@ -19,7 +19,6 @@ from slicepilot.env.encoding import PERIOD_RANGE_S
 from slicepilot.env.slices import PositiveRange, Promises, SliceSet
 
 from .backend import SimulatorRun
-from .disturbances import Disturbances
 from .exogenous import NodeEvents, Traffic
 from .hardware import Hardware, HardwareArrays, Ratio
 from .scenario import NEVER_S, VIDEO_FRAME_HZ
@@ -83,8 +82,6 @@ class Mixture:
             CPU request.
         requested_share: lanes whose pods have CPU requests; of what their loads take on average they request
             ``request``. In the others it is what the slice set says.
-        disturbances: how often in a run other knobs than the agent's hold, at random times, each time for
-            ``disturbed_steps`` control periods (log-uniform): see `Disturbances`.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -125,8 +122,6 @@ class Mixture:
     edge_request_mcpu: Span = (0.0, 200.0)
     requested_share: Ratio = 0.0
     request: Span = (0.3, 1.0)
-    disturbances: Annotated[int, Field(ge=0)] = 0
-    disturbed_steps: PositiveRange = (2.0, 16.0)
 
 
 class MixtureEpisodes:
@@ -196,7 +191,6 @@ class MixtureEpisodes:
             threads=slices.column("upf_threads") * np.ones((1, lanes), np.float32),
             request_mcpu=self._requests(traffic, hardware, lanes, rng),
             num_steps=mix.steps,
-            disturbances=self._disturbances(lanes, rng) if mix.disturbances else None,
         )
 
     def _admitted(
@@ -224,20 +218,6 @@ class MixtureEpisodes:
         used = 1e3 * (traffic.flow_mbps * traffic.on_s / traffic.cycle_s * _cpu_per_mbit(traffic, hardware)).sum(0)
         requested = rng.random(lanes) < mix.requested_share
         return np.where(requested, used * rng.uniform(*mix.request, lanes), declared).astype(np.float32)
-
-    def _disturbances(self, lanes: int, rng: np.random.Generator) -> Disturbances:
-        """Knobs anywhere within their bounds, every second CPU limit none; egress rates stay none."""
-        mix, slices = self.mixture, self.slices
-        shape = (mix.disturbances, len(slices), lanes)
-        start = rng.integers(0, mix.steps, (mix.disturbances, lanes))
-        steps = np.rint(_log_uniform(rng, mix.disturbed_steps, start.shape)).astype(np.int64)
-        low, high = (np.log(slices.bound("cpu_limit_mcpu", side)) for side in (0, 1))
-        limit = np.where(rng.random(shape) < 0.5, np.inf, np.exp(low + (high - low) * rng.random(shape)))
-        nice = np.rint(
-            slices.bound("nice", 0) + rng.random(shape) * (slices.bound("nice", 1) - slices.bound("nice", 0))
-        )
-        knobs = np.stack([limit, nice, np.full(shape, np.inf)], axis=1).astype(np.float32)
-        return Disturbances(start, start + steps, knobs)
 
     def _hardware(self, nominal: np.ndarray, lanes: int, rng: np.random.Generator) -> HardwareArrays:
         """Per-lane nodes; costs, buffers and sizes move by their factors."""

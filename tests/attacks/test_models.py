@@ -22,7 +22,7 @@ from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.slices import SliceSet
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ["agents/learned/bundles/generalist", "testbed/bench/barely_trained", "tests/data/starves-priority"]
+SHIPPED = ["agents/learned/bundles/generalist", "tests/data/starves-priority"]
 
 
 def model_of(nodes: Sequence[onnx.NodeProto], constants: Mapping[str, Any] | None = None, **fields: Any) -> bytes:

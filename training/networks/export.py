@@ -13,7 +13,7 @@ import onnxruntime as ort
 import torch
 
 from slicepilot.agents.learned.bundle import Agreement
-from slicepilot.agents.learned.deep_sets import CORRECTIONS, GRAPH_NAME, TRANSPOSED, DeepSets
+from slicepilot.agents.learned.deep_sets import CORRECTIONS, GRAPH_NAME, KNOBS, TRANSPOSED, DeepSets
 from slicepilot.agents.learned.guide_kernels import NUM_CORRECTIONS
 from slicepilot.agents.runtime.allowed import check_model
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
@@ -90,7 +90,7 @@ def _name_weights(graph: Any, policy: DeterministicPolicy | GuidedPolicy) -> Non
     if not isinstance(policy, DeterministicPolicy):
         graph.name = f"{GRAPH_NAME}{CORRECTIONS}"
     elif policy.encoder.attention is None:
-        graph.name = f"{GRAPH_NAME}{policy.actor.kind}"
+        graph.name = f"{GRAPH_NAME}{KNOBS}"
 
 
 def random_observations(

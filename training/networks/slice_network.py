@@ -13,23 +13,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import ConfigDict, Field
 from torch import Tensor, nn
 
-from slicepilot.agents.learned.deep_sets import (
-    LEAST_ABOVE,
-    MAX_TANH,
-    MOST_ABOVE,
-    NICE_PER_WEIGHT,
-    NICE_WITHIN,
-    NUM_SHARES,
-)
-from slicepilot.agents.learned.shares import GRANTED_LIMIT, NUM_INPUTS, WEIGHT_PER_CPU
+from slicepilot.agents.learned.deep_sets import NUM_SHARES
+from slicepilot.agents.learned.shares import NUM_INPUTS
 from slicepilot.agents.learned.shares_kernel import MAX_SHARE
-from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NONE_ABOVE, NUM_FEATURES
+from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 
 from .node_shares import HALF, present, with_shares
@@ -40,8 +33,7 @@ HELD = slice(FEATURES.index(KNOB_FEATURES[0]), FEATURES.index(KNOB_FEATURES[0]) 
 CLIPPED_GAIN = (1.0, 1.0, 1.25)
 SQUASHED_GAIN = (1.0, 1.0, 1.0)
 INITIAL_MEAN = (0.8, 0.0, 1.0)  # close to no control: generous limits, nice 0, no shaping
-# Limits as needed start a quarter above the CPU that is needed.
-FIRST_ABOVE = 0.1
+MAX_TANH = 0.98
 Deviation = Annotated[float, Field(gt=0, le=2)]
 
 
@@ -52,24 +44,16 @@ class NetworkConfig:
     Attributes:
         width: neurons of every hidden layer.
         attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
-        limits: ``free`` CPU limits go anywhere, and training starts close to none; ``needed`` ones stay between what
-            the greedy order of `slicepilot.agents.learned.shares` gives each slice for its promise and 1.7 times as
-            much (`LEAST_ABOVE`, `MOST_ABOVE`): what is learned is the residual (Johannink et al. 2019, "Residual
-            Reinforcement Learning for Robot Control").
-        nice: levels are ``free``, at first the same for all slices, or ``ranked``: close (`NICE_WITHIN`) to an order by
-            how much weight each CPU brings that a slice's promise takes (`NICE_PER_WEIGHT`).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC and the offline algorithms
             learn their own from the first.
-        initial_order_std, final_order_std: the same of a guided policy's bids and needs
+        initial_order_std, final_order_std: the same of the bids and needs of PPO's corrections
             (`slicepilot.agents.learned.guide.CORRECTIONS`).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, le=1024)] = 64
     attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
-    limits: Literal["free", "needed"] = "free"
-    nice: Literal["free", "ranked"] = "free"
     initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
     initial_order_std: tuple[Deviation, Deviation] = (0.15, 0.15)
@@ -81,9 +65,9 @@ class NetworkConfig:
             raise ValueError(f"network.attention_heads = {self.attention_heads}: expected a divisor of network.width")
 
 
-def as_table(observation: Tensor) -> Tensor:
-    """(B, S * D) or (B, S, D) to (B, S, D)."""
-    return observation if observation.ndim == 3 else observation.reshape(len(observation), -1, NUM_FEATURES)
+def as_table(observation: Tensor, columns: int = NUM_FEATURES) -> Tensor:
+    """(B, S * D) or (B, S, D) to (B, S, D) with D ``columns``."""
+    return observation if observation.ndim == 3 else observation.reshape(len(observation), -1, columns)
 
 
 def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear:
@@ -175,27 +159,12 @@ class ActionHead(nn.Module):
         self.head = SliceHead(network.width, NUM_KNOBS, 0.01, _initial_bias(gains))
         self.direct = nn.Linear(NUM_INPUTS, NUM_KNOBS, bias=False)
         nn.init.zeros_(self.direct.weight)
-        self.limits_as_needed = network.limits == "needed"
-        if self.limits_as_needed:
-            with torch.no_grad():
-                first = (FIRST_ABOVE - LEAST_ABOVE) / (MOST_ABOVE - LEAST_ABOVE)
-                self.head.out.bias[0] = math.log(first / (1.0 - first))
-        self.nice_ranked = network.nice == "ranked"
         self.register_buffer("gain", torch.tensor(gains))
-        needed, ranked = "-needed" * self.limits_as_needed, "-ranked" * self.nice_ranked
-        self.kind = f"knobs{needed}{ranked}"
 
     def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
         """What tanh is taken of."""
         wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_INPUTS]), present(rows)
         limit, nice, egress = wanted.split(1, -1)
-        if self.limits_as_needed:
-            needed = (1.0 + float(NONE_ABOVE)) * rows[..., GRANTED_LIMIT : GRANTED_LIMIT + 1] - 1.0
-            above = LEAST_ABOVE + (MOST_ABOVE - LEAST_ABOVE) * torch.sigmoid(limit)
-            limit = (needed + above).clamp(-MAX_TANH, MAX_TANH)
-            limit = HALF * ((1.0 + limit) / (1.0 - limit)).log()  # artanh
-        if self.nice_ranked:
-            nice = NICE_PER_WEIGHT * rows[..., WEIGHT_PER_CPU : WEIGHT_PER_CPU + 1] + NICE_WITHIN * torch.tanh(nice)
         mean = (nice * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
         return torch.cat([limit, nice - mean, egress], -1)
 

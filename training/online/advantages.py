@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from torch import Tensor
 
+from slicepilot.agents.learned.guide import NUM_GUIDED
 from slicepilot.env.arrays import FloatArray
-from slicepilot.env.encoding import FEATURES, NUM_FEATURES, PERIOD_RANGE_S
+from slicepilot.env.encoding import FEATURES, PERIOD_RANGE_S
 
 PERIOD = FEATURES.index("control_period")
 
@@ -36,10 +34,10 @@ class Discount:
         return np.clip(self.gamma ** (period_s / self.span_s), self.gamma, max(self.gamma, self.most))
 
 
-def observed_period_s(observations: FloatArray, columns: int = NUM_FEATURES) -> FloatArray:
-    """Control periods (T, L) in seconds that observations (T, L, S * D) of D ``columns`` hold."""
+def observed_period_s(observations: FloatArray) -> FloatArray:
+    """Control periods (T, L) in seconds that observations (T, L, S * D) hold."""
     low, high = PERIOD_RANGE_S
-    encoded = observations.reshape(*observations.shape[:2], -1, columns)[:, :, 0, PERIOD]
+    encoded = observations.reshape(*observations.shape[:2], -1, NUM_GUIDED)[:, :, 0, PERIOD]
     return low * (high / low) ** encoded
 
 
@@ -60,9 +58,6 @@ class AdvantageBuffer(RolloutBuffer):
             the end of each run, lanes of short periods learn from a target that lies too near the mean.
         groups, copies: of lanes; with one copy there is no baseline.
         references: the first copies, from which nothing is learned: others act there.
-        inputs: what the policy makes of observations (T * L, S * D) before it applies weights; done once per rollout
-            instead of in each epoch.
-        columns: of an observation, per slice.
     """
 
     def __init__(
@@ -72,33 +67,15 @@ class AdvantageBuffer(RolloutBuffer):
         groups: int,
         copies: int,
         references: int = 0,
-        inputs: Callable[[Tensor], Tensor] | None = None,
-        columns: int = NUM_FEATURES,
         **kwargs: Any,
     ) -> None:
-        self.columns = columns
-        self.discount, self.groups, self.copies, self.inputs = discount, groups, copies, inputs
-        self.references = references
-        self._prepared: Tensor | None = None
+        self.discount, self.groups, self.copies, self.references = discount, groups, copies, references
         super().__init__(*args, **kwargs)
-
-    def reset(self) -> None:
-        """Forget the rollout."""
-        self._prepared = None
-        super().reset()
-
-    def _get_samples(self, batch_inds: np.ndarray, env: Any = None) -> RolloutBufferSamples:
-        samples = super()._get_samples(batch_inds, env)
-        if self.inputs is None:
-            return samples
-        if self._prepared is None:
-            self._prepared = self.inputs(torch.from_numpy(self.observations))
-        return samples._replace(observations=self._prepared[torch.from_numpy(batch_inds)])
 
     def compute_returns_and_advantage(self, last_values: Tensor, dones: np.ndarray) -> None:
         """Fill ``returns`` and ``advantages``, (T, L) each."""
         steps = self.buffer_size
-        gamma = self.discount.per_period(observed_period_s(self.observations, self.columns))
+        gamma = self.discount.per_period(observed_period_s(self.observations))
         values = np.concatenate([self.values, last_values.detach().numpy().reshape(1, -1)])
         goes_on = 1.0 - np.concatenate([self.episode_starts[1:], dones[None].astype(np.float32)])
         delta = self.rewards + gamma * goes_on * values[1:] - values[:-1]

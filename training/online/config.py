@@ -76,7 +76,7 @@ class TrainingConfig:
     """One training run, ``configs/training/NAME.yaml``.
 
     Attributes:
-        algorithm: ``ppo`` or ``sac``.
+        algorithm: ``ppo`` corrects a rule's decision (`slicepilot.training.networks.guided`), ``sac`` decides on knobs.
         scenario, mixture: where runs come from; exactly one of them. A mixture draws hardware, loads and promises at
             random for every lane (domain randomisation).
         hardware: name or file of the node, instead of that of the scenario or mixture.
@@ -90,8 +90,6 @@ class TrainingConfig:
         gamma: discount per control period; for PPO that of periods of at least a quarter of a second, shorter ones have
             a higher one (`slicepilot.training.online.advantages.Discount`).
         learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
-        guided: the policy corrects a rule's decision (`slicepilot.training.networks.guided`); of the network its width
-            and deviations count then, and PPO alone trains it.
         broken_over_reference: promises may be broken for this share of the time of the better of two references, the
             rule and a static order by weight (`slicepilot.training.online.objective`), which play the first two
             ``copies``; none: the reward alone counts.
@@ -116,7 +114,6 @@ class TrainingConfig:
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.95
     learning_rate: Positive = 1e-3
     final_learning_rate: NonNegative = 1e-4
-    guided: bool = False
     broken_over_reference: Positive | None = None
     network: NetworkConfig = field(default_factory=NetworkConfig)
     ppo: PpoConfig = field(default_factory=PpoConfig)
@@ -139,6 +136,11 @@ class TrainingConfig:
         """A checked copy with the values that are not None."""
         given = {key: value for key, value in values.items() if value is not None}
         return self.of(dataclasses.asdict(self) | given, "command line") if given else self
+
+    @property
+    def guided(self) -> bool:
+        """Whether actions are corrections of a rule."""
+        return self.algorithm == "ppo"
 
     @property
     def source(self) -> str:
@@ -172,12 +174,8 @@ def _check(config: TrainingConfig) -> TrainingConfig:
             f"ppo.batch_transitions = {config.ppo.batch_transitions}: expected a divisor of "
             f"num_envs * ppo.rollout_steps = {rollout}"
         )
-    if config.guided and config.algorithm != "ppo":
-        raise ValueError(f"guided = true with algorithm = {config.algorithm}: expected ppo")
-    plain = NetworkConfig()
-    for name in ("attention_heads", "limits", "nice"):
-        if config.guided and getattr(config.network, name) != getattr(plain, name):
-            raise ValueError(f"network.{name} = {getattr(config.network, name)!r}: expected with guided = false")
+    if config.algorithm == "ppo" and config.network.attention_heads:
+        raise ValueError(f"network.attention_heads = {config.network.attention_heads}: expected 0 with ppo")
     if config.broken_over_reference is not None and (config.algorithm != "ppo" or config.copies <= NUM_REFERENCES):
         raise ValueError(
             f"broken_over_reference = {config.broken_over_reference:g} with algorithm = {config.algorithm} and "

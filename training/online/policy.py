@@ -1,6 +1,7 @@
 """The project's policy for Stable-Baselines3: PPO's and SAC's actor and critic from `slicepilot.training.networks`.
 
-Shapes: observations (B, S * D) as the environments give them, or the table (B, S, D); actions (B, S, 3).
+PPO's policy corrects a rule, with actions (B, S, 5); SAC's decides on knobs, with actions (B, S, 3). Observations are
+(B, S * D) as the environments give them, or the table (B, S, D).
 """
 
 from __future__ import annotations
@@ -21,10 +22,8 @@ from slicepilot.agents.learned.guide import NUM_GUIDED
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.training.networks import guided
 from slicepilot.training.networks.guided import GuidedPolicy
-from slicepilot.training.networks.node_shares import HALF, present, with_shares
+from slicepilot.training.networks.node_shares import present, with_shares
 from slicepilot.training.networks.slice_network import (
-    CLIPPED_GAIN,
-    HELD,
     SQUASHED_GAIN,
     ActionHead,
     DeterministicPolicy,
@@ -33,18 +32,18 @@ from slicepilot.training.networks.slice_network import (
     SliceHead,
     as_table,
 )
-from slicepilot.training.networks.values import PooledCritics, pooled_values, value_head
+from slicepilot.training.networks.values import PooledCritics, pooled_values
 
 # Share of the budget after which exploration has shrunk to its final deviation.
 SHRUNK_AT = 0.6
 
 
 class PpoPolicy(ActorCriticPolicy):
-    """Actor and critic on one encoder, for Stable-Baselines3's PPO.
+    """Actor and critic for Stable-Baselines3's PPO; actions are corrections of a rule (B, S, 5).
 
-    A Gaussian around the mean action whose standard deviation depends on the knob and the progress of training alone
-    (`NetworkConfig`): learned deviations shrank too slowly for limits that must be met within a few per cent. The
-    environment clips. Absent slices hold their knobs and count neither in the likelihood nor in the entropy.
+    A Gaussian around the mean correction whose standard deviation depends on the column and the progress of training
+    alone (`NetworkConfig`): learned deviations shrank too slowly for limits that must be met within a few per cent. The
+    environment clips. Absent slices are not corrected and count neither in the likelihood nor in the entropy.
     """
 
     def __init__(
@@ -59,79 +58,10 @@ class PpoPolicy(ActorCriticPolicy):
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
-        width = self.network.width
-        self.encoder = SliceEncoder(self.network)
-        self.actor_head = ActionHead(self.network, CLIPPED_GAIN)
-        self.value_head = value_head(width)
-        self._explore(lr_schedule)
-
-    def _explore(self, lr_schedule: Schedule) -> None:
-        """The noise, and the optimiser, which Stable-Baselines3 expects to be made last."""
-        self.register_buffer("log_std", torch.tensor(self.deviations[0]).log())
-        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
-
-    @property
-    def deviations(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of the noise in each column of an action, at first and at last."""
-        return self.network.initial_std, self.network.final_std
-
-    def set_progress(self, fraction: float) -> None:
-        """Set the exploration noise for a share (0..1) of the training budget that is used up."""
-        start, end = (torch.tensor(deviations).log() for deviations in self.deviations)
-        self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
-
-    def rows(self, observation: Tensor) -> Tensor:
-        """Rows (B, S, D + 16) of observations; what are rows already stays as it is."""
-        return with_shares(as_table(observation))
-
-    def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean actions (B, S, 3), values (B, 1), presence mask (B, S, 1)."""
-        rows = self.rows(observation)
-        mask = present(rows)
-        hidden, context = self.encoder(rows, mask)
-        mean = self.actor_head(rows, hidden, context)
-        return torch.where(mask > HALF, mean, rows[..., HELD]), self.value_head(context), mask
-
-    def _log_prob(self, noise: Tensor, mask: Tensor) -> Tensor:
-        """Log-likelihood (B,) of standard-normal ``noise`` (B, S, 3), over present slices."""
-        terms = -0.5 * noise.square() - self.log_std - 0.5 * math.log(2.0 * math.pi)
-        return (terms * mask).sum((1, 2))
-
-    def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-        """Actions (B, S, 3), values (B, 1), log-likelihoods (B,)."""
-        mean, value, mask = self._moments(obs)
-        noise = torch.zeros_like(mean) if deterministic else torch.randn_like(mean)
-        return mean + noise * mask * self.log_std.exp(), value, self._log_prob(noise, mask)
-
-    def evaluate_actions(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Values (B, 1), log-likelihoods (B,) and entropies (B,) for actions (B, S * 3) taken earlier.
-
-        ``obs`` are observations, or the rows made of them.
-        """
-        mean, value, mask = self._moments(obs)
-        noise = (actions.reshape(mean.shape) - mean) / self.log_std.exp()
-        entropy = (self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum() * mask.sum((1, 2))
-        return value, self._log_prob(noise, mask), entropy
-
-    def predict_values(self, obs: Tensor) -> Tensor:  # type: ignore[override]
-        """Values (B, 1)."""
-        rows = self.rows(obs)
-        return self.value_head(self.encoder(rows, present(rows))[1])
-
-    def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:  # type: ignore[override]
-        return self(observation, deterministic)[0]
-
-    def deterministic(self) -> DeterministicPolicy:
-        """The policy without noise, sharing this one's weights."""
-        return DeterministicPolicy(self.encoder, self.actor_head)
-
-
-class GuidedPpoPolicy(PpoPolicy):
-    """The same for a policy that corrects a rule: actions are corrections (B, S, 5)."""
-
-    def _build(self, lr_schedule: Schedule) -> None:
         self.encoder, self.actor_head, self.value_encoder, self.value_head = guided.network(self.network)  # type: ignore[assignment]
-        self._explore(lr_schedule)
+        self.register_buffer("log_std", torch.tensor(self.deviations[0]).log())
+        # Stable-Baselines3 expects it to be made last.
+        self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     @property
     def deviations(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -139,22 +69,45 @@ class GuidedPpoPolicy(PpoPolicy):
         net = self.network
         return (*net.initial_order_std, *net.initial_std), (*net.final_order_std, *net.final_std)
 
-    def rows(self, observation: Tensor) -> Tensor:
-        """The table (B, S, D)."""
-        return observation if observation.ndim == 3 else observation.reshape(len(observation), -1, NUM_GUIDED)
+    def set_progress(self, fraction: float) -> None:
+        """Set the exploration noise for a share (0..1) of the training budget that is used up."""
+        start, end = (torch.tensor(deviations).log() for deviations in self.deviations)
+        self.log_std.copy_(torch.lerp(start, end, min(fraction / SHRUNK_AT, 1.0)))
 
     def _moments(self, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        table = self.rows(observation)
+        """Mean actions (B, S, 5), values (B, 1), presence mask (B, S, 1)."""
+        table = as_table(observation, NUM_GUIDED)
         mask = present(table)
         mean = self.actor_head(*self.encoder(table, mask)) * mask
         return mean, self.value_head(self.value_encoder(table, mask)[1]), mask
 
+    def _log_prob(self, noise: Tensor, mask: Tensor) -> Tensor:
+        """Log-likelihood (B,) of standard-normal ``noise`` (B, S, 5), over present slices."""
+        terms = -0.5 * noise.square() - self.log_std - 0.5 * math.log(2.0 * math.pi)
+        return (terms * mask).sum((1, 2))
+
+    def forward(self, obs: Tensor, deterministic: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions (B, S, 5), values (B, 1), log-likelihoods (B,)."""
+        mean, value, mask = self._moments(obs)
+        noise = torch.zeros_like(mean) if deterministic else torch.randn_like(mean)
+        return mean + noise * mask * self.log_std.exp(), value, self._log_prob(noise, mask)
+
+    def evaluate_actions(self, obs: Tensor, actions: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """Values (B, 1), log-likelihoods (B,) and entropies (B,) for actions (B, S * 5) taken earlier."""
+        mean, value, mask = self._moments(obs)
+        noise = (actions.reshape(mean.shape) - mean) / self.log_std.exp()
+        entropy = (self.log_std + 0.5 * math.log(2.0 * math.pi * math.e)).sum() * mask.sum((1, 2))
+        return value, self._log_prob(noise, mask), entropy
+
     def predict_values(self, obs: Tensor) -> Tensor:  # type: ignore[override]
         """Values (B, 1)."""
-        table = self.rows(obs)
+        table = as_table(obs, NUM_GUIDED)
         return self.value_head(self.value_encoder(table, present(table))[1])
 
-    def deterministic(self) -> GuidedPolicy:  # type: ignore[override]
+    def _predict(self, observation: Tensor, deterministic: bool = False) -> Tensor:  # type: ignore[override]
+        return self(observation, deterministic)[0]
+
+    def deterministic(self) -> GuidedPolicy:
         """The policy without noise, sharing this one's weights."""
         return GuidedPolicy(self.encoder, self.actor_head)  # type: ignore[arg-type]
 
@@ -214,7 +167,7 @@ class _SacCritic(ContinuousCritic):
 
 
 class SacPolicy(SACPolicy):
-    """Actor and critics for Stable-Baselines3's SAC, of the same family as `PpoPolicy`."""
+    """Actor and critics for Stable-Baselines3's SAC; actions are knobs (B, S, 3)."""
 
     def __init__(
         self,

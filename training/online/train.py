@@ -27,15 +27,13 @@ from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.networks.importing import load_weights
-from slicepilot.training.networks.node_shares import with_shares
-from slicepilot.training.networks.slice_network import as_table
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
 from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
-from .policy import GuidedPpoPolicy, PpoPolicy, SacPolicy
+from .policy import PpoPolicy, SacPolicy
 from .references import NUM_REFERENCES
 from .vec_env import ReturnScaler, Sb3VecEnv
 
@@ -110,7 +108,7 @@ def make_learner(config: TrainingConfig, env: Sb3VecEnv, budget: Budget) -> Opti
     if config.algorithm == "ppo":
         ppo = config.ppo
         learner = PPO(
-            GuidedPpoPolicy if config.guided else PpoPolicy,
+            PpoPolicy,
             env,
             n_steps=ppo.rollout_steps,
             batch_size=ppo.batch_transitions,
@@ -127,8 +125,6 @@ def make_learner(config: TrainingConfig, env: Sb3VecEnv, budget: Budget) -> Opti
                 "groups": config.phase_groups,
                 "copies": config.copies,
                 "references": NUM_REFERENCES if config.broken_over_reference is not None else 0,
-                "inputs": None if config.guided else lambda observations: with_shares(as_table(observations)),
-                "columns": env.columns,
             },
             **common,
         )

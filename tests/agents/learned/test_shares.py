@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
+import torch
 
 from slicepilot.agents.learned.agent import LearnedAgent
-from slicepilot.agents.learned.bundle import PolicyBundle
-from slicepilot.agents.learned.shares import NUM_INPUTS
-from slicepilot.env.encoding import FEATURES
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
-
-BUNDLE = Path(__file__).parents[3] / "testbed" / "bench" / "barely_trained"
-
-
-def rows(count: int, num_slices: int) -> np.ndarray:
-    table = np.random.default_rng(0).uniform(0, 1, (count, num_slices, NUM_INPUTS)).astype(np.float32)
-    table[..., FEATURES.index("active")] = 1.0
-    return table
+from slicepilot.training.networks.export import to_onnx
+from slicepilot.training.networks.slice_network import (
+    CLIPPED_GAIN,
+    ActionHead,
+    DeterministicPolicy,
+    NetworkConfig,
+    SliceEncoder,
+)
 
 
 def test_a_policy_decides_for_each_lane_as_for_it_alone() -> None:
     """Through the guard's door and in evaluation it is the same codec; here with lanes that differ."""
-    bundle = PolicyBundle.load(BUNDLE)
-    assert bundle.coding == "shares"
+    torch.manual_seed(0)
+    network = NetworkConfig(width=16)
+    policy = DeterministicPolicy(SliceEncoder(network), ActionHead(network, CLIPPED_GAIN))
+    with torch.no_grad():  # away from the nearly constant start
+        for parameter in policy.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
     backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("multi-promise")), 3)
     single = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("multi-promise")), 1)
-    together, alone = LearnedAgent(bundle, transfer=True), LearnedAgent(bundle, transfer=True)
+    bundle = PolicyBundle(backend.slices, to_onnx(policy), TrainingRecord("sac", seed=0), coding="shares")
+    together, alone = LearnedAgent(bundle), LearnedAgent(bundle)
     telemetry, _ = backend.reset(1), single.reset(1)
     together.reset(backend.slices, backend.context, 0)
     alone.reset(single.slices, single.context, 0)

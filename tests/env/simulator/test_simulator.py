@@ -17,7 +17,7 @@ from slicepilot.env.simulator import exogenous, kernels
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.lanes import tile
 from slicepilot.env.simulator.lookahead import Lookahead
-from slicepilot.env.simulator.mixture import Mixture, MixtureEpisodes
+from slicepilot.env.simulator.mixture import MixtureEpisodes
 from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
@@ -245,23 +245,3 @@ def test_lanes_are_nodes_of_their_own() -> None:
     item, other = (backend.engine.telemetry.slices for backend in backends)
     np.testing.assert_array_equal(item[:, :, 0], other[:, :, 0])
     assert not np.array_equal(item[:, :, 1], other[:, :, 1])
-
-
-def test_a_disturbance_holds_other_knobs_for_its_time_in_all_copies() -> None:
-    copies, lanes = 4, 16
-    episodes = MixtureEpisodes(Mixture("testbed-five", "testbed", disturbances=2, steps=60))
-    backend = SimulatorBackend(episodes, lanes, copies)
-    backend.reset(3)
-    ours = Knobs.none(5, lanes)
-    other = np.zeros((60, lanes), np.bool_)
-    for step in range(60):
-        applied = backend.apply(ours).applied
-        assert np.all(applied.egress_mbps == np.inf)
-        other[step] = (applied.nice != 0).any(axis=0)
-        first = applied.nice[:, : lanes // copies]
-        np.testing.assert_array_equal(applied.nice, np.tile(first, copies))
-        backend.observe()
-    spans = other.sum(axis=0)
-    assert np.all(spans >= 2)
-    assert np.all(spans <= 32)
-    assert np.any(~other, axis=0).all(), "the agent's knobs hold at other times"

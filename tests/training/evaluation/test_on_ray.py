@@ -24,7 +24,7 @@ AGENTS = ("--agents", "no-control,experiment-5,captain,random,greedy", "--no-mlf
 
 def evaluate(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
-    bundle = str(ROOT / "testbed" / "bench" / "barely_trained")
+    bundle = str(ROOT / "tests" / "data" / "starves-priority")
     command = [*PROGRAM, "evaluate", "--bundle", bundle, *AGENTS, *arguments]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     return subprocess.Popen(

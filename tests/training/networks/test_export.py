@@ -1,7 +1,6 @@
 """The exported policy decides as the trained one does, whatever the number of lanes and slices."""
 
 import math
-from typing import Literal, TypeAlias
 
 import numpy as np
 import onnx
@@ -22,13 +21,10 @@ from slicepilot.training.networks.export import (
 )
 from slicepilot.training.networks.slice_network import ActionHead, DeterministicPolicy, NetworkConfig, SliceEncoder
 
-Limits: TypeAlias = Literal["free", "needed"]
-Nice: TypeAlias = Literal["free", "ranked"]
 
-
-def policy(heads: int = 0, seed: int = 0, limits: Limits = "free", nice: Nice = "free") -> DeterministicPolicy:
+def policy(heads: int = 0, seed: int = 0) -> DeterministicPolicy:
     torch.manual_seed(seed)
-    network = NetworkConfig(width=32, attention_heads=heads, limits=limits, nice=nice)
+    network = NetworkConfig(width=32, attention_heads=heads)
     made = DeterministicPolicy(SliceEncoder(network), ActionHead(network, (1.0, 1.0, 1.25)))
     with torch.no_grad():  # away from the nearly constant start
         for parameter in made.parameters():
@@ -36,13 +32,9 @@ def policy(heads: int = 0, seed: int = 0, limits: Limits = "free", nice: Nice = 
     return made
 
 
-VARIANTS: list[tuple[int, Limits, Nice]] = [(0, "free", "free"), (0, "needed", "ranked")]
-
-
-@pytest.fixture(scope="module", params=[*VARIANTS, (2, "free", "free")])
+@pytest.fixture(scope="module", params=[0, 2])
 def exported(request: pytest.FixtureRequest) -> tuple[DeterministicPolicy, bytes]:
-    heads, limits, nice = request.param
-    made = policy(heads, limits=limits, nice=nice)
+    made = policy(request.param)
     return made, to_onnx(made)
 
 

@@ -6,11 +6,12 @@ import torch
 from gymnasium import spaces
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from slicepilot.env.encoding import NUM_FEATURES, PERIOD_RANGE_S
+from slicepilot.agents.learned.guide import NUM_GUIDED
+from slicepilot.env.encoding import PERIOD_RANGE_S
 from slicepilot.training.online.advantages import PERIOD, AdvantageBuffer, Discount, observed_period_s
 
 STEPS, LANES, SLICES = 6, 8, 2
-SIZE = (SLICES * NUM_FEATURES,)
+SIZE = (SLICES * NUM_GUIDED,)
 OBSERVATIONS, ACTIONS = spaces.Box(-1, 1, SIZE, np.float32), spaces.Box(-1, 1, (SLICES, 3), np.float32)
 
 
@@ -18,7 +19,7 @@ def filled(buffer: RolloutBuffer, period_s: np.ndarray, shift: np.ndarray | None
     """Random rewards, values and ends of runs, the same for every buffer; ``shift`` (T, L) is added to the rewards."""
     rng = np.random.default_rng(0)
     low, high = PERIOD_RANGE_S
-    table = np.zeros((LANES, SLICES, NUM_FEATURES), np.float32)
+    table = np.zeros((LANES, SLICES, NUM_GUIDED), np.float32)
     table[:, :, PERIOD] = (np.log(period_s / low) / np.log(high / low))[:, None]
     starts = rng.random((STEPS + 1, LANES)) < 0.2
     for t in range(STEPS):
@@ -73,24 +74,3 @@ def test_what_all_copies_of_an_input_share_does_not_count() -> None:
     assert np.abs(other - plain).max() > 0.1
     grouped = plain.reshape(STEPS, 2, 2, 2)
     np.testing.assert_allclose(grouped.mean(axis=2), 0, atol=1e-6)
-
-
-def test_what_the_policy_makes_of_observations_is_made_once_for_each_rollout() -> None:
-    """And goes with the right transitions: the lanes' periods tell them apart, and the values of one lane its steps."""
-    made = []
-
-    def inputs(observations: torch.Tensor) -> torch.Tensor:
-        made.append(len(observations))
-        return 2 * observations
-
-    buffer = AdvantageBuffer(
-        STEPS, OBSERVATIONS, ACTIONS, "cpu", 0.8, 0.7, LANES, discount=Discount(0.7), groups=1, copies=1, inputs=inputs
-    )
-    for rollout in range(2):
-        buffer.reset()
-        filled(buffer, np.geomspace(0.002, 30.0, LANES) / (1 + rollout))
-        for _ in range(3):
-            for samples in buffer.get(batch_size=4):
-                rows = [int(np.flatnonzero(buffer.values.ravel() == value)[0]) for value in samples.old_values.numpy()]
-                np.testing.assert_array_equal(samples.observations.numpy(), 2 * buffer.observations[rows])
-    assert made == [STEPS * LANES, STEPS * LANES]

@@ -136,7 +136,7 @@ def test_references_break_what_they_break_alone() -> None:
     assert 0 < rule < order, "the rule is the harder to beat in the mean, the order in some deployments"
 
 
-@pytest.mark.parametrize("values", [{"copies": 2}, {"algorithm": "sac", "guided": False}])
+@pytest.mark.parametrize("values", [{"copies": 2}, {"algorithm": "sac"}])
 def test_a_constraint_needs_references(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="broken_over_reference"):
         TrainingConfig.from_yaml("guided").override(**values)

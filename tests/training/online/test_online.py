@@ -38,6 +38,8 @@ UNTRACKED = dataclasses.replace(SMOKE, tracking="none", total_steps=1024)
 TINY_SAC = dataclasses.replace(
     UNTRACKED,
     algorithm="sac",
+    broken_over_reference=None,
+    copies=1,
     sac=dataclasses.replace(SMOKE.sac, warmup_transitions=128, batch_transitions=64, replay_transitions=2000),
 )
 
@@ -80,11 +82,11 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"algorithm": "dqn"}, "algorithm = 'dqn': .*'ppo' or 'sac'"),
         ({"gamma": 1.0}, r"gamma = 1\.0: .*less than 1"),
         ({"num_envs": "many"}, "num_envs = 'many'"),
-        ({"num_envs": 33}, "phase_groups = 2, copies = 1: expected their product divides num_envs = 33"),
+        ({"num_envs": 33}, "phase_groups = 2, copies = 4: expected their product divides num_envs = 33"),
         ({"mixture": "default"}, "exactly one of scenario and mixture"),
         ({"total_steps": None}, "total_steps or minutes"),
         ({"ppo": {"batch_transitions": 1000}}, r"batch_transitions = 1000: expected a divisor of .* = 512"),
-        ({"network": {"width": 16, "attention_heads": 3}}, r"attention_heads = 3: expected a divisor"),
+        ({"network": {"width": 16, "attention_heads": 2}}, r"network\.attention_heads = 2: expected 0 with ppo"),
     ],
 )
 def test_bad_values_are_refused_by_field(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -21,19 +21,19 @@ def sweep_of(**values: Any) -> SweepConfig:
 
 def test_every_combination_is_a_trial() -> None:
     sweep = sweep_of(
-        axes={"seed": [0, 1], "algorithm": ["ppo", "sac"], "ppo.clip_range": [0.1], "reward.sla": [1.0, 2.0]},
+        axes={"seed": [0, 1], "ppo.epochs": [1, 2], "ppo.clip_range": [0.1], "reward.sla": [1.0, 2.0]},
         metric="sla",
         cpus_per_trial=2,
     )
     trials = trials_of(sweep)
     assert [trial.name for trial in trials] == [f"{number:03d}" for number in range(8)]
-    assert {(t.config.seed, t.config.algorithm, t.weights.sla) for t in trials if t.weights} == {
-        (seed, algorithm, sla) for seed in (0, 1) for algorithm in ("ppo", "sac") for sla in (1.0, 2.0)
+    assert {(t.config.seed, t.config.ppo.epochs, t.weights.sla) for t in trials if t.weights} == {
+        (seed, epochs, sla) for seed in (0, 1) for epochs in (1, 2) for sla in (1.0, 2.0)
     }
     assert {trial.config.ppo.clip_range for trial in trials} == {0.1}
     assert {trial.config.threads for trial in trials} == {2}
-    assert trials[0].values == {"seed": 0, "algorithm": "ppo", "reward.sla": 1.0}, "what all share is not reported"
-    assert {t.weights.carried for t in trials if t.weights} == {3.0}, "other weights are those of the reward"
+    assert trials[0].values == {"seed": 0, "ppo.epochs": 1, "reward.sla": 1.0}, "what all share is not reported"
+    assert {t.weights.churn for t in trials if t.weights} == {0.05}, "other weights are those of the reward"
 
 
 def test_samples_are_the_same_each_time_and_inside_their_ranges() -> None:
