@@ -108,6 +108,7 @@ def test_ppo_learns_in_seconds() -> None:
         {
             "algorithm": "ppo",
             "scenario": "bursty-neighbours",
+            "reward": "edge",
             "total_steps": 40_960,
             "num_envs": 64,
             "phase_groups": 4,
@@ -119,8 +120,8 @@ def test_ppo_learns_in_seconds() -> None:
         "test",
     )
     _, rewards = learned(config)
-    # A policy without control gets 1.06 here, and the exploration noise at the start about 1.0.
-    assert rewards[-1] > rewards[0] + 0.04, rewards
+    # The rule with the exploration noise gets 3.40 to 3.42 here; it holds CPU that nobody uses.
+    assert rewards[-1] > rewards[0] + 0.06, rewards
 
 
 def test_training_is_reproducible_by_seed() -> None:
