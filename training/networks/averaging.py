@@ -7,10 +7,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from .guided import GuidedPolicy
-from .slice_network import DeterministicPolicy
-
-Policy = TypeVar("Policy", DeterministicPolicy, GuidedPolicy)
+Policy = TypeVar("Policy", bound=torch.nn.Module)
 # The weight of update t grows as t to this power: about the last tenth of a run counts, however long it is.
 POWER = 9
 
@@ -22,9 +19,9 @@ class PolicyAverage(Generic[Policy]):
     """
 
     def __init__(self, learned: Policy) -> None:
-        self._learned: Policy = learned
+        self._learned = learned
         self.updates = 0
-        self.policy: Policy = copy.deepcopy(self._learned)
+        self.policy = copy.deepcopy(learned)
 
     def update(self) -> None:
         """Take the present weights in; call it after each update of the learned policy."""

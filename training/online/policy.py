@@ -58,7 +58,7 @@ class PpoPolicy(ActorCriticPolicy):
         super().__init__(observation_space, action_space, lr_schedule, **kwargs)
 
     def _build(self, lr_schedule: Schedule) -> None:
-        self.encoder, self.actor_head, self.value_encoder, self.value_head = guided.network(self.network)  # type: ignore[assignment]
+        self.encoder, self.actor_head, self.value_encoder, self.value_head = guided.network(self.network)
         self.register_buffer("log_std", torch.tensor(self.deviations[0]).log())
         # Stable-Baselines3 expects it to be made last.
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
@@ -109,7 +109,7 @@ class PpoPolicy(ActorCriticPolicy):
 
     def deterministic(self) -> GuidedPolicy:
         """The policy without noise, sharing this one's weights."""
-        return GuidedPolicy(self.encoder, self.actor_head)  # type: ignore[arg-type]
+        return GuidedPolicy(self.encoder, self.actor_head)
 
 
 class _SacActor(Actor):
