@@ -206,10 +206,10 @@ def _parts(config: GuardConfig, slices: SliceSet) -> list[float]:
 
 def _safe_nice(settings: list[SafeSetting], slices: SliceSet, nice_scope: NiceScope) -> list[float]:
     """Each slice's safe level."""
-    order = np.zeros(len(slices))
+    order = np.zeros((len(slices), 1), np.float32)
     if nice_scope == "group":
         weight = slices.column("weight")
-        order = np.clip(static_order(weight, np.ones_like(weight, bool)), *(slices.bound("nice", s) for s in (0, 1)))
+        order = np.clip(static_order(weight, weight > 0), slices.bound("nice", 0), slices.bound("nice", 1))
     levels = zip(settings, order.ravel().tolist(), strict=True)
     return [own if setting.nice is None else setting.nice for setting, own in levels]
 

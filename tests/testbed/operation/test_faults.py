@@ -54,7 +54,7 @@ NAME = "spf"
 HANG_S, RESTORE_S = 1.0, 0.05
 AGENT = "static-weights-9-nice"
 OTHER = "spd"
-GUARD = GuardConfig.from_yaml("testbed")
+GUARD = GuardConfig.from_yaml("default")
 
 
 @pytest.fixture
