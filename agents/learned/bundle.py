@@ -126,6 +126,7 @@ class Description:
     nice_scope: NiceScope
     training: TrainingRecord
     agreement: Agreement | None = None
+    transfers: bool = True
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class PolicyBundle:
         training, agreement: where it comes from, how exactly it was exported.
         origin: folder it was loaded from or saved to.
         coding: what it observes and what its actions mean.
+        transfers: whether it can serve other slices than those that it was trained for.
     """
 
     slices: SliceSet
@@ -148,6 +150,7 @@ class PolicyBundle:
     agreement: Agreement | None = None
     origin: Path | None = None
     coding: Coding = "plain"
+    transfers: bool = True
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -184,6 +187,7 @@ class PolicyBundle:
             nice_scope=self.nice_scope,
             training=self.training,
             agreement=self.agreement,
+            transfers=self.transfers,
         )
         return yaml.safe_dump(_plain(dataclasses.asdict(description)), sort_keys=False).encode()
 
@@ -225,6 +229,7 @@ class PolicyBundle:
             agreement=description.agreement,
             origin=files.folder,
             coding=coding,
+            transfers=description.transfers,
         )
 
     # -- use ---------------------------------------------------------------------------------------------------
@@ -233,23 +238,25 @@ class PolicyBundle:
         """This policy for the slices of a node.
 
         Without ``transfer`` they must be the ones it was trained for: same order, names, S-NSSAIs, promises, weights
-        and knob bounds. With ``transfer`` it serves any 2 to 64 slices, and decodes actions with their bounds.
+        and knob bounds. With ``transfer`` a policy that `transfers` serves any 2 to 64 slices, and decodes actions with
+        their bounds.
 
         Raises:
             ConfigError: names the first field that differs; or the number of slices.
         """
-        if transfer:
+        if transfer and self.transfers:
             if not MIN_SLICES <= len(slices) <= MAX_SLICES:
                 raise ConfigError(f"{self}: slices: {len(slices)} given; expected {MIN_SLICES} to {MAX_SLICES}")
             return dataclasses.replace(self, slices=slices)
+        otherwise = ", or transfer" if self.transfers else ": it holds settings that were logged for these slices"
         if len(slices) != len(self.slices):
             raise ConfigError(
                 f"{self}: slices: {len(slices)} given; expected the {len(self.slices)} it was trained for "
-                f"({', '.join(self.slices.names)}), or transfer"
+                f"({', '.join(self.slices.names)}){otherwise}"
             )
         for k, (given, own) in enumerate(zip(slices.slices, self.slices.slices, strict=True)):
             for path, value, accepted in _differences(given, own):
-                raise ConfigError(f"{self}: slices.{k}.{path} = {value!r}: expected {accepted!r}, or transfer")
+                raise ConfigError(f"{self}: slices.{k}.{path} = {value!r}: expected {accepted!r}{otherwise}")
         return self
 
     def session(self) -> ort.InferenceSession:

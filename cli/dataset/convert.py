@@ -11,7 +11,7 @@ from slicepilot.cli.schemas.datasets import Converted
 from slicepilot.cli.shared.output import console, print_json, stderr
 from slicepilot.configs import ConfigError
 
-from .paths import what_is, writing_to
+from .paths import print_left_out, what_is, writing_to
 
 if TYPE_CHECKING:
     from slicepilot.data.episodes.episodes import EpisodeSet
@@ -67,6 +67,7 @@ def read_any_episodes(path: Path, reward: str = "default") -> EpisodeSet:
         return episodes
     from slicepilot.data.episodes.files import read_episodes
 
+    print_left_out(path)
     return read_episodes(path)
 
 

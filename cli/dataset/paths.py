@@ -73,6 +73,15 @@ def report_unusable(problems: Sequence[str]) -> None:
         raise ConfigError(problems[-1])
 
 
+def print_left_out(path: Path) -> None:
+    """A line on standard error that names the files of a folder of episodes that hold none."""
+    from slicepilot.data.episodes.files import files_in, is_minari
+
+    others = files_in(path)[1] if path.is_dir() and not is_minari(path) else []
+    if others:
+        stderr.print(f"left out, no episodes: {shown_few(others)}", markup=False, highlight=False, soft_wrap=True)
+
+
 def shown_few(files: Sequence[Path]) -> str:
     """How many files, and what the first three are called."""
     return f"{len(files)} files ({', '.join(file.name for file in files[:3])}{', ...' if len(files) > 3 else ''})"

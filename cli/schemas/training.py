@@ -97,10 +97,23 @@ class Tuned(Document):
     trials: list[SweepTrial]
 
 
+class LoggedSetting(Document):
+    """A setting of the dataset, with a number of active slices."""
+
+    active_slices: int
+    behaviours: list[str]
+    chosen: bool
+    runs: int
+    reward: float | None
+    above_low: float | None
+    """Lower bound of the difference from no control; null with few runs."""
+
+
 class TrainedOffline(Document):
     """A policy that was trained on recorded episodes alone."""
 
-    bundle: str
+    bundle: str | None
+    """Null where none was written; the exit code is 1."""
     run_id: str | None
     algorithm: str
     seed: int
@@ -115,7 +128,9 @@ class TrainedOffline(Document):
     onnx_max_abs_error: float
     missing: list[MissingOfSetting]
     estimate: PolicyEstimate | None
-    """Null with `--no-estimate`."""
+    """Null with `--no-estimate` and for `choice`."""
+    settings: list[LoggedSetting]
+    """Of `choice`."""
 
 
 class Guarded(Document):

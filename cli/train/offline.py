@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slicepilot.cli.dataset.estimate import figure_of, hardware_for, print_item, shown_names
 from slicepilot.cli.dataset.missing import print_missing
+from slicepilot.cli.dataset.paths import print_left_out
 from slicepilot.cli.schemas.training import TrainedOffline
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
-from slicepilot.configs import ConfigError
+from slicepilot.configs import ConfigError, FailureError
 from slicepilot.data.episodes.missing import missing_of
+from slicepilot.data.recorded import find
 
 from .runs import folder_for, training_bar
 
 if TYPE_CHECKING:
+    from slicepilot.agents.learned.bundle import PolicyBundle
     from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.training.offline.choice import Choice
     from slicepilot.training.offline.config import OfflineConfig
     from slicepilot.training.offline.train import OfflineProgress, OfflineResult
     from slicepilot.training.ope.comparison import Improvement
@@ -36,15 +41,23 @@ def run_offline(
     checkpoint: Checkpoint | None,
     out: Path | None,
     estimate: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Train as the command line says; ``checkpoint`` is that of the run to ``resume``.
 
-    Estimate the policy's reward in the end, if that is wanted. That the data cannot tell is no failure.
+    The policy is judged before its bundle is written: by the estimate of its reward, or a choice by its own bounds.
+
+    Raises:
+        ConfigError: bad input; no estimate without ``force``.
+        FailureError: the data cannot say what the policy earns, or they say that it earns less than the best behaviour,
+            or that no setting is better than no control; there is no bundle. Not with ``force``.
     """
     from slicepilot.training.offline.config import OfflineConfig
     from slicepilot.training.offline.train import resumed_config, train_offline
 
+    if not estimate and not force:
+        raise ConfigError("estimate = False: nothing else judges the policy; give --force as well")
     given = OfflineConfig.from_yaml(config) if config is not None else None
     if checkpoint is not None:
         given = given or resumed_config(checkpoint, None)
@@ -55,16 +68,43 @@ def run_offline(
         settings = resumed_config(checkpoint, settings)
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
-    with training_bar(settings.algorithm) as show:
+    print_left_out(find(settings.dataset))
+    improvement: Improvement | str | None = None
+    objection: str | None = None
+    with ExitStack() as bar:
+        show = bar.enter_context(training_bar(settings.algorithm))
 
         def report(now: OfflineProgress) -> None:
             figures = [f"{key.replace('_', ' ')} {now.figures[key]:.3f}" for key in SHOWN if key in now.figures]
             show(now.fraction, "  ".join([f"{now.updates:,} updates", *figures]))
 
-        result = train_offline(settings, folder, name, checkpoint, report)
+        def accept(made: OfflineResult) -> bool:
+            nonlocal improvement, objection
+            bar.close()
+            if made.choice is not None:
+                objection = None if made.choice.controls else "no setting is clearly better than no control"
+            elif estimate:
+                improvement = _improvement(settings, made.bundle)
+                objection = _objection(improvement)
+            return force or objection is None
+
+        result = train_offline(settings, folder, name, checkpoint, report, accept)
     missing = [setting.to_json() for setting in missing_of(_dataset(settings))]
-    improvement = _improvement(settings, result) if estimate else None
     _print(settings, result, missing, improvement, as_json)
+    if result.bundle.origin is None:
+        cure = "record more runs of each setting" if result.choice else "record exploring agents, or use -c choice"
+        raise FailureError(f"no bundle was written: {objection}; {cure} (--force writes it all the same)")
+
+
+def _objection(improvement: Improvement | str) -> str | None:
+    """Why a policy is not to be used; None where nothing speaks against it."""
+    if isinstance(improvement, str):
+        return f"the data cannot say what the policy earns: {improvement}"
+    if not improvement.policy.coverage.supported:
+        return improvement.policy.coverage.verdict
+    if improvement.difference is None:
+        return f"the data cannot say what the policy earns: {improvement.policy.estimate.refused}"
+    return f"the policy is estimated to be worse than {improvement.best}" if improvement.verdict == "worse" else None
 
 
 def _dataset(settings: OfflineConfig) -> EpisodeSet:
@@ -74,7 +114,7 @@ def _dataset(settings: OfflineConfig) -> EpisodeSet:
     return with_reward(select(read_dataset(settings.dataset), settings.behaviours), settings.reward)
 
 
-def _improvement(settings: OfflineConfig, result: OfflineResult) -> Improvement | str:
+def _improvement(settings: OfflineConfig, bundle: PolicyBundle) -> Improvement | str:
     """The policy's estimate against the best behaviour, or why there is none."""
     from slicepilot.agents.learned.agent import LearnedAgent
     from slicepilot.training.ope.comparison import improvement_over_best
@@ -84,7 +124,7 @@ def _improvement(settings: OfflineConfig, result: OfflineResult) -> Improvement 
         task = progress.add_task("estimating its reward", total=1.0)
         try:
             return improvement_over_best(
-                LearnedAgent(result.bundle),
+                LearnedAgent(bundle),
                 episodes,
                 hardware_for(None, episodes),
                 on_step=lambda step, share: progress.update(task, completed=share, description=step),
@@ -111,7 +151,7 @@ def _print(
     error = result.bundle.agreement.max_abs_error
     if as_json:
         figures = {
-            "bundle": str(result.bundle.origin),
+            "bundle": None if result.bundle.origin is None else str(result.bundle.origin),
             "run_id": result.run_id,
             "algorithm": settings.algorithm,
             "seed": settings.seed,
@@ -127,16 +167,20 @@ def _print(
             "estimate": {"problem": improvement}
             if isinstance(improvement, str)
             else improvement and improvement.to_json(),
+            "settings": [] if result.choice is None else _settings(result.choice),
         }
         print_json(figures, TrainedOffline)
         return
-    console.print(
-        f"trained {settings.algorithm} on {settings.source}: {result.steps:,} steps of {len(result.behaviours)} "
-        f"policies, {result.updates:,} updates in {result.elapsed_s:.1f} s ({result.updates_per_s:,.0f} per second)",
-        soft_wrap=True,
-    )
-    console.print(f"bundle {result.bundle.origin}: ONNX and PyTorch agree to {error:.1e}", soft_wrap=True)
+    text = f"trained {settings.algorithm} on {settings.source}: "
+    text += f"{result.steps:,} steps of {len(result.behaviours)} policies"
+    if result.choice is None:
+        text += f", {result.updates:,} updates in {result.elapsed_s:.1f} s ({result.updates_per_s:,.0f} per second)"
+    console.print(text, soft_wrap=True)
+    if result.bundle.origin is not None:
+        console.print(f"bundle {result.bundle.origin}: ONNX and training agree to {error:.1e}", soft_wrap=True)
     print_missing(missing)
+    if result.choice is not None:
+        _print_choice(result.choice)
     if isinstance(improvement, str):
         print_item(f"its reward cannot be estimated: {improvement}")
     elif improvement is not None:
@@ -178,3 +222,41 @@ def _print_improvement(improvement: Improvement, missing: list[dict[str, Any]]) 
         "cannot be told apart": f"not distinguishable from {improvement.best} by these data",
     }
     print_item(f"the policy is {conclusions[improvement.verdict]}")
+
+
+def _settings(choice: Choice) -> list[dict[str, Any]]:
+    return [
+        {
+            "active_slices": option.active_slices,
+            "behaviours": list(option.setting.names),
+            "chosen": option.chosen,
+            "runs": option.runs,
+            "reward": _finite(option.reward),
+            "above_low": _finite(option.above_low),
+        }
+        for option in choice.options
+    ]
+
+
+def _finite(value: float | None) -> float | None:
+    """For JSON, which has no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _print_choice(choice: Choice) -> None:
+    """What each setting earned, and which is chosen for each number of active slices."""
+    from slicepilot.training.offline.choice import LEAST_RUNS
+
+    columns = ("active slices", "setting", "runs", "reward", "above no control", "")
+    table = figures_table("reward per control period; differences are at least as shown, at 95% together", columns)
+    for option in choice.options:
+        first, *rest = ["no control"] if option.setting is choice.control else option.setting.names
+        name = f"{first} and {len(rest)} alike" if rest else first
+        above = "-" if option.above_low is None else f"{option.above_low:+.3f}"
+        figures = (str(option.active_slices), name, str(option.runs), f"{option.reward:.3f}", above)
+        table.add_row(*figures, "chosen" if option.chosen else "")
+    console.print(table)
+    print_item(f"-: no control itself, or fewer than {LEAST_RUNS} runs of the setting or of no control")
+    print_item("what was not measured of a setting counts as broken; pods' CPU requests become nice levels")
+    if choice.left_out:
+        print_item(f"left out, because the knobs moved: {shown_names(choice.left_out)}")

@@ -56,7 +56,12 @@ def train(
         str | None,
         typer.Option(help="Train for this hardware: a YAML file of `node identify`."),
     ] = None,
-    estimate: Annotated[bool, typer.Option(help="Estimate the reward of the policy after --offline.")] = True,
+    estimate: Annotated[
+        bool, typer.Option(help="Estimate the policy's reward after --offline; --no-estimate needs --force.")
+    ] = True,
+    force: Annotated[
+        bool, typer.Option("--force", help="Write the bundle of --offline whatever the data say.")
+    ] = False,
     origin: Annotated[str | None, typer.Option("--from", help="Start with the policy in this bundle.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder of the run (default: runs/NAME-seedN).")] = None,
@@ -66,7 +71,7 @@ def train(
 
     The run is tracked in MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db). Its folder contains config.yaml,
     checkpoint.pt and bundle/. Offline training ends with an estimate of the policy's reward, compared with the best
-    behaviour in the dataset.
+    behaviour in the dataset; exit code 1, and no bundle, if the data cannot say or the policy is worse.
 
     Example: slicepilot train -c node --minutes 2 --out runs/mine
 
@@ -109,10 +114,12 @@ def train(
         for option, value in (("scenario", scenario), ("mixture", mixture), ("hardware", hardware)):
             if value is not None:
                 raise ConfigError(f"{option} = {value!r}: accepted without --offline, which learns from a dataset")
-        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, as_json)
+        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, force, as_json)
         return
     if dataset is not None:
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
+    if force:
+        raise ConfigError("force = True: accepted with --offline")
     starting_bundle = _start(origin, checkpoint)
     settings = _settings(config, checkpoint, seed, steps, minutes, Source(scenario, mixture, hardware))
     name = Path(config).stem if config is not None else settings.algorithm

@@ -75,15 +75,28 @@ def is_minari(path: Path) -> bool:
     return (path / "data" / "metadata.json").is_file()
 
 
+def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Files of episodes in a folder, and the files in it that are not, both by name; hidden files are in neither.
+
+    Raises:
+        ConfigError: a Parquet file that cannot be read.
+    """
+    visible = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir())
+    own = [path for path in visible if path.suffix == ".parquet" and _holds_episodes(path)]
+    return own, [path for path in visible if path not in own]
+
+
 def read_episodes(path: Path) -> EpisodeSet:
-    """Read a file, or all files of a folder in the order of their names, if their facts are the same.
+    """Read a file, or all files of episodes in a folder in the order of their names, if their facts are the same.
+
+    Other files in a folder, such as tables, are left out (`files_in`).
 
     Raises:
         ConfigError: no such file, one that is damaged, of another format or none of ours, facts that differ.
     """
     if not path.is_dir():
         return _read(path)
-    files = sorted(file for file in path.glob("*.parquet") if not file.name.startswith("."))
+    files, _ = files_in(path)
     if not files:
         raise ConfigError(f"{path}: no files of episodes; expected a folder with NAME.parquet in it")
     sets = [_read(file) for file in files]
@@ -141,6 +154,11 @@ def _opened(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path, page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
+
+
+def _holds_episodes(path: Path) -> bool:
+    with _opened(path) as file:
+        return KEY.encode() in (file.metadata.metadata or {})
 
 
 def _header(file: pq.ParquetFile, path: Path) -> Header:

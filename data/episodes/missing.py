@@ -62,7 +62,7 @@ def missing_of(episodes: EpisodeSet) -> list[Missing]:
         lacking = np.concatenate([e.unmeasured[1:] for e in own if e.unmeasured is not None])
         there = lacking | np.concatenate([e.valid[1:] for e in own if e.valid is not None])
         rewards = np.concatenate([episode.rewards for episode in own])
-        worst = np.concatenate([_at_worst(episode, episodes.facts) for episode in own])
+        worst = np.concatenate([at_worst(episode, episodes.facts) for episode in own])
         by_slice = {
             _name(episodes, s): float(lacking[:, s].sum() / count)
             for s, count in enumerate(there.sum(axis=0).tolist())
@@ -77,11 +77,13 @@ def missing_of(episodes: EpisodeSet) -> list[Missing]:
     return result if any(item.unmeasured for item in result) else []
 
 
-def _at_worst(episode: Episode, facts: Mapping[str, Any]) -> npt.NDArray[np.float64]:
+def at_worst(episode: Episode, facts: Mapping[str, Any]) -> npt.NDArray[np.float64]:
     """Rewards (T,) with the worst there is for what was not measured: NaN where that is not known, or no reward is.
 
     ``sla`` is 0 and ``delay`` -1 of a slice whose promise is broken altogether; both are means by weight.
     """
+    if episode.unmeasured is None:
+        return np.asarray(episode.rewards, np.float64)
     share, weights = episode.decisions.get(UNMEASURED_SHARE), facts.get("reward")
     if share is None or not isinstance(weights, Mapping) or not {"sla", "delay"} <= set(episode.terms):
         return np.full(len(episode), np.nan)

@@ -17,7 +17,7 @@ from .behaviour_cloning import BehaviourCloningConfig
 from .iql import IqlConfig
 from .td3_bc import Td3BcConfig
 
-OfflineAlgorithm = Literal["bc", "td3-bc", "iql"]
+OfflineAlgorithm = Literal["bc", "td3-bc", "iql", "choice"]
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class OfflineConfig:
     """One offline training run, ``configs/offline/NAME.yaml``.
 
     Attributes:
-        algorithm: ``bc``, ``td3-bc`` or ``iql``.
+        algorithm: ``bc``, ``td3-bc``, ``iql`` or ``choice``, which uses dataset, behaviours, reward and tracking only.
         dataset: name of a recorded dataset that is shipped, or a file or folder of episodes.
         behaviours: whose episodes are learned from; ``*`` matches any part of a name.
         reward: name of the reward weights, applied to the terms that were recorded; none = those of the dataset.
         updates: budget in gradient steps; minutes: budget in wall-clock time. At least one; the first to be used up
-            ends the run. Only runs bounded by updates alone are reproducible by seed.
+            ends the run. ``choice`` has neither. Only runs bounded by updates alone are reproducible by seed.
         batch_steps: steps per update, drawn with replacement.
         hold_s: an action that held for several control periods is learned from as one step, of at most this time; 0
             takes each period by itself.
@@ -88,7 +88,10 @@ class OfflineConfig:
 
 
 def _check(config: OfflineConfig) -> OfflineConfig:
-    if config.updates is None and config.minutes is None:
+    if config.algorithm == "choice":
+        if config.updates is not None or config.minutes is not None:
+            raise ValueError("expected neither updates nor minutes for choice, which does not iterate")
+    elif config.updates is None and config.minutes is None:
         raise ValueError("expected updates or minutes, or both")
     config.network.check()
     return config

@@ -2,18 +2,19 @@
 
 `train_offline` reads top to bottom: dataset, learner, updates with checkpoints and curves in between; at the end the
 policy is exported, checked and saved as a bundle, as after training in the simulator
-(`slicepilot.training.online.train`).
+(`slicepilot.training.online.train`). A choice among logged settings (`choice`) is no learner and has no updates.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,9 +30,10 @@ from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator
 from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
 from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 
+from . import choice
 from .behaviour_cloning import BehaviourCloning
 from .config import OfflineAlgorithm, OfflineConfig
-from .data import discounts_of, open_dataset, select, slices_of, with_reward
+from .data import discounts_of, open_dataset, read_dataset, select, slices_of, with_reward
 from .iql import Iql
 from .learner import Learner
 from .memory import Memory, RewardScale
@@ -56,7 +58,11 @@ class OfflineProgress:
 
 @dataclass(frozen=True)
 class OfflineResult:
-    """What a run has made: the bundle's folder, and figures for tables. ``steps`` are those of the dataset."""
+    """What a run has made: the bundle, and figures for tables.
+
+    ``steps`` are those of the dataset. The bundle has no ``origin`` where it was not saved. ``choice`` is what the
+    algorithm of that name found.
+    """
 
     bundle: PolicyBundle
     folder: Path
@@ -68,6 +74,11 @@ class OfflineResult:
     updates_per_s: float
     device: str
     curve: list[dict[str, float]] = field(default_factory=list, repr=False)
+    choice: choice.Choice | None = None
+
+
+Accept = Callable[[OfflineResult], bool]
+"""Whether the bundle of a run is to be saved."""
 
 
 def is_offline(checkpoint: Checkpoint) -> bool:
@@ -116,6 +127,7 @@ def train_offline(
     name: str = "train",
     resume: Checkpoint | None = None,
     report: Callable[[OfflineProgress], None] | None = None,
+    accept: Accept | None = None,
 ) -> OfflineResult:
     """Train a policy on a dataset and save it.
 
@@ -125,12 +137,15 @@ def train_offline(
         name: of the MLflow run.
         resume: go on from here, as if the run had never stopped.
         report: called about twice a second with the state of the run.
+        accept: called with the finished policy before it is saved; None saves it.
 
     Raises:
         ConfigError: bad values, a dataset that cannot be read or learned from, a folder that cannot be written, a
             checkpoint that does not fit.
         ExportError: the exported policy does not agree with the trained one.
     """
+    if config.algorithm == "choice":
+        return _choose(config, Path(folder), name, accept)
     torch.set_num_threads(config.threads)
     root, device = Path(folder), device_of(config.device)
     episodes = with_reward(select(open_dataset(config.dataset), config.behaviours), config.reward)
@@ -157,9 +172,20 @@ def train_offline(
         run.save()
         if learner.updates % AVERAGED_UPDATES:
             average.update()  # not in the checkpoint: a run that goes on averages as if it had never stopped
-        bundle = save_bundle(_bundle(config, average.policy, episodes, slices, run), root / "bundle")
-        if tracker is not None:
-            tracker.artifact(root / "bundle", "bundle")
+        bundle = _bundle(config, average.policy, episodes, slices, run)
+        result = OfflineResult(
+            bundle=bundle,
+            folder=root,
+            run_id=bundle.training.run_id,
+            steps=episodes.num_steps,
+            behaviours=episodes.behaviours,
+            updates=learner.updates,
+            elapsed_s=budget.elapsed_s,
+            updates_per_s=(learner.updates - before) / max(budget.elapsed_s - budget.before_s, 1e-9),
+            device=device.type,
+            curve=run.curve,
+        )
+        result = _saved(result, tracker, accept)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -167,18 +193,52 @@ def train_offline(
     finally:
         if tracker is not None:
             tracker.finish(status)
-    return OfflineResult(
-        bundle=bundle,
-        folder=root,
-        run_id=bundle.training.run_id,
-        steps=episodes.num_steps,
-        behaviours=episodes.behaviours,
-        updates=learner.updates,
-        elapsed_s=budget.elapsed_s,
-        updates_per_s=(learner.updates - before) / max(budget.elapsed_s - budget.before_s, 1e-9),
-        device=device.type,
-        curve=run.curve,
-    )
+    return result
+
+
+def _saved(result: OfflineResult, tracker: Tracker | None, accept: Accept | None) -> OfflineResult:
+    """The same with its bundle in the run's folder, unless it is not accepted."""
+    if accept is not None and not accept(result):
+        return result
+    bundle = save_bundle(result.bundle, result.folder / "bundle")
+    if tracker is not None:
+        tracker.artifact(result.folder / "bundle", "bundle")
+    return replace(result, bundle=bundle)
+
+
+def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None) -> OfflineResult:
+    """The algorithm ``choice``, from dataset to bundle."""
+    watch = Budget(None, None)
+    watch.start()
+    episodes = with_reward(select(read_dataset(config.dataset), config.behaviours), config.reward)
+    found = choice.choose(episodes)
+    model = choice.to_onnx(found)
+    agreement = choice.check_agreement(found, model, _spread(episodes))
+    config_file, tracker = write_config(root, config), None
+    if config.tracking == "mlflow":
+        tracker = open_tracker(name, config, config.source, None, config_file)
+    status = "FAILED"
+    try:
+        record = _record(config, episodes, watch.stop(), tracker)
+        bundle = PolicyBundle(found.slices, model, record, agreement=agreement, transfers=False)
+        made = OfflineResult(
+            bundle=bundle,
+            folder=root,
+            run_id=record.run_id,
+            steps=episodes.num_steps,
+            behaviours=episodes.behaviours,
+            updates=0,
+            elapsed_s=watch.elapsed_s,
+            updates_per_s=0.0,
+            device="cpu",
+            choice=found,
+        )
+        result = _saved(made, tracker, accept)
+        status = "FINISHED"
+    finally:
+        if tracker is not None:
+            tracker.finish(status)
+    return result
 
 
 class _Run:
@@ -275,20 +335,29 @@ def _bundle(
 ) -> PolicyBundle:
     """Export the policy and prove that the export decides alike on what was logged."""
     model = to_onnx(policy)
-    observations = np.concatenate([episode.observations for episode in episodes])
-    spread = np.linspace(0, len(observations) - 1, min(RECORDED_OBSERVATIONS, len(observations))).astype(np.int64)
-    agreement = check_agreement(policy, model, [np.asarray(observations[spread], np.float32)], config.seed)
+    agreement = check_agreement(policy, model, [_spread(episodes)], config.seed)
     if run.tracker is not None:
         run.tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, run.learner.updates)
-    record = TrainingRecord(
+    record = _record(config, episodes, run.budget.elapsed_s, run.tracker)
+    return PolicyBundle(slices, model, record, agreement=agreement, coding="shares")
+
+
+def _spread(episodes: EpisodeSet) -> npt.NDArray[np.float32]:
+    """Observations (N, S, D) from all over a dataset, `RECORDED_OBSERVATIONS` at most."""
+    observations = np.concatenate([episode.observations for episode in episodes])
+    spread = np.linspace(0, len(observations) - 1, min(RECORDED_OBSERVATIONS, len(observations))).astype(np.int64)
+    return np.asarray(observations[spread], np.float32)
+
+
+def _record(config: OfflineConfig, episodes: EpisodeSet, train_s: float, tracker: Tracker | None) -> TrainingRecord:
+    return TrainingRecord(
         algorithm=config.algorithm,
         seed=config.seed,
         env_steps=episodes.num_steps,
-        train_s=round(run.budget.elapsed_s, 3),
+        train_s=round(train_s, 3),
         source=config.source,
-        run_id=run.tracker.run_id if run.tracker else None,
+        run_id=tracker.run_id if tracker else None,
         git_revision=git_revision(),
         versions=versions(),
         config=plain_config(config),
     )
-    return PolicyBundle(slices, model, record, agreement=agreement, coding="shares")

@@ -188,12 +188,39 @@ def test_validate_of_a_collection_has_the_studys_rows_and_its_cycles(study: Path
     assert (whole["n"], whole["missing"]) == (11 * RUNS["latency"] + 1, 0), "the row at 1230 s is of the last window"
 
 
-def test_estimate_on_runs_with_holes(study: Path) -> None:
-    document = printed("estimate", study / "andrade-episodes.parquet", "--agents", "no-control")
+def test_estimate_on_an_imports_folder_and_its_runs_with_holes(study: Path) -> None:
+    result = run("estimate", study, "--agents", "no-control", "--json")
+    assert result.stderr.startswith("left out, no episodes: 3 files (andrade-cpu.parquet, andrade-latency.parquet, ")
+    document = json.loads(result.stdout)
     assert {row["behaviour"] for row in document["missing"]} == {"experiment-2", "experiment-5", "experiment-8"}
     [policy] = document["policies"]
     assert np.isfinite(policy["estimates"]["model-based"]["value"])
     assert document["behaviours"]["experiment-5"]["ci95"] is not None
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        (("td3-bc", "--steps", "2"), "the data cannot say: "),
+        (("choice",), "no setting is clearly better than no control"),  # of seven runs each
+    ],
+)
+def test_what_the_data_do_not_support_has_no_bundle(
+    study: Path, tmp_path: Path, config: tuple[str, ...], why: str
+) -> None:
+    arguments = ("--offline", "-c", *config, "--dataset", str(study), "--out", "run")
+    environment = os.environ | {"MLFLOW_TRACKING_URI": ""}
+    refused = slicepilot("train", *arguments, "--json", cwd=tmp_path, env=environment)
+    assert refused.returncode == 1
+    left_out, line = refused.stderr.splitlines()
+    assert "andrade-cpu.parquet" in left_out
+    assert line.startswith(f"slicepilot: error: no bundle was written: {why}")
+    assert line.endswith("(--force writes it all the same)")
+    assert json.loads(refused.stdout)["bundle"] is None
+    assert not (tmp_path / "run" / "bundle").exists()
+    if config == ("choice",):
+        assert slicepilot("train", *arguments, "--force", cwd=tmp_path, env=environment).returncode == 0
+        assert (tmp_path / "run" / "bundle" / "policy.onnx").exists()
 
 
 def test_two_files_of_one_name_do_not_overwrite_each_other(tmp_path: Path) -> None:

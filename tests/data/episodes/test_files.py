@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.data.episodes.files import KEY, read_episodes, read_header, write_episodes
+from slicepilot.data.episodes.files import KEY, files_in, read_episodes, read_header, write_episodes
 from slicepilot.data.episodes.header import arrays_of
 from tests.effort import examples
 
@@ -166,9 +167,12 @@ def test_a_folder_is_read_as_one_set(tmp_path: Path) -> None:
     write_episodes(EpisodeSet((some(2),), FACTS | {"created": "later"}), tmp_path / "b.parquet")
     write_episodes(EpisodeSet((some(3), some(1)), FACTS | {"created": "now"}), tmp_path / "a.parquet")
     (tmp_path / ".half-written.parquet").write_bytes(b"PAR1")
+    pq.write_table(pa.table({"other": [1]}), tmp_path / "table.parquet")
+    (tmp_path / "README.md").write_text("notes")
     result = read_episodes(tmp_path)
     assert [len(episode) for episode in result] == [3, 1, 2]
     assert result.facts["created"] == "now"
+    assert [path.name for path in files_in(tmp_path)[1]] == ["README.md", "table.parquet"]
     write_episodes(EpisodeSet((some(2),), FACTS | {"period_s": 0.02}), tmp_path / "c.parquet")
     with pytest.raises(ConfigError, match=r"c\.parquet: period_s: differs from that of a\.parquet"):
         read_episodes(tmp_path)

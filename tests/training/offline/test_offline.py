@@ -74,10 +74,11 @@ def test_shipped_configurations_are_valid(name: str) -> None:
     ("change", "message"),
     [
         ({"colour": 1}, "colour = 1: unknown field"),
-        ({"algorithm": "ppo"}, "algorithm = 'ppo': .*'bc', 'td3-bc' or 'iql'"),
+        ({"algorithm": "ppo"}, "algorithm = 'ppo': .*'bc', 'td3-bc', 'iql' or 'choice'"),
         ({"iql": {"expectile": 1.0}}, r"iql\.expectile = 1\.0: .*less than 1"),
         ({"td3_bc": {"beta": 1}}, r"td3_bc\.beta = 1: unknown field"),
         ({"updates": None}, "updates or minutes"),
+        ({"algorithm": "choice"}, "neither updates nor minutes"),
         ({"behaviours": []}, "behaviours = "),
         ({"device": "tpu"}, "device = 'tpu'"),
         ({"network": {"width": 16, "attention_heads": 3}}, "attention_heads = 3: expected a divisor"),
@@ -231,6 +232,7 @@ def test_the_command_trains_tracks_and_goes_on(
     values = json.loads(json.dumps(dataclasses.asdict(replace(config, algorithm="td3-bc"))))
     file.write_text(yaml.safe_dump(values | {"dataset": "elsewhere", "tracking": "mlflow"}))
     arguments = ["--offline", "-c", str(file), "--dataset", config.dataset, "--steps", "3", "--out", "run", "--json"]
+    arguments += ["--force"]  # after three updates it is worse than what was logged, if the data can say at all
     result = CliRunner().invoke(app, ["train", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     figures = json.loads(result.stdout)
@@ -252,6 +254,9 @@ def test_the_command_trains_tracks_and_goes_on(
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     assert client.get_metric_history(figures["run_id"], "train/critic_loss")[-1].step == 3
     more = ["train", "--resume", "run", "--steps", "5", "--no-estimate"]
+    with pytest.raises(ConfigError, match="nothing else judges the policy; give --force as well"):
+        CliRunner().invoke(app, more, catch_exceptions=False)
+    more.append("--force")
     again = CliRunner().invoke(app, more, catch_exceptions=False)
     assert again.exit_code == 0, again.output
     assert "5 updates" in again.stdout
