@@ -30,7 +30,7 @@ from scipy import stats
 
 from slicepilot.agents.heuristics.fixed import NICE_STEP
 from slicepilot.agents.learned.bundle import Agreement
-from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME, open_session
+from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME, OnnxNetwork, open_session
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.missing import at_worst
@@ -203,9 +203,11 @@ def check_agreement(choice: Choice, model: bytes, observations: FloatArray) -> A
     Raises:
         ExportError: they are not the same.
     """
-    session = open_session(model, NUM_FEATURES, NUM_KNOBS)
+    network = OnnxNetwork(open_session(model, NUM_FEATURES, NUM_KNOBS))
     chosen = choice.actions()[(observations[..., ACTIVE] > 0.5).sum(axis=1)]
-    [actions] = session.run([OUTPUT_NAME], {INPUT_NAME: observations})
+    actions = np.empty_like(chosen)
+    network.bind(np.ascontiguousarray(observations), actions)
+    network.run()
     error = float(np.abs(actions - chosen).max())
     if error > 0.0:
         raise ExportError(f"policy.onnx: actions differ by {error:.2e} from the chosen settings; expected the same")
