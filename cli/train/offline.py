@@ -56,8 +56,6 @@ def run_offline(
     from slicepilot.training.offline.config import OfflineConfig
     from slicepilot.training.offline.train import resumed_config, train_offline
 
-    if not estimate and not force:
-        raise ConfigError("estimate = False: nothing else judges the policy; give --force as well")
     given = OfflineConfig.from_yaml(config) if config is not None else None
     if checkpoint is not None:
         given = given or resumed_config(checkpoint, None)
@@ -66,6 +64,8 @@ def run_offline(
     settings = _budget(given.override(dataset=dataset, seed=seed), updates, minutes)
     if checkpoint is not None:
         settings = resumed_config(checkpoint, settings)
+    if not estimate and not force and settings.algorithm != "choice":
+        raise ConfigError("estimate = False: nothing else judges the policy; give --force as well")
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
     print_left_out(find(settings.dataset))
@@ -247,7 +247,7 @@ def _print_choice(choice: Choice) -> None:
     """What each setting earned, and which is chosen for each number of active slices."""
     from slicepilot.training.offline.choice import LEAST_RUNS
 
-    columns = ("active slices", "setting", "runs", "reward", "above no control", "")
+    columns = ("slices", "setting", "runs", "reward", "above no control", "")
     table = figures_table("reward per control period; differences are at least as shown, at 95% together", columns)
     for option in choice.options:
         first, *rest = ["no control"] if option.setting is choice.control else option.setting.names
@@ -256,6 +256,7 @@ def _print_choice(choice: Choice) -> None:
         figures = (str(option.active_slices), name, str(option.runs), f"{option.reward:.3f}", above)
         table.add_row(*figures, "chosen" if option.chosen else "")
     console.print(table)
+    print_item("slices: how many of them are active")
     print_item(f"-: no control itself, or fewer than {LEAST_RUNS} runs of the setting or of no control")
     print_item("what was not measured of a setting counts as broken; pods' CPU requests become nice levels")
     if choice.left_out:

@@ -1,11 +1,10 @@
 """A choice among the settings of a log, by the number of active slices.
 
 A log whose knobs never move within a run says what its settings earn and nothing about other settings. So no network is
-trained: the policy sets a logged setting where the log shows that it earns more than no control, and no control
-everywhere else, as where there are few data of a context (R. Laroche, P. Trichelair, R. Tachet des Combes, "Safe Policy
-Improvement with Baseline Bootstrapping", ICML 2019, arXiv:1712.06924). Among several such settings it takes the largest
-lower bound, not the largest mean (Y. Jin, Z. Yang, Z. Wang, "Is Pessimism Provably Efficient for Offline RL?", ICML
-2021, arXiv:2012.15085).
+trained: the policy takes a logged setting where the log shows that it earns more than no control, and no control
+everywhere else (R. Laroche, P. Trichelair, R. Tachet des Combes, "Safe Policy Improvement with Baseline Bootstrapping",
+ICML 2019, arXiv:1712.06924). Of several such settings it takes that of the largest lower bound, not of the largest mean
+(Y. Jin, Z. Yang, Z. Wang, "Is Pessimism Provably Efficient for Offline RL?", ICML 2021, arXiv:2012.15085).
 
 The bound is that of the difference from no control between mean rewards of runs: one-sided, of unequal variances (B.
 Welch, Biometrika 34, 1947), at 95% for all comparisons of a log together (Bonferroni: O. J. Dunn, JASA 56, 1961). What
@@ -181,8 +180,8 @@ def to_onnx(choice: Choice) -> bytes:
         [
             helper.make_node("Gather", [INPUT_NAME, "active_column"], ["active"], axis=2),
             helper.make_node("Greater", ["active", "half"], ["is_active"]),
-            helper.make_node("Cast", ["is_active"], ["ones"], to=TensorProto.INT64),
-            helper.make_node("ReduceSum", ["ones", "slice_axis"], ["number"], keepdims=0),
+            helper.make_node("Cast", ["is_active"], ["counted"], to=TensorProto.INT64),
+            helper.make_node("ReduceSum", ["counted", "slice_axis"], ["number"], keepdims=0),
             helper.make_node("Gather", ["settings", "number"], ["chosen"], axis=0),
             helper.make_node("Shape", [INPUT_NAME], ["num_slices"], start=1, end=2),  # an output of open shape
             helper.make_node("Slice", ["chosen", "first", "num_slices", "slice_axis"], [OUTPUT_NAME]),

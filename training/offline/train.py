@@ -60,8 +60,8 @@ class OfflineProgress:
 class OfflineResult:
     """What a run has made: the bundle, and figures for tables.
 
-    ``steps`` are those of the dataset. The bundle has no ``origin`` where it was not saved. ``choice`` is what the
-    algorithm of that name found.
+    ``steps`` are those of the dataset. The bundle has no ``origin`` where it was not saved. ``choice`` is the result of
+    the algorithm of that name.
     """
 
     bundle: PolicyBundle
@@ -211,16 +211,16 @@ def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None)
     watch = Budget(None, None)
     watch.start()
     episodes = with_reward(select(read_dataset(config.dataset), config.behaviours), config.reward)
-    found = choice.choose(episodes)
-    model = choice.to_onnx(found)
-    agreement = choice.check_agreement(found, model, _spread(episodes))
+    chosen = choice.choose(episodes)
+    model = choice.to_onnx(chosen)
+    agreement = choice.check_agreement(chosen, model, _spread(episodes))
     config_file, tracker = write_config(root, config), None
     if config.tracking == "mlflow":
         tracker = open_tracker(name, config, config.source, None, config_file)
     status = "FAILED"
     try:
         record = _record(config, episodes, watch.stop(), tracker)
-        bundle = PolicyBundle(found.slices, model, record, agreement=agreement, transfers=False)
+        bundle = PolicyBundle(chosen.slices, model, record, agreement=agreement, transfers=False)
         made = OfflineResult(
             bundle=bundle,
             folder=root,
@@ -231,7 +231,7 @@ def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None)
             elapsed_s=watch.elapsed_s,
             updates_per_s=0.0,
             device="cpu",
-            choice=found,
+            choice=chosen,
         )
         result = _saved(made, tracker, accept)
         status = "FINISHED"
