@@ -93,11 +93,16 @@ def run(
     )
     if record is not None:
         run_episodes.check(record, settings)
+    begun_s = time.monotonic()
+
+    def say(what: str) -> None:
+        if settings.publish.log != "json" or stderr.is_terminal:  # or it would be among the lines of the log
+            stderr.print(f"{time.monotonic() - begun_s:5.1f} s  {what}", highlight=False)
+
+    say("preparing the UPFs")
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
-    if stderr.is_terminal:
-        count = len(opened.backend.slices)
-        stderr.print(f"starting {settings.mode} on {count} slices; the first start compiles for some minutes")
+    say(f"starting {settings.mode} on {len(opened.backend.slices)} slices; the first start compiles for some minutes")
     try:
         ticks = _ticks(opened, settings, seconds)
         totals = None if ticks is None else _Totals(opened.backend.slices)
@@ -112,7 +117,7 @@ def run(
                 if totals.ticks % REFRESH_TICKS == 0:
                     progress.update(task, completed=totals.ticks, refresh=True)
 
-            report = serve(opened, settings, seed, ticks, force, None if totals is None else watch)
+            report = serve(opened, settings, seed, ticks, force, None if totals is None else watch, say=say)
     finally:
         opened.backend.close()
     document = _document(settings, opened, totals, report)

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from slicepilot.agents.base import Agent
@@ -43,9 +43,12 @@ def serve(
     force: bool = False,
     watch: Watcher | None = None,
     agent: Agent | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> LoopReport:
-    """Run a controller until it is stopped; the caller closes the node's backend. ``agent`` replaces the configured
-    agent.
+    """Run a controller until it is stopped; the caller closes the node's backend.
+
+    ``agent`` replaces the configured agent, and ``say`` hears what is done before the first tick: on a busy node that
+    takes half a minute.
 
     Capabilities belong to threads, and onnxruntime starts a thread when it is imported: it is imported, and the policy
     loaded, after capabilities were given up.
@@ -76,6 +79,7 @@ def serve(
         # the cgroups.
         makes_groups = config.scenario is not None or node.housing is not None
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if makes_groups else [])])
+        say("loading the policy and trying it")
         with _kept_for_later(BY_SIGNAL):
             controller = _operation(node, config, ring, state, watch, seed, force, agent)
             control = undo.enter_context(ControlThread(controller, ours))
@@ -85,6 +89,7 @@ def serve(
         # Last, because all running threads are confined, too.
         confined = confine_controller(config.scenario is not None) if config.harden else OFF
         controller.notes.append(lambda: {"confined": confined})
+        say("taking over")
         return controller.run(max_ticks, force)
 
 
