@@ -2,9 +2,10 @@
 
 It is rewarded for what slices carry beyond their promises and for CPU that limits leave free. Promises are a
 constraint: they may be broken for no more than a share of the time for which the better of two references breaks them
-on the same arrivals (`slicepilot.training.online.references`). A multiplier grows while they are broken for longer and
-falls while they are not (the Lagrangian of a constrained Markov decision process; Altman 1999; Tessler et al. 2019,
-"Reward Constrained Policy Optimization", arXiv:1805.11074).
+on the same arrivals (`slicepilot.training.online.references`). Which is the better is a matter of all deployments: the
+lesser of two in each is out of reach of who decides alike everywhere, and then the constraint alone would count. A
+multiplier grows while promises are broken for longer and falls while they are not (the Lagrangian of a constrained
+Markov decision process; Altman 1999; Tessler et al. 2019, "Reward Constrained Policy Optimization", arXiv:1805.11074).
 
 What is constrained is the geometric mean over deployments: twice as much where little breaks is as bad as twice as much
 where nobody can keep half of it, and a plain mean would hear of the latter alone. In each deployment an axis counts the
@@ -26,10 +27,11 @@ from slicepilot.env.telemetry import Telemetry
 from .references import NUM_REFERENCES
 
 # Of the time; less than this is as good as nothing.
-FLOOR = np.float32(0.01)
+FLOOR = np.float32(0.005)
 # Before a run began it is taken to have been like this for so many periods: the first periods say little.
 PRIOR_PERIODS = np.float32(8.0)
 PRIORS = np.asarray([[0.05], [0.5], [0.2]], np.float32)  # broken, best effort, wasted
+REFERENCE_RATE = np.float32(0.01)  # per vector step
 LEAST_FACTOR, MOST_FACTOR = 0.25, 8.0
 # Of best effort, a loss of this much is as bad as promises that are broken, or CPU that is wasted, e times as much.
 BEST_EFFORT_SCALE = np.float32(0.02)
@@ -63,7 +65,7 @@ class Objective:
             between them.
         rate: how fast it follows, per vector step.
         horizon: deployments over which the mean is taken.
-        average: the mean logarithm of broken time over the reference's.
+        average: the mean logarithm of broken time over the reference's; references: of that of each reference.
     """
 
     over_reference: float
@@ -76,6 +78,7 @@ class Objective:
     rate: float = 2e-3
     horizon: float = 1000.0
     average: float = 0.0
+    references: FloatArray = field(default_factory=lambda: np.zeros(NUM_REFERENCES, np.float32))
     _sums: FloatArray = field(default_factory=lambda: np.zeros((3, 0), np.float32), repr=False)
     _periods: FloatArray = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
 
@@ -98,7 +101,10 @@ class Objective:
         table = table.reshape(3, self.groups, self.copies, -1)
         own = table[:, :, NUM_REFERENCES:].mean(axis=2)
         rule = table[:, :, 0]
-        reference = table[0, :, :NUM_REFERENCES].min(axis=1)
+        references = table[0, :, :NUM_REFERENCES]
+        newest = np.log(references + FLOOR).mean(axis=(0, 2))
+        self.references += REFERENCE_RATE * (newest - self.references)
+        reference = references[:, self.references.argmin()]
         over = np.log((own[0] + FLOOR) / (reference + FLOOR))
         behind = np.stack(
             [
