@@ -43,6 +43,7 @@ def on_real_upfs(bundle: Path, picture: Path, scenario: str, seconds: float = SE
         "the policy": ["--bundle", str(bundle), "--mode", "live", "--force"],
     }
     rows: list[Shown] = []
+    document: dict[str, Any] = {}
     for name, arguments in agents.items():
         command = [*arguments, "--scenario", scenario, "--seconds", str(seconds), "--json"]
         ran = subprocess.run(

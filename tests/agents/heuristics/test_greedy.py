@@ -382,7 +382,12 @@ def test_on_a_short_uplink_best_effort_has_what_the_critical_slice_leaves(tmp_pa
     node = {"logical_cpus": 2, "upf_cost_us": 100, "uplink_mbps": uplink_mbps, "cfs_period_ms": 10, "egress_mode": mode}
     (tmp_path / "slices.yaml").write_text(SHORT_UPLINK)
     (tmp_path / "hardware.yaml").write_text(yaml.safe_dump({"source": "test", "hardware": node}))
-    scenario = {"name": "short", "description": "A short uplink.", "slices": "slices.yaml", "hardware": "hardware.yaml"}
+    scenario: dict[str, Any] = {
+        "name": "short",
+        "description": "A short uplink.",
+        "slices": "slices.yaml",
+        "hardware": "hardware.yaml",
+    }
     scenario |= {"duration_s": 20, "control_period_s": 0.02, "loads": {}}
     for name, rate_mbps in (("critical", 10), ("best-effort", 33)):
         scenario["loads"][name] = [{"kind": "cbr", "rate_mbps": rate_mbps, "packet_bytes": 1400}]
