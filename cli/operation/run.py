@@ -99,7 +99,6 @@ def run(
         if settings.publish.log != "json" or stderr.is_terminal:  # or it would be among the lines of the log
             stderr.print(f"{time.monotonic() - begun_s:5.1f} s  {what}", highlight=False)
 
-    say("preparing the UPFs")
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
     say(f"starting {settings.mode} on {len(opened.backend.slices)} slices; the first start compiles for some minutes")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slicepilot.agents.learned.guide import NUM_GUIDED
 from slicepilot.env.arrays import FloatArray
-from slicepilot.env.encoding import FEATURES, PERIOD_RANGE_S
+from slicepilot.env.encoding import FEATURES, NUM_FEATURES, PERIOD_RANGE_S
 
 PERIOD = FEATURES.index("control_period")
 
@@ -34,10 +34,10 @@ class Discount:
         return np.clip(self.gamma ** (period_s / self.span_s), self.gamma, max(self.gamma, self.most))
 
 
-def observed_period_s(observations: FloatArray) -> FloatArray:
-    """Control periods (T, L) in seconds that observations (T, L, S * D) hold."""
+def observed_period_s(observations: FloatArray, columns: int = NUM_FEATURES) -> FloatArray:
+    """Control periods (T, L) in seconds that observations (T, L, S * D) of D ``columns`` hold."""
     low, high = PERIOD_RANGE_S
-    encoded = observations.reshape(*observations.shape[:2], -1, NUM_GUIDED)[:, :, 0, PERIOD]
+    encoded = observations.reshape(*observations.shape[:2], -1, columns)[:, :, 0, PERIOD]
     return low * (high / low) ** encoded
 
 
@@ -75,7 +75,7 @@ class AdvantageBuffer(RolloutBuffer):
     def compute_returns_and_advantage(self, last_values: Tensor, dones: np.ndarray) -> None:
         """Fill ``returns`` and ``advantages``, (T, L) each."""
         steps = self.buffer_size
-        gamma = self.discount.per_period(observed_period_s(self.observations))
+        gamma = self.discount.per_period(observed_period_s(self.observations, NUM_GUIDED))
         values = np.concatenate([self.values, last_values.detach().numpy().reshape(1, -1)])
         goes_on = 1.0 - np.concatenate([self.episode_starts[1:], dones[None].astype(np.float32)])
         delta = self.rewards + gamma * goes_on * values[1:] - values[:-1]

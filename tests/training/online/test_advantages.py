@@ -58,7 +58,8 @@ def test_short_periods_look_further_ahead() -> None:
 def test_periods_are_read_from_observations() -> None:
     period_s = np.geomspace(*PERIOD_RANGE_S, LANES)
     observations = filled(own(Discount(0.7)), period_s).observations
-    np.testing.assert_allclose(observed_period_s(observations), np.broadcast_to(period_s, (STEPS, LANES)), rtol=1e-4)
+    seen_s = observed_period_s(observations, NUM_GUIDED)
+    np.testing.assert_allclose(seen_s, np.broadcast_to(period_s, (STEPS, LANES)), rtol=1e-4)
 
 
 def test_what_all_copies_of_an_input_share_does_not_count() -> None:
