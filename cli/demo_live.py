@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ class Shown(NamedTuple):
     priority_late_pct: float
     others_mbps: float
     others_late_pct: float
-    in_charge: float
+    in_charge: float | None
 
 
 def on_real_upfs(bundle: Path, picture: Path, scenario: str, seconds: float = SECONDS) -> None:
@@ -69,7 +68,7 @@ def _shown(name: str, document: dict[str, Any]) -> Shown:
         first["late_ticks_pct"],
         sum(row["carried_mbps"] for row in others),
         sum(row["late_ticks_pct"] for row in others) / len(others),
-        document["in_charge"]["policy"],
+        document["in_charge"]["policy"] if document["mode"] == "live" else None,
     )
 
 
@@ -78,10 +77,14 @@ def _print(rows: list[Shown], scenario: str) -> None:
 
     table = Table(title=f"{scenario} on real UPFs", box=None, padding=(0, 1))
     table.add_column("agent")
-    for column in ("priority\nMbit/s", "p99\nms", "late\n%", "others\nMbit/s", "late\n%", "in charge\n%"):
+    for column in ("priority\nMbit/s", "p99\nms", "late\n%", "others\nMbit/s", "late\n%", "in\ncharge"):
         table.add_column(column, justify="right")
     for row in rows:
-        table.add_row(row.agent, *(f"{figure:.1f}" for figure in row[1:6]), f"{100 * row.in_charge:.0f}")
+        table.add_row(
+            row.agent,
+            *(f"{figure:.1f}" for figure in row[1:6]),
+            "-" if row.in_charge is None else f"{row.in_charge:.0%}",
+        )
     console.print(table)
     console.print("late: control periods in which the p99 delay exceeded the promised bound.", highlight=False)
 
@@ -89,6 +92,7 @@ def _print(rows: list[Shown], scenario: str) -> None:
 def _comment(policy: Shown, document: dict[str, Any]) -> None:
     """Whether the policy acted, and what to do if it did not."""
     loop, period_ms = document["loop"], 1e3 * document["period_s"]
+    assert policy.in_charge is not None
     if policy.in_charge >= LEAST_IN_CHARGE:
         console.print(f"The policy was in charge of {policy.in_charge:.0%} of the ticks.", highlight=False)
         return
@@ -108,7 +112,7 @@ def _draw(rows: list[Shown], path: Path, scenario: str) -> None:
     import numpy as np
 
     from slicepilot.data.files import replace_file
-    from slicepilot.training.reports.page import COLOURS, figure, label_width_in, page, panel
+    from slicepilot.training.reports.page import COLOURS, FAINT, figure, label_width_in, page, panel
 
     panels = {
         "Priority slice's late periods": ("%", [row.priority_late_pct for row in rows]),
@@ -119,7 +123,7 @@ def _draw(rows: list[Shown], path: Path, scenario: str) -> None:
     drawings = []
     for title, (unit, values) in panels.items():
         with figure(1.6, label_width_in(names)) as (drawn, (axes,)):
-            axes.barh(heights, values, height=0.6, color=[COLOURS[0] if row is rows[-1] else "#aab4bd" for row in rows])
+            axes.barh(heights, values, height=0.6, color=[COLOURS[0] if row is rows[-1] else FAINT for row in rows])
             for height, value in zip(heights, values, strict=True):
                 axes.annotate(f"{value:.1f}", (value, height), xytext=(4, 0), textcoords="offset points", va="center")
             axes.set_yticks(heights, names)
@@ -130,5 +134,5 @@ def _draw(rows: list[Shown], path: Path, scenario: str) -> None:
             better = "more is better" if unit == "Mbit/s" else "less is better"
             drawings.append(panel(drawn, f"{scenario}: {title.lower()} of every agent", f"{title}; {better}."))
     body = f'<div class="panels thirds">{"".join(drawings)}</div>'
-    text = page(f"{scenario} on real UPFs", "", [("live", escape("The policy beside its rivals"), body)], "")
+    text = page(f"{scenario} on real UPFs", "", [("live", "The policy beside its rivals", body)], "")
     replace_file(path, text.encode())

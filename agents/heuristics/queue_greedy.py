@@ -99,8 +99,7 @@ class QueueGreedy(Greedy):
             return
         nodes["known"], nodes["cfs_period_s"] = True, traits.cfs_period_s
         # Of a slice that EDT holds below its rate next to nothing is left (docs/simulator.md); lack of CPU is gentler.
-        shapers = traits.pacer == PACERS.index("tbf"), traits.pacer == PACERS.index("htb")
-        self.shape_on(nodes["shapes"] & np.logical_or(*shapers))
+        self.shape_on(nodes["shapes"] & np.isin(traits.pacer, [PACERS.index("tbf"), PACERS.index("htb")]))
         state["order_factor"] = context.promises.weight ** np.float32(cfg.weight_power - 1.0)
         state["room_s"] = room_s = np.float32(1e-6 * cfg.queue_share) * bound_us
         state["buffer_mbit"] = PACKET_MBIT * traits.n3_buffer_packets

@@ -18,7 +18,7 @@ from slicepilot.env.promises import static_order
 from slicepilot.env.slices import NICE_MIN, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .config import PRIORITY, Floor, GuardConfig, SafeSetting
+from .config import PRIORITY, Floor, GuardConfig, SafeSetting, SlaFloor
 from .records import Records, State
 from .service import CLEARLY
 
@@ -28,6 +28,7 @@ T_co = TypeVar("T_co", covariant=True)
 _MOST_MBPS, _MOST_MCPU, _MOST_USE_RATIO = 1e7, 1e8, 1e3
 # A pod without a request has the least weight there is: 2 shares of 1024 a CPU (`GroupWeight`).
 _LEAST_REQUEST_MCPU = 2.0
+MOST_PATIENCE_S = 1e6  # as `Seconds` in the configuration: nanoseconds stay integers
 # The kernel's CPU shares and ours are the same number but for rounding.
 _ROUNDING = 1e-9
 
@@ -177,7 +178,9 @@ def _declare_slices(
     services = entries("sla_floor", config.sla_floor, slices)
     floors = entries("floor", config.floor, slices)
     records["share_mcpu"] = [floor.cpu_share_mcpu * config.floor.enabled for floor in floors]
-    for slice_, spec, floor, part in zip(records, slices.slices, services, _parts(config, slices), strict=True):
+    for slice_, spec, floor, part in zip(
+        records, slices.slices, services, _parts(config, slices, services), strict=True
+    ):
         factor, ratio = floor.delay_factor, floor.carried_ratio * part
         _fill(
             slice_,
@@ -186,7 +189,7 @@ def _declare_slices(
             most_delay_us=math.inf if factor is None else 1e3 * factor * spec.sla.delay_bound_ms,
             # A slice that is promised less has proved as much as there can be by asking for all of it.
             least_mbps=min(floor.least_mbps, spec.sla.committed_mbps),
-            patience_ns=_ns(floor.patience_s / part),
+            patience_ns=_ns(min(floor.patience_s / part, MOST_PATIENCE_S)),
             trial_patience_ns=_ns(floor.patience_s if trial.patience_s is None else trial.patience_s),
             # No more can be carried than is offered.
             clearly=max(1.0, min(CLEARLY, 0.98 / ratio)) if ratio else 1.0,
@@ -196,12 +199,11 @@ def _declare_slices(
     _back_off(records["floors"]["lowered"], trial.spare_s, trial.most_spare_s, safe.forget_s)
 
 
-def _parts(config: GuardConfig, slices: SliceSet) -> list[float]:
-    """Of `SlaFloors.default`, what each slice has."""
-    section, weight = config.sla_floor, slices.column("weight").ravel()
-    given = entries("sla_floor", section, slices)
-    apply = [section.by_weight and floor is section.default for floor in given]
-    return [float(own / weight.max()) if by else 1.0 for own, by in zip(weight, apply, strict=True)]
+def _parts(config: GuardConfig, slices: SliceSet, services: list[SlaFloor]) -> list[float]:
+    """Of `SlaFloors.default`, what each slice has of it: its part of the highest weight."""
+    parts = slices.column("weight").ravel() / slices.column("weight").max()
+    follows = [config.sla_floor.by_weight and own is config.sla_floor.default for own in services]
+    return np.where(follows, parts, 1.0).tolist()
 
 
 def _safe_nice(settings: list[SafeSetting], slices: SliceSet, nice_scope: NiceScope) -> list[float]:

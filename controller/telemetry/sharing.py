@@ -74,7 +74,7 @@ class Sharing:
 
         Packets are identified by tunnel. By the UE's address, which a UE could forge, they are identified where no
         tunnel is known only. What is given, or was claimed before, for another slice, stays with that one, and then all
-        that this session has brought is left out. Claiming it again replaces what it has claimed.
+        that the session has brought is left out. Claiming it again replaces what it has claimed.
         """
         self.release(session)
         if (two := self.contenders(owners)) is not None:

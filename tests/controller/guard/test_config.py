@@ -160,6 +160,7 @@ def test_the_safe_setting_and_floors_follow_weights() -> None:
     assert column(node.last, "nice") == [-10.0, 9.0, 9.0], "s0 weighs 3, the others 2"
     ratios = node.guard._state.slices["carried_ratio"].tolist()
     assert ratios == pytest.approx([0.5, 1 / 3, 1 / 3])
+    assert node.guard._state.slices["patience_ns"].tolist() == pytest.approx([3e8, 4.5e8, 4.5e8])
     own = Node(validate(GuardConfig, {"sla_floor": {"slices": {"s1": {"carried_ratio": 0.8}}}}, "test"), slices)
     assert own.guard._state.slices["carried_ratio"].tolist() == pytest.approx([0.5, 0.8, 1 / 3])
 

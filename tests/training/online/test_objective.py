@@ -82,6 +82,16 @@ def test_a_break_costs_more_where_little_else_breaks() -> None:
     assert rare > 10 * usual
 
 
+def test_the_better_reference_is_that_of_all_deployments() -> None:
+    """Not the lesser of the two in each: in one deployment the rule is far better, in the other a little worse."""
+    objective = made(rate=0.0)
+    broken = np.asarray([[0.01, 0.3], [0.5, 0.2], [0.01, 0.3], [0.01, 0.3]], np.float32).ravel()
+    nothing = np.zeros_like(broken)
+    for step in range(400):
+        objective(broken, nothing, nothing, np.full(len(broken), step % 100 == 99))
+    assert objective.over == pytest.approx(1.0, rel=0.01)
+
+
 def test_it_goes_on_where_it_was() -> None:
     first, second = made(), made()
     played(first, 30, broken=(0.1, 0.2, 0.15))
