@@ -30,6 +30,8 @@ MOST_GROUPS = 256
 class SchedProbe:
     """CPU time and run-queue delay of slices, and idle time of the CPUs that are online.
 
+    A task that runs while it joins a group, or while this starts, counts from the next switch of its CPU.
+
     Args:
         groups: the CPU cgroup of each slice, in order; None where it has none. One that is still to be made is
             measured from the `refresh` on that finds it.

@@ -58,11 +58,18 @@ def remove_group(path: Path) -> None:
 
 @contextlib.contextmanager
 def busy_process(group: Path | None = None, code: str = BUSY) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that wants a whole CPU, in a cgroup if there is one; ends with the ``with`` block."""
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    """A process that wants a whole CPU, in a cgroup if there is one; ends with the ``with`` block.
+
+    It sleeps while it is moved: the CPU time of one that runs is counted only from the next switch of its CPU, which
+    may be half a second away where nothing else wants that CPU.
+    """
+    command = ["/bin/sh", "-c", 'read -r _; exec "$0" -c "$1"', sys.executable, code]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
     try:
         if group is not None:
             (group / "cgroup.procs").write_text(str(process.pid))
+        process.stdin.close()
         yield process
     finally:
         process.kill()
