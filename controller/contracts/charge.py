@@ -15,11 +15,10 @@ from .reasons import Reason
 class InCharge(enum.IntEnum):
     """What decided the knobs of a tick.
 
-    ``POLICY``: the guard let its decision through as it was, or only later (dwell, slew) or not where the change was
-    too small (hysteresis). ``GUARD``: all knobs were held, or a rule replaced what the policy
-    wanted for at least one slice (such as a slice that has its safe setting), or the decision came too late. ``SAFE``:
-    the declared safe setting is in force on the whole node, whatever led to it, or on each slice for a reason of its
-    own.
+    ``POLICY``: the guard let its decision through as it was, or only later (dwell, slew, oscillation) or not where the
+    change was too small (hysteresis). ``GUARD``: all knobs were held, or a rule replaced what the policy wanted for at
+    least one slice (such as a slice that has its safe setting), or the decision came too late. ``SAFE``: the declared
+    safe setting is in force on the whole node, whatever led to it, or on each slice for a reason of its own.
     """
 
     POLICY = 0
@@ -37,7 +36,7 @@ MOST_SAFE = 0.1
 
 # Reasons that only shape a decision, or are not the guard's.
 _LEFT_TO_THE_POLICY = (
-    *(Reason.HYSTERESIS, Reason.DWELL, Reason.SLEW),
+    *(Reason.HYSTERESIS, Reason.DWELL, Reason.SLEW, Reason.OSCILLATION),
     *(Reason.NOT_ACTING, Reason.FOREIGN_CHANGE, Reason.FLOOR_INFEASIBLE),
 )
 GUARD_MASK = sum(reason.bit for reason in Reason if reason not in _LEFT_TO_THE_POLICY)

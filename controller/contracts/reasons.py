@@ -73,7 +73,7 @@ MEANINGS: dict[Reason, Meaning] = {
     Reason.FLOOR: Meaning(Severity.INFO, "raised to a floor, or moved for another slice that is below its floor"),
     Reason.NOT_ACTING: Meaning(Severity.INFO, "this mode does not act on the slice"),
     Reason.OUT_OF_RANGE: Meaning(Severity.WARNING, "outside the declared bounds: the knob holds"),
-    Reason.OSCILLATION: Meaning(Severity.WARNING, "the knob flipped too often: frozen at its safe value"),
+    Reason.OSCILLATION: Meaning(Severity.WARNING, "the knob turns back too often: it is not lowered for a while"),
     Reason.SLICE_MISSING: Meaning(Severity.WARNING, "the slice is not measured: its knobs hold, then go to safe"),
     Reason.FOREIGN_CHANGE: Meaning(Severity.WARNING, "another program has set the knob: that value holds"),
     Reason.NOT_A_NUMBER: Meaning(Severity.SEVERE, "a decision without a number: the knobs hold"),

@@ -98,14 +98,12 @@ class Slew:
 
 @dataclass(frozen=True)
 class Oscillation:
-    """When a knob flips: it turns back by a significant move, again and again.
+    """How often a knob may turn back by a significant move. What raises a slice's guarantee is never delayed.
 
     Attributes:
         window_s: reversals are counted over this time, and over no fewer periods than would hold twice as many.
-        reversals: more than this freeze the knob at its safe value.
+        reversals: a knob that has turned back so often is not lowered again until the first of them is this long ago.
         factor: a significant move of a CPU limit or an egress rate; nice_levels: of nice.
-        freeze_s: for the first time; twice as long each time it happens again, up to most_freeze_s.
-        forget_s: after so long without freezing the next freeze counts as the first.
     """
 
     __pydantic_config__ = _STRICT
@@ -114,9 +112,6 @@ class Oscillation:
     reversals: Annotated[int, Field(ge=1, le=1000)] = 12
     factor: Annotated[float, Field(gt=1)] = 1.3
     nice_levels: Annotated[int, Field(ge=1, le=39)] = 4
-    freeze_s: Seconds = 5.0
-    most_freeze_s: Seconds = 60.0
-    forget_s: SecondsOrZero = 60.0
 
 
 @dataclass(frozen=True)

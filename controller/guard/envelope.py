@@ -98,6 +98,12 @@ def count_cpus(node: Records, cpus: float, config: GuardConfig) -> None:
     node["most_cpu_mcpu"] = max(node["most_cpu_mcpu"], config.telemetry.cpu_ratio * 1e3 * cpus)
 
 
+def flip_window_ns(config: GuardConfig, period_s: float) -> float:
+    """Time over which turns of a knob are counted; 0: none are."""
+    flips = config.oscillation
+    return 1e9 * max(flips.window_s, 2 * flips.reversals * period_s) if flips.enabled else 0.0
+
+
 def _ns(seconds: float) -> int:
     return round(1e9 * seconds)
 
@@ -117,7 +123,7 @@ def _back_off(record: Any, first_s: float, most_s: float, forget_s: float) -> No
 
 def _declare_node(node: Any, config: GuardConfig, context: Context, nice_scope: NiceScope) -> None:
     period_s, distrust, service, safe = context.period_s.item(), config.telemetry, config.sla_floor, config.safe
-    flips, cpus = config.oscillation, context.logical_cpus.item()
+    cpus = context.logical_cpus.item()
     ratio = config.budget.cpu_limits_ratio if config.budget.enabled else None
     most = _most(config)
     _fill(
@@ -136,7 +142,7 @@ def _declare_node(node: Any, config: GuardConfig, context: Context, nice_scope: 
         trials=service.trial.enabled,
         window_ns=_ns(service.window_s),
         tolerance=service.trial.tolerance_ratio,
-        flip_window_ns=1e9 * max(flips.window_s, 2 * flips.reversals * period_s) if flips.enabled else 0.0,
+        flip_window_ns=flip_window_ns(config, period_s),
         ranks=nice_scope == "group",  # between pods the nice of a process ranks nothing
         nice_weight=np.asarray(PRIO_TO_WEIGHT) / NICE_0_WEIGHT if nice_scope == "group" else 1.0,
         limits_mcpu=math.inf if ratio is None else 1e3 * cpus * ratio,
@@ -243,7 +249,6 @@ def declare_knobs(
     # Declared in double precision, applied in float32: what is compared has to be the same.
     for field in ("low", "high", "floor", "safe"):
         records[field] = records[field].astype(np.float32)
-    _back_off(records["frozen"], flips.freeze_s, flips.most_freeze_s, flips.forget_s)
 
 
 def _check(state: State, slices: SliceSet) -> None:

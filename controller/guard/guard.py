@@ -61,7 +61,7 @@ def _apply_rules(figures: Figures, state: State) -> None:
             rest(knob)
             continue
         shape(knob, slice_, node.now_ns, elapsed_ns)
-        oscillation(knob, slice_, node, state.turns[i])
+        oscillation(knob, slice_, node.now_ns, node.flip_window_ns, state.turns[i])
     balance(node, slices, knobs)
     cpu_shares(node, slices, knobs)
     cpu_budget(node, slices, knobs)

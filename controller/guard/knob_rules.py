@@ -11,7 +11,7 @@ from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.env.compiled import kernel
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
 
-from .records import HOLD, NEVER_NS, SAFE, Records, start
+from .records import HOLD, SAFE, Records
 
 _OUT_OF_RANGE, _FLOOR, _SMALL = Reason.OUT_OF_RANGE.bit, Reason.FLOOR.bit, Reason.HYSTERESIS.bit
 _DWELL, _SLEW = Reason.DWELL.bit, Reason.SLEW.bit
@@ -137,40 +137,26 @@ def note_change(knob: np.record, before_ns: int) -> None:
 
 
 @kernel
-def oscillation(knob: np.record, slice_: np.record, node: np.record, turns: npt.NDArray[np.int64]) -> None:
-    """A knob that turns back too often is frozen at its safe value, for longer each time."""
-    now_ns = node.now_ns
-    if now_ns >= knob.frozen.until_ns:
-        if not _turned(knob):
+def oscillation(
+    knob: np.record, slice_: np.record, now_ns: int, window_ns: float, turns: npt.NDArray[np.int64]
+) -> None:
+    """A knob that has turned back as often as it may is not lowered again until the first of these turns is long ago;
+    what raises a slice's guarantee never waits."""
+    scaled = _on_scale(knob, knob.value)
+    moved = scaled - knob.extreme
+    if math.isnan(moved) or moved * knob.direction > 0.0:
+        knob.extreme = scaled
+        return
+    if abs(moved) < knob.significant:
+        return
+    if knob.direction != 0:
+        if knob.value != knob.held and _way(knob) < 0 and now_ns - turns[knob.turn] < window_ns:
+            knob.value, knob.moving = knob.held, 0
+            slice_.reasons |= _OSCILLATION
             return
-        oldest = turns[knob.turn]
         turns[knob.turn] = now_ns
         knob.turn = (knob.turn + 1) % len(turns)
-        if now_ns - oldest >= node.flip_window_ns:
-            return
-        turns[:] = NEVER_NS
-        start(knob.frozen, now_ns, 0)
-        knob.frozen.count += 1
-    knob.value = knob.safe
-    slice_.reasons |= _OSCILLATION
-    rest(knob)
-
-
-@kernel
-def _turned(knob: np.record) -> bool:
-    """Whether a knob has turned back significantly since its last extreme; follows it."""
-    scaled, direction = _on_scale(knob, knob.value), knob.direction
-    if math.isnan(knob.extreme):
-        knob.extreme = scaled
-        return False
-    moved = scaled - knob.extreme
-    if direction != 0 and moved * direction >= 0.0:
-        knob.extreme = scaled
-        return False
-    if abs(moved) < knob.significant:
-        return False
     knob.extreme, knob.direction = scaled, 1 if moved > 0.0 else -1
-    return direction != 0
 
 
 @kernel

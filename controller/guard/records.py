@@ -78,7 +78,6 @@ KNOB = _record(
     extreme="f8",  # on the scale: the furthest since it last turned back; NaN: nothing yet
     direction="i8",  # of the last significant move: -1, 1; 0: none yet
     turn="i8",  # index of the oldest of its turns
-    frozen=BACK_OFF,
 )
 
 FLOOR = _record(
@@ -200,7 +199,7 @@ class State(NamedTuple):
         node, slices, knobs = np.zeros(1, NODE), np.zeros(num_slices, SLICE), np.zeros(NUM_KNOBS * num_slices, KNOB)
         for condition in (node["telemetry"], node["not_a_number"], node["policy_error"], slices["missing"]):
             condition["bad_since_ns"] = condition["good_since_ns"] = NEVER_NS
-        for back_off in (node["trip"], slices["trip"], slices["floors"]["lowered"], knobs["frozen"]):
+        for back_off in (node["trip"], slices["trip"], slices["floors"]["lowered"]):
             back_off["until_ns"] = NEVER_NS
         node["before_ns"] = slices["settled_ns"] = slices["trip_before_ns"] = knobs["changed_ns"] = NEVER_NS
         slices["floors"]["bar"] = node["in_control"] = 1

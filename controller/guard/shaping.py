@@ -1,7 +1,7 @@
 """What the guard makes of every decision, of many nodes at once: policies are trained with what acts on a live node.
 
-Bounds, floors, hysteresis, dwell and slew, as `slicepilot.controller.guard.guard` applies them; nothing that takes a
-policy's control away.
+Bounds, floors, hysteresis, dwell, slew and oscillation, as `slicepilot.controller.guard.guard` applies them; nothing
+that takes a policy's control away.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from slicepilot.env.knobs import NUM_KNOBS, Knobs
 from slicepilot.env.slices import SliceSet
 
 from .config import GuardConfig
-from .envelope import declare_knobs
-from .knob_rules import note_change, shape
+from .envelope import declare_knobs, flip_window_ns
+from .knob_rules import note_change, oscillation, shape
 from .records import KNOB, NEVER_NS, SLICE, Records
 
 
@@ -33,22 +33,31 @@ class Shaping:
     def __init__(self, config: GuardConfig, slices: SliceSet, context: Context) -> None:
         one = np.zeros(NUM_KNOBS * len(slices), KNOB)
         declare_knobs(one, config, slices, context, "group")
-        one["changed_ns"], one["last_held"], one["last_value"] = NEVER_NS, np.nan, np.nan
+        one["changed_ns"], one["last_held"], one["last_value"], one["extreme"] = NEVER_NS, np.nan, np.nan, np.nan
         one["held"] = Knobs.none(len(slices)).values.ravel()
         self._period_ns = np.rint(1e9 * context.period_s).astype(np.int64)
+        self._window_ns = np.asarray([flip_window_ns(config, period_s) for period_s in context.period_s.tolist()])
         self._knobs = np.repeat(one[None], len(self._period_ns), axis=0)
+        self._turns = np.full((*self._knobs.shape, config.oscillation.reversals), NEVER_NS)
         self._unused = np.zeros(1, SLICE)
         self._ticks = 0
 
     def __call__(self, values: FloatArray) -> None:
         """Shape knobs (3, S, L) in place; what is let through is taken to hold at the next call."""
         self._ticks += 1
-        _shape(self._knobs, self._unused, self._period_ns, self._ticks, values)
+        times = self._period_ns, self._window_ns, self._ticks
+        _shape(self._knobs, self._turns, self._unused, *times, values)
 
 
 @kernel
 def _shape(
-    knobs: Records, unused: Records, period_ns: npt.NDArray[np.int64], ticks: int, values: npt.NDArray[np.float32]
+    knobs: Records,
+    turns: npt.NDArray[np.int64],
+    unused: Records,
+    period_ns: npt.NDArray[np.int64],
+    window_ns: npt.NDArray[np.float64],
+    ticks: int,
+    values: npt.NDArray[np.float32],
 ) -> None:
     num_slices = values.shape[1]
     for lane in range(len(knobs)):
@@ -58,5 +67,6 @@ def _shape(
             knob.wanted = values[knob.kind, i % num_slices, lane]
             note_change(knob, now_ns - period_ns[lane])
             shape(knob, unused[0], now_ns, float(period_ns[lane]))
+            oscillation(knob, unused[0], now_ns, window_ns[lane], turns[lane, i])
             values[knob.kind, i % num_slices, lane] = knob.value
             knob.last_value = knob.held = values[knob.kind, i % num_slices, lane]

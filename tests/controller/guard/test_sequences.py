@@ -72,7 +72,7 @@ def envelopes(draw: st.DrawFn) -> tuple[GuardConfig, SliceSet]:
             "cpu_limit_per_s": draw(st.sampled_from([10, 200])),
             "nice_levels_per_s": draw(st.sampled_from([50, 2000])),
         },
-        "oscillation": {"reversals": draw(st.integers(2, 12)), "freeze_s": 0.3},
+        "oscillation": {"reversals": draw(st.integers(2, 12))},
     }
     return validate(GuardConfig, raw, "drawn"), slice_set(bounds)
 
@@ -208,7 +208,7 @@ class AnySequence(RuleBasedStateMachine):
         """Between consecutive settings, but for steps to safe and what floors and budget ask for."""
         if verdict.level is not Level.NORMAL:
             return
-        exempt = Reason.FLOOR.bit | Reason.BUDGET.bit | Reason.OSCILLATION.bit | Reason.SAFE_SETTING.bit
+        exempt = Reason.FLOOR.bit | Reason.BUDGET.bit | Reason.SAFE_SETTING.bit
         free = (verdict.reasons & exempt) == 0
         most_s = 1e-9 * PERIOD_NS * self.config.slew.most_periods
         old, new = table(before), table(verdict.allowed)

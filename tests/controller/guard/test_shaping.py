@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.shaping import Shaping
 from slicepilot.env.knobs import NUM_KNOBS, Knobs
 
@@ -13,7 +14,7 @@ from .node import NONE, Node, config, context
 
 @pytest.mark.parametrize("period_s", [0.002, 0.01, 0.1])
 def test_lanes_are_shaped_as_one_node_is(period_s: float) -> None:
-    alone = {"oscillation": {"enabled": False}, "sla_floor": {"enabled": False}}
+    alone = {"sla_floor": {"enabled": False}}
     node = Node(config(**alone), period_s=period_s)
     shaping = Shaping(config(**alone), node.slices, context(node.slices, period_s))
     random = np.random.default_rng(3)
@@ -28,3 +29,4 @@ def test_lanes_are_shaped_as_one_node_is(period_s: float) -> None:
         shaping(values)
         np.testing.assert_array_equal(values, allowed)
     assert changed > 200
+    assert node.guard.counts[Reason.OSCILLATION, 0] > 10

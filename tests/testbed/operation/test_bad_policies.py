@@ -140,15 +140,16 @@ def test_a_policy_stuck_at_the_bounds_stays_inside_the_envelope(
     assert longest_below_s(seen) < BOUND_S
 
 
-def test_a_policy_that_flips_is_frozen(rig: Rig, tmp_path: Path) -> None:
+def test_a_policy_that_flips_may_turn_back_only_so_often(rig: Rig, tmp_path: Path) -> None:
     controller = live(rig, flipping(tmp_path / "flips"))
     seen = watched(controller, 300)
-    frozen = np.flatnonzero((seen["reasons"] & Reason.OSCILLATION.bit).any(axis=1))
-    assert len(frozen)
+    held_back = np.flatnonzero((seen["reasons"] & Reason.OSCILLATION.bit).any(axis=1))
+    assert len(held_back)
     window = round(GUARD.oscillation.window_s / PERIOD_S)
-    assert frozen[0] < 2 * window
-    changes = (np.abs(np.diff(seen["allowed"][-100:, 1], axis=0)) > GUARD.oscillation.nice_levels).sum(axis=0)
-    assert (changes <= GUARD.oscillation.reversals).all(), "what flips is still by the end"
+    assert held_back[0] < 2 * window
+    last = seen["allowed"][-window:, 1]
+    changes = (np.abs(np.diff(last, axis=0)) > GUARD.oscillation.nice_levels).sum(axis=0)
+    assert (changes <= GUARD.oscillation.reversals + 1).all(), "as many turns as it may, and a raise"
     assert longest_below_s(seen) < BOUND_S
 
 

@@ -113,7 +113,7 @@ def test_however_wild_the_noise_what_is_applied_stays_in_the_envelope(std: float
     if std > 1:
         assert (wanted.cpu_limit_mcpu < 100.0).any()
         assert reported.reasons["floor"] > 0
-        # A knob that flips at every tick is frozen where it is safe: without a limit.
+        # A knob that flips at every tick rests at the higher value.
         assert reported.reasons["oscillation"] > 50
         assert reported.touched_ratio > 0.9
 
