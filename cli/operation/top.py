@@ -44,7 +44,7 @@ def top(
     live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
     follower = Follower(path, wait=wait)
     try:
-        while follower.status is None and not live:
+        while not live and (follower.status is None or (wait and not follower.ticks)):
             time.sleep(interval)
             follower.look()
         if as_json:

@@ -127,6 +127,11 @@ class Follower:
         return self._reader is not None
 
     @property
+    def ticks(self) -> int:
+        """Of the controller so far."""
+        return 0 if self._reader is None else self._reader.written
+
+    @property
     def stale(self) -> bool:
         """Whether what is shown is not of now: the controller has gone, or gives no sign of life."""
         if self._reader is None or self.status is None:

@@ -118,9 +118,11 @@ class Controller:
                 raise ProgramError(f"{message}: not within {timeout_s:g} s: {self.tail()}")
             time.sleep(LOOK_S)
 
-    def wait_ready(self, mode: str) -> None:
+    def wait_ready(self, mode: str, ticks: int = 20) -> None:
         """Until it has ticked in a mode for a while."""
-        self.wait_for(lambda: self._own() and self.notes().get("mode") == mode and self.ticks() >= 20, f"mode {mode}")
+        self.wait_for(
+            lambda: self._own() and self.notes().get("mode") == mode and self.ticks() >= ticks, f"mode {mode}"
+        )
 
     def _own(self) -> bool:
         """Whether the ring is this controller's, and not one that a dead controller has left."""

@@ -117,7 +117,7 @@ def controller(
         )
     running = Controller(process, folder / "run" / foreign.prefix / "ticks", log)
     try:
-        running.wait_ready(mode)
+        running.wait_ready(mode, ticks=20 if period_ms < 1000 else 1)
         yield running
     finally:
         running.stop(STOPPED_S)
