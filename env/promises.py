@@ -87,7 +87,13 @@ class PromiseMeter:
 
     A delay bound holds for each period; a rate for the mean of the periods in `AVERAGING_WINDOW_S`, or for one period
     where that is longer.
+
+    Attributes:
+        offered_mbps, carried_mbps: these means at the last period, (S, L).
     """
+
+    offered_mbps: np.ndarray
+    carried_mbps: np.ndarray
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -95,10 +101,10 @@ class PromiseMeter:
 
     def broken(self, telemetry: Telemetry) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """Where a present slice's promise is broken, (S, L); to be called once a period."""
-        offered, carried = self._rates.add(telemetry) / self._rates.counted
+        self.offered_mbps, self.carried_mbps = self._rates.add(telemetry) / self._rates.counted
         promises = self._context.promises
-        owed = RATE_TOLERANCE * np.minimum(offered, promises.committed_mbps)
-        return np.asarray((carried < owed) | (telemetry.delay_p99_us > promises.delay_bound_us))
+        owed = RATE_TOLERANCE * np.minimum(self.offered_mbps, promises.committed_mbps)
+        return np.asarray((self.carried_mbps < owed) | (telemetry.delay_p99_us > promises.delay_bound_us))
 
 
 def cpu_held(knobs: Knobs, context: Context, valid: np.ndarray) -> FloatArray:

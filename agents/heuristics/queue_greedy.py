@@ -38,7 +38,7 @@ class QueueGreedyConfig(GreedyConfig):
     """
 
     margin: float = 1.08
-    nice: tuple[int, int, int] = (-12, -1, 5)
+    nice: tuple[int, int, int] = (-15, 0, 5)
     rise_s: float = 0.1
     fall_s: float = 0.3
     dead_band: float = 0.06

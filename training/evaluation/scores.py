@@ -62,8 +62,16 @@ def best_effort_loss_pct(recording: Rollout, uncontrolled: Rollout) -> Array:
 
     The share is of `LEAST_BEST_EFFORT` of all that was offered, where that is more.
     """
-    mine, free = best_effort_mbit(recording), best_effort_mbit(uncontrolled)
-    offered = uncontrolled.row("offered_mbps").sum(axis=(0, 1), dtype=np.float64) * uncontrolled.period_s
+    return best_effort_lost_pct(best_effort_mbit(recording), best_effort_mbit(uncontrolled), offered_mbit(uncontrolled))
+
+
+def offered_mbit(recording: Rollout) -> Array:
+    """Volume that all slices offered, (L,)."""
+    return recording.row("offered_mbps").sum(axis=(0, 1), dtype=np.float64) * recording.period_s
+
+
+def best_effort_lost_pct(mine: Array, free: Array, offered: Array) -> Array:
+    """`best_effort_loss_pct` by volumes, (..., L): an agent's, no control's, and all that was offered under that."""
     return 100.0 * (free - mine) / np.maximum(np.maximum(free, LEAST_BEST_EFFORT * offered), 1e-9)
 
 

@@ -148,11 +148,15 @@ class TrainingConfig:
         runs = f"scenario {self.scenario}" if self.scenario else f"mixture {self.mixture}"
         return runs if self.hardware is None else f"{runs} on {self.hardware}"
 
+    def trained_scenario(self) -> Scenario:
+        """The scenario, on the given hardware; raises ConfigError for an unknown name."""
+        scenario = Scenario.from_yaml(str(self.scenario))
+        return scenario if self.hardware is None else replace(scenario, hardware=self.hardware)
+
     def episodes(self) -> RunSource:
         """The runs to train on; raises ConfigError for an unknown name."""
         if self.scenario is not None:
-            scenario = Scenario.from_yaml(self.scenario)
-            return ScenarioRuns(scenario if self.hardware is None else replace(scenario, hardware=self.hardware))
+            return ScenarioRuns(self.trained_scenario())
         from slicepilot.env.simulator.mixture import MixtureEpisodes
 
         return MixtureEpisodes.from_yaml(str(self.mixture), self.hardware)

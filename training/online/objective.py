@@ -26,28 +26,43 @@ from slicepilot.env.telemetry import Telemetry
 
 from .references import NUM_REFERENCES
 
+LEAST_OFFERED_MBPS = 0.1
 # Of the time; less than this is as good as nothing.
 FLOOR = np.float32(0.005)
 # Before a run began it is taken to have been like this for so many periods: the first periods say little.
 PRIOR_PERIODS = np.float32(8.0)
 PRIORS = np.asarray([[0.05], [0.5], [0.2]], np.float32)  # broken, best effort, wasted
 REFERENCE_RATE = np.float32(0.01)  # per vector step
-LEAST_FACTOR, MOST_FACTOR = 0.25, 8.0
-# Of best effort, a loss of this much is as bad as promises that are broken, or CPU that is wasted, e times as much.
-BEST_EFFORT_SCALE = np.float32(0.02)
+LEAST_FACTORS, MOST_FACTOR = np.asarray([0.25, 1.0, 0.05], np.float32), 8.0
+# Of the rule's best effort, a loss of this much is as bad as promises that are broken, or CPU that is wasted, e times as
+# much.
+BEST_EFFORT_SCALE = np.float32(0.01)
+BEST_EFFORT_FLOOR, WASTED_FLOOR = np.float32(0.02), np.float32(0.01)
+# As much of the rule's best effort is worth so much of the CPU that it wastes: 2 points and 5% (`axes`).
+WASTED_PRICE = np.float32(0.4)
 
 
-class BrokenShare:
-    """Share of the weight whose promise is broken in each period of a run, as `PromiseMeter` judges."""
+class Judge:
+    """Broken promises and best effort in each period of a run, in a way that sums up to what is judged in the end.
+
+    Promises of rates, and so what is carried beyond them, are of means over `AVERAGING_WINDOW_S`. A slice whose mean is
+    above its promise adds to best effort all that it carries in a period beyond it, or takes away what is missing.
+    """
 
     def __init__(self, context: Context) -> None:
-        self._meter, self._weight = PromiseMeter(context), context.promises.weight
+        self._meter, self._promises = PromiseMeter(context), context.promises
 
     def __call__(self, telemetry: Telemetry) -> FloatArray:
-        """Of the period, (L,); to be called once a period."""
-        weight = self._weight * telemetry.valid
-        broken = (weight * self._meter.broken(telemetry)).sum(axis=0)
-        return np.asarray(broken / np.maximum(weight.sum(axis=0), 1e-6), np.float32)
+        """To be called once a period: (2, L), the share of the weight whose promise is broken, and what slices carry
+        beyond their promises over what they offer beyond them."""
+        meter, promises = self._meter, self._promises
+        weight = promises.weight * telemetry.valid
+        broken = (weight * meter.broken(telemetry)).sum(axis=0) / np.maximum(weight.sum(axis=0), 1e-6)
+        committed = promises.committed_mbps
+        counts = telemetry.valid & (meter.carried_mbps > committed)
+        carried = ((telemetry.carried_mbps - committed) * counts).sum(axis=0)
+        offered = (np.maximum(meter.offered_mbps - committed, 0.0) * telemetry.valid).sum(axis=0)
+        return np.asarray([broken, carried / np.maximum(offered, LEAST_OFFERED_MBPS)], np.float32)
 
 
 @dataclass
@@ -89,8 +104,8 @@ class Objective:
 
         Args:
             broken: share of the weight whose promise is broken, (L,).
-            best_effort, wasted: of what is offered beyond promises and of the node's CPUs, (L,), as
-                `slicepilot.env.reward.RewardModel` has them, but not negative.
+            best_effort: of what is offered beyond promises, (L,), as `Judge` has it.
+            wasted: of the node's CPUs, (L,), as `slicepilot.env.reward.RewardModel` has it, but not negative.
             ended: where runs end, (L,).
         """
         if self._periods.shape != broken.shape:
@@ -109,12 +124,14 @@ class Objective:
         behind = np.stack(
             [
                 over - math.log(self.over_reference),
-                (rule[1] - own[1]) / BEST_EFFORT_SCALE,
-                np.log((own[2] + FLOOR) / (rule[2] + FLOOR)),
+                (rule[1] - own[1]) / ((rule[1] + BEST_EFFORT_FLOOR) * BEST_EFFORT_SCALE),
+                np.log((own[2] + WASTED_FLOOR) / (rule[2] + WASTED_FLOOR)),
             ]
         )
-        factors = np.clip(1.0 + self.slope * behind, LEAST_FACTOR, MOST_FACTOR)
+        factors = np.clip(1.0 + self.slope * behind, LEAST_FACTORS[:, None, None], MOST_FACTOR)
         factors[0] *= self.multiplier / (np.maximum(own[0], reference) + FLOOR)
+        factors[1] /= rule[1] + BEST_EFFORT_FLOOR
+        factors[2] *= WASTED_PRICE / (rule[2] + WASTED_FLOOR)
         shape = (3, self.groups, self.copies, factors.shape[-1])
         cost, gain, waste = np.broadcast_to(factors[:, :, None], shape).reshape(3, -1)
         if ended.any():

@@ -45,12 +45,12 @@ def with_references(coding: type[Coding], copies: int) -> type[Coding]:
             self._spans = [slice(k * inputs, (k + 1) * inputs) for k in range(NUM_REFERENCES)]
             self._agents = [make() for make in REFERENCES]
             for agent, span in zip(self._agents, self._spans, strict=True):
-                agent.reset(slices, _part(context, span), 0)
+                agent.reset(slices, some_lanes(context, span), 0)
             self._held = [Knobs.none(len(slices), inputs) for _ in REFERENCES]
             self._shape = Shaping(GuardConfig(), slices, context)
 
         def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
-            self._telemetry = [_part(telemetry, span) for span in self._spans]
+            self._telemetry = [some_lanes(telemetry, span) for span in self._spans]
             return self._own.encode(telemetry, knob_rows)
 
         def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
@@ -65,11 +65,11 @@ def with_references(coding: type[Coding], copies: int) -> type[Coding]:
     return WithReferences
 
 
-def _part(value: Any, span: slice) -> Any:
+def some_lanes(value: Any, span: slice) -> Any:
     """Contiguous copies of some lanes' part of arrays (..., L) and of dataclasses that hold them."""
     if isinstance(value, np.ndarray):
         return np.ascontiguousarray(value[..., span])
     if hasattr(value, "__dataclass_fields__"):
         parts = {name: getattr(value, name) for name in value.__dataclass_fields__}
-        return replace(value, **{name: _part(part, span) for name, part in parts.items()})
+        return replace(value, **{name: some_lanes(part, span) for name, part in parts.items()})
     return value

@@ -8,6 +8,7 @@ budget, reports progress and writes checkpoints; at the end the policy is export
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
 from .policy import PpoPolicy, SacPolicy
 from .references import NUM_REFERENCES
+from .selection import MOMENTS, keep_best
 from .vec_env import ReturnScaler, Sb3VecEnv
 
 Optimiser = PPO | SAC
@@ -173,6 +175,7 @@ class _Monitor(BaseCallback):
         self.tracker, self.report = tracker, report
         self.curve: list[dict[str, float]] = []
         self.progress = Progress(0, 0.0, 0.0, float("nan"), {}, None)
+        self.moments, self.past = list(MOMENTS), list[tuple[float, dict[str, Any]]]()
         self.due_s = budget.elapsed_s + 60.0 * config.checkpoint_minutes
         self.reported_s = -REPORT_S
         self.rollout_steps = 1 if config.algorithm == "ppo" else 25
@@ -195,6 +198,7 @@ class _Monitor(BaseCallback):
         if self.n_calls == 0:
             return
         self.average.update()
+        self._remember()
         elapsed_s = self.budget.elapsed_s
         if self.n_calls % self.rollout_steps == 0 and elapsed_s - self.reported_s >= REPORT_S:
             self.sum_up(elapsed_s)
@@ -204,6 +208,11 @@ class _Monitor(BaseCallback):
 
     def _on_training_end(self) -> None:
         self.average.update()
+
+    def _remember(self) -> None:
+        """Copy the policy at each of `MOMENTS`."""
+        if self.moments and self.budget.fraction(self.num_timesteps) >= self.moments[0]:
+            self.past.append((self.moments.pop(0), copy.deepcopy(self.average.policy.state_dict())))
 
     def sum_up(self, elapsed_s: float) -> None:
         """Means since the last call: to the curve, the tracker and the report."""
@@ -343,6 +352,9 @@ def train(
             monitor.num_timesteps = before
         monitor.sum_up(budget.stop())
         monitor.save()
+        if config.scenario is not None and config.broken_over_reference is not None:
+            say("comparing this run's policies with the rule")
+            say(str(keep_best(average.policy, monitor.past, config.trained_scenario(), _next_seed(seed, 1))))
         say("exporting the policy")
         bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, tracker), root / "bundle")
         if tracker is not None:

@@ -18,7 +18,7 @@ from slicepilot.env.environments.vector_env import Coding, PlainCoding, SliceVec
 from slicepilot.env.reward import TERMS, RewardWeights
 from slicepilot.env.slices import SliceSet
 
-from .objective import BrokenShare, Objective
+from .objective import Judge, Objective
 from .references import with_references
 
 NO_CONTROL = np.asarray([1.0, 0.0, 1.0], np.float32)  # no CPU limit, nice in the middle, no egress rate
@@ -65,15 +65,15 @@ class ReturnScaler:
 
 
 class _Group(SliceVectorEnv):
-    """One backend's lanes; while ``watched``, ``broken`` is the last period's `BrokenShare`, (L,)."""
+    """One backend's lanes; while ``watched``, ``judged`` is what `Judge` says of the last period, (2, L)."""
 
     watched = False
-    broken: FloatArray
+    judged: FloatArray
 
     def reset(self, **kwargs: Any) -> tuple[FloatArray, dict[str, Any]]:
         """Start a run in every lane."""
         started = super().reset(**kwargs)
-        self._share = BrokenShare(self.loop.backend.context)
+        self._judge = Judge(self.loop.backend.context)
         return started
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
@@ -81,10 +81,10 @@ class _Group(SliceVectorEnv):
         loop = self.loop
         table, reward, ended = loop.step(actions)
         if self.watched:
-            self.broken = self._share(loop.telemetry)
+            self.judged = self._judge(loop.telemetry)
         stepped = self.ended(table, reward, ended)
         if ended:
-            self._share = BrokenShare(loop.backend.context)
+            self._judge = Judge(loop.backend.context)
         return stepped
 
 
@@ -138,7 +138,7 @@ class Sb3VecEnv(VecEnv):
         self._seed, self._started = seed, time.monotonic()
         self._observation = np.zeros((lanes, len(self.slices) * self.columns), np.float32)
         self._reward, self._return = np.zeros(lanes, np.float32), np.zeros(lanes, np.float32)
-        self._broken, self._axes = np.zeros(lanes, np.float32), np.zeros((2, lanes), np.float32)
+        self._axes = np.zeros((3, lanes), np.float32)
         self._length = np.zeros(len(self.groups), np.int64)
         self._done = np.zeros(lanes, np.bool_)
         empty: dict[str, Any] = {}
@@ -177,8 +177,8 @@ class Sb3VecEnv(VecEnv):
             self._observation[span] = observation
             self._reward[span] = reward
             if self.objective is not None:
-                self._broken[span] = group.broken
-                self._axes[:, span] = info["terms"]["best_effort"], -info["terms"]["cpu_wasted"]
+                self._axes[:2, span] = group.judged
+                self._axes[2, span] = -info["terms"]["cpu_wasted"]
             self._length[k] += 1
             share = group.num_envs / self.num_envs
             for name, value in info["terms"].items():
@@ -193,7 +193,7 @@ class Sb3VecEnv(VecEnv):
             infos = self._end_infos()
         reward = self._reward
         if self.objective is not None:
-            reward = reward + self.objective(self._broken, self._axes[0], self._axes[1], self._done)
+            reward = reward + self.objective(*self._axes, self._done)
         reward = self.scaler(reward, self._done) if self.scaler else reward.copy()
         return self._observation.copy(), reward, self._done.copy(), infos
 

@@ -6,14 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slicepilot.agents.heuristics.fixed import no_control
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.learned.guide_kernels import NUM_CORRECTIONS
 from slicepilot.configs import ConfigError
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.backend import SimulatorBackend
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.mixture import MixtureEpisodes
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.evaluation.rollouts import collect_rollout
+from slicepilot.training.evaluation.scores import best_effort_mbit
 from slicepilot.training.online.config import TrainingConfig
-from slicepilot.training.online.objective import BrokenShare, Objective
+from slicepilot.training.online.objective import Judge, Objective
 from slicepilot.training.online.references import NUM_REFERENCES, REFERENCES
 from slicepilot.training.online.train import make_env
 
@@ -106,10 +111,36 @@ def test_broken_is_the_weight_of_broken_promises_among_those_present() -> None:
     perfect = dataclasses.replace(telemetry, slices=telemetry.slices.copy())
     perfect.slices[1] = perfect.slices[0]
     perfect.slices[3] = 0
-    share = BrokenShare(context)
-    np.testing.assert_array_equal(share(perfect), 0)
+    judge = Judge(context)
+    np.testing.assert_array_equal(judge(perfect)[0], 0)
     perfect.slices[3] = 1e9
-    np.testing.assert_allclose(share(perfect), telemetry.valid.any(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(judge(perfect)[0], telemetry.valid.any(axis=0), rtol=1e-6)
+
+
+class Judged(SimulatorBackend):
+    """Sums up what `Judge` says of each period."""
+
+    def reset(self, seed: int | None = None) -> Telemetry:
+        telemetry = super().reset(seed)
+        self._judge, self.sums = Judge(self.context), np.zeros((2, self.num_lanes))
+        return telemetry
+
+    def observe(self) -> Telemetry:
+        telemetry = super().observe()
+        self.sums += self._judge(telemetry)
+        return telemetry
+
+
+@pytest.mark.parametrize("name", ["testbed-contention", "testbed-promises", "flash-crowd"])
+def test_best_effort_sums_up_to_what_is_judged(name: str) -> None:
+    """Not to what slices carry beyond their promises from period to period: bursts are no best effort."""
+    ratios = []
+    for agent in (no_control(), QueueGreedy()):
+        backend = Judged(ScenarioRuns(Scenario.from_yaml(name)), 4)
+        judged = best_effort_mbit(collect_rollout(agent, backend, 1, RewardWeights.from_yaml()))
+        ratios.append((judged.mean(), backend.sums[1].mean()))
+    (free, ours_free), (rule, ours_rule) = ratios
+    assert ours_rule / ours_free == pytest.approx(rule / free, abs=0.1)
 
 
 def test_the_first_copies_do_what_the_references_decide() -> None:

@@ -1,0 +1,62 @@
+"""Which of a run's policies is kept: the best on other arrivals, and none that is not better than the rule."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
+from slicepilot.agents.learned.guide import CORRECTIONS
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.evaluation.rollouts import simulate_rollout
+from slicepilot.training.networks.guided import GuidedPolicy, network
+from slicepilot.training.networks.slice_network import NetworkConfig
+from slicepilot.training.online.selection import GuidedAgent, keep_best
+
+SCENARIO = replace(Scenario.from_yaml("testbed-contention"), duration_s=3.0)
+
+
+def always(correction: str, value: float) -> GuidedPolicy:
+    """A policy that makes the same correction of each slice."""
+    torch.manual_seed(1)
+    encoder, actor, _, _ = network(NetworkConfig(width=8))
+    torch.nn.init.zeros_(actor.out.weight)
+    torch.nn.init.zeros_(actor.out.bias)
+    with torch.no_grad():
+        actor.out.bias[CORRECTIONS.index(correction)] = np.arctanh(value)
+    return GuidedPolicy(encoder, actor)
+
+
+def state(policy: GuidedPolicy) -> dict[str, Any]:
+    return copy.deepcopy(policy.state_dict())
+
+
+def test_the_best_on_other_arrivals_is_kept() -> None:
+    # Higher limits where the node is short of CPU: others carry more, and weights still keep the order.
+    little, much, harmful = always("cpu_limit", 0.2), always("cpu_limit", 0.5), always("nice", -0.99)
+    kept = keep_best(harmful, [(0.3, state(little)), (0.6, state(much))], SCENARIO, seed=5)
+    assert kept.moment == 0.6
+    assert kept.over is not None
+    assert kept.over.best_effort > 2.0
+    assert kept.over.broken <= 1.02
+    assert "60%" in str(kept)
+    torch.testing.assert_close(harmful.actor.out.bias, much.actor.out.bias)
+
+
+def test_where_none_is_better_than_the_rule_the_policy_corrects_nothing() -> None:
+    policy = always("need", -0.99)
+    kept = keep_best(policy, [(0.3, state(always("cpu_limit", -0.9)))], SCENARIO, seed=5)
+    assert kept.moment is None
+    assert "as the rule does" in str(kept)
+    assert not policy.actor.out.weight.any()
+    assert not policy.actor.out.bias.any()
+
+
+def test_a_policy_of_no_corrections_plays_as_the_rule_does() -> None:
+    agents = GuidedAgent(always("need", 0.0)), QueueGreedy()
+    ours, rule = (simulate_rollout(agent, SCENARIO, 2, 3).row("carried_mbps").mean(axis=0) for agent in agents)
+    np.testing.assert_allclose(ours, rule, rtol=0.01)

@@ -1,0 +1,170 @@
+"""Which of a run's policies is kept: training is noisy, and its last policy need not be better than the rule.
+
+Policies of several moments play the run's scenario beside the rule, on the same arrivals, which training has not seen.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.fixed import no_control
+from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
+from slicepilot.agents.learned.guide import Guide
+from slicepilot.data.intervals import Array
+from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.knobs import Knobs
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.slices import SliceSet
+from slicepilot.env.telemetry import Telemetry
+from slicepilot.training.evaluation.axes import BEST_EFFORT_BETTER, BROKEN_BETTER, CPU_BETTER, Figures, Over
+from slicepilot.training.evaluation.rollouts import Rollout, collect_rollout
+from slicepilot.training.evaluation.scores import (
+    best_effort_lost_pct,
+    best_effort_mbit,
+    cpu_wasted_core_s,
+    offered_mbit,
+    violation_s,
+)
+from slicepilot.training.networks.guided import GuidedPolicy
+
+from .references import some_lanes
+
+State = dict[str, Any]
+RUNS = 8
+MOMENTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Shares of the budget after which a policy is looked at; that at its end is, too."""
+MOST_GAIN = 4.0
+"""A gain on an axis counts up to so many times what is called better there: not one axis for all."""
+
+
+class GuidedAgent:
+    """Decides with PyTorch, as the export of the same network would; deterministic."""
+
+    request_mcpu: FloatArray | None = None
+    name = "trained"
+
+    def __init__(self, policy: GuidedPolicy) -> None:
+        self.policy = policy
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run."""
+        self._guide, self._decoder = Guide(slices, context), KnobDecoder(slices)
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """Knobs (S, L) for the next control period."""
+        table = self._guide.encode(telemetry, self._decoder.encode(knobs))
+        with torch.inference_mode():
+            action = self.policy(torch.from_numpy(table))
+        return self._guide.decode(action.numpy())[0]
+
+
+class SideBySide:
+    """Several agents as one, each with its part of the lanes: they need the time of one."""
+
+    request_mcpu: FloatArray | None = None
+    name = "side by side"
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self.agents = agents
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run in every lane."""
+        lanes = len(context.period_s) // len(self.agents)
+        self._spans = [slice(k * lanes, (k + 1) * lanes) for k in range(len(self.agents))]
+        for agent, span in zip(self.agents, self._spans, strict=True):
+            agent.reset(slices, some_lanes(context, span), seed)
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """Knobs (S, L) for the next control period."""
+        wanted = [
+            agent.decide(some_lanes(telemetry, span), Knobs(some_lanes(knobs.values, span))).values
+            for agent, span in zip(self.agents, self._spans, strict=True)
+        ]
+        return Knobs(np.concatenate(wanted, axis=-1))
+
+
+class Kept(NamedTuple):
+    """A policy that is kept: ``moment`` is the share of the budget after which it was there, ``over`` says how it is
+    beside the rule. Both are None where none is better, and the policy leaves the rule as it is."""
+
+    moment: float | None
+    over: Over | None
+
+    def __str__(self) -> str:
+        if self.moment is None or self.over is None:
+            return (
+                "no policy of this run is better than the rule on other arrivals; the bundle decides as the rule does"
+            )
+        return (
+            f"the policy after {self.moment:.0%} of the run is kept: beside the rule, on other arrivals, it breaks "
+            f"promises for {self.over.broken:.2f} of the time, carries {self.over.best_effort:+.1f} points of best "
+            f"effort and wastes {self.over.cpu:.2f} of the CPU"
+        )
+
+
+def keep_best(policy: GuidedPolicy, past: Sequence[tuple[float, State]], scenario: Scenario, seed: int) -> Kept:
+    """Load the best of some states into a policy, or none of them: corrections of nothing.
+
+    Args:
+        policy: gets the state; its own is a candidate as of the end.
+        past: moments and states of the same network.
+        scenario: what was trained for.
+        seed: of arrivals that were not trained on.
+    """
+    candidates = [*past, (1.0, copy.deepcopy(policy.state_dict()))]
+    policies = [copy.deepcopy(policy) for _ in candidates]
+    for own, (_, state) in zip(policies, candidates, strict=True):
+        own.load_state_dict(state)
+    agents = [no_control(), QueueGreedy(), *map(GuidedAgent, policies)]
+    backend = SimulatorBackend(ScenarioRuns(scenario), RUNS * len(agents), len(agents))
+    run = collect_rollout(SideBySide(agents), backend, seed, RewardWeights.from_yaml())
+    _, rule, *figures = _figures(run, len(agents))
+    best, best_gain, best_state = Kept(None, None), 0.0, None
+    for (moment, state), own in zip(candidates, figures, strict=True):
+        over = own.over(rule)
+        if own.not_worse(rule) and (gain := _gain(over)) > best_gain:
+            best, best_gain, best_state = Kept(moment, over), gain, state
+    if best_state is not None:
+        policy.load_state_dict(best_state)
+    else:
+        torch.nn.init.zeros_(policy.actor.out.weight)
+        torch.nn.init.zeros_(policy.actor.out.bias)
+    return best
+
+
+def _figures(run: Rollout, num_agents: int) -> list[Figures]:
+    """Means over each agent's lanes, the first of which is no control."""
+    weight = run.slices.column("weight").ravel()
+
+    def by_agent(values: Array) -> Array:
+        return values.reshape(num_agents, -1)
+
+    broken_s = by_agent(weight @ violation_s(run) / weight.sum()).mean(axis=1)
+    effort, offered = by_agent(best_effort_mbit(run)), by_agent(offered_mbit(run))
+    lost = best_effort_lost_pct(effort, effort[0], offered[0]).mean(axis=1)
+    wasted = by_agent(cpu_wasted_core_s(run)).mean(axis=1)
+    duration_s = run.period_s * len(run.time_s)
+    return [
+        Figures.floored(duration_s, *own) for own in zip(broken_s.tolist(), lost.tolist(), wasted.tolist(), strict=True)
+    ]
+
+
+def _gain(over: Over) -> float:
+    """Sum over the axes, each in units of what is called better there."""
+    gains = (
+        math.log(over.broken) / math.log(BROKEN_BETTER),
+        over.best_effort / BEST_EFFORT_BETTER,
+        math.log(over.cpu) / math.log(CPU_BETTER),
+    )
+    return sum(min(gain, MOST_GAIN) for gain in gains)
