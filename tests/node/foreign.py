@@ -138,6 +138,13 @@ class Foreign:
         command = self._command("load", str(self.count), f"{seconds:g}", f"{mbps:g}")
         self._loads.append(subprocess.Popen(command, env=self._environment(environment), start_new_session=True))
 
+    def stop_loads(self) -> None:
+        """Before their time; what they counted is lost."""
+        for load in self._loads:
+            os.killpg(load.pid, signal.SIGTERM)
+            load.wait(10)
+        self._loads = []
+
     def carried_mbps(self) -> list[float]:
         """By slice, what the sink counted of a load that has ended."""
         for load in self._loads:

@@ -34,8 +34,7 @@ PRIOR_PERIODS = np.float32(8.0)
 PRIORS = np.asarray([[0.05], [0.5], [0.2]], np.float32)  # broken, best effort, wasted
 REFERENCE_RATE = np.float32(0.01)  # per vector step
 LEAST_FACTORS, MOST_FACTOR = np.asarray([0.25, 1.0, 0.05], np.float32), 8.0
-# Of the rule's best effort, a loss of this much is as bad as promises that are broken, or CPU that is wasted, e times as
-# much.
+# A loss of this much of the rule's best effort is as bad as breaking promises, or wasting CPU, e times as much.
 BEST_EFFORT_SCALE = np.float32(0.01)
 BEST_EFFORT_FLOOR, WASTED_FLOOR = np.float32(0.02), np.float32(0.01)
 # As much of the rule's best effort is worth so much of the CPU that it wastes: 2 points and 5% (`axes`).

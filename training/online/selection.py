@@ -126,14 +126,14 @@ def keep_best(policy: GuidedPolicy, past: Sequence[tuple[float, State]], scenari
     policies = [copy.deepcopy(policy) for _ in candidates]
     for own, (_, state) in zip(policies, candidates, strict=True):
         own.load_state_dict(state)
-    agents = [no_control(), QueueGreedy(), *map(GuidedAgent, policies)]
+    agents: list[Agent] = [no_control(), QueueGreedy(), *map(GuidedAgent, policies)]
     backend = SimulatorBackend(ScenarioRuns(scenario), RUNS * len(agents), len(agents))
     run = collect_rollout(SideBySide(agents), backend, seed, RewardWeights.from_yaml())
     _, rule, *figures = _figures(run, len(agents))
     best, best_gain, best_state = Kept(None, None), 0.0, None
-    for (moment, state), own in zip(candidates, figures, strict=True):
-        over = own.over(rule)
-        if own.not_worse(rule) and (gain := _gain(over)) > best_gain:
+    for (moment, state), figure in zip(candidates, figures, strict=True):
+        over = figure.over(rule)
+        if figure.not_worse(rule) and (gain := _gain(over)) > best_gain:
             best, best_gain, best_state = Kept(moment, over), gain, state
     if best_state is not None:
         policy.load_state_dict(best_state)

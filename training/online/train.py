@@ -27,6 +27,7 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.networks.export import check_agreement, to_onnx
+from slicepilot.training.networks.guided import GuidedPolicy
 from slicepilot.training.networks.importing import load_weights
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
@@ -352,7 +353,7 @@ def train(
             monitor.num_timesteps = before
         monitor.sum_up(budget.stop())
         monitor.save()
-        if config.scenario is not None and config.broken_over_reference is not None:
+        if config.scenario and config.broken_over_reference and isinstance(average.policy, GuidedPolicy):
             say("comparing this run's policies with the rule")
             say(str(keep_best(average.policy, monitor.past, config.trained_scenario(), _next_seed(seed, 1))))
         say("exporting the policy")

@@ -193,7 +193,7 @@ class Sb3VecEnv(VecEnv):
             infos = self._end_infos()
         reward = self._reward
         if self.objective is not None:
-            reward = reward + self.objective(*self._axes, self._done)
+            reward = reward + self.objective(self._axes[0], self._axes[1], self._axes[2], self._done)
         reward = self.scaler(reward, self._done) if self.scaler else reward.copy()
         return self._observation.copy(), reward, self._done.copy(), infos
 

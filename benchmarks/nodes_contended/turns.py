@@ -1,0 +1,111 @@
+"""UPFs that scripts have started and more load than their CPUs carry: no control, a static order, the rule, in turns.
+
+Five UPFs (`tests/node/foreign.sh`) spend 100 us on each packet; each is offered 45 Mbit/s, which a first slice is
+promised within 5 ms and the others a third of within 250 ms. ``--busy`` processes that are no slice use the CPUs too.
+Run as root: ``python -m benchmarks.nodes_contended.turns OUT``; a line a run, then medians and ranges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from tests.node.foreign import Foreign
+
+OFFERED_MBPS, BURN_NS = 45.0, 100_000
+START_S = 120.0
+"""A controller starts within this, while the UPFs want all of the CPUs."""
+AGENTS = ("no-control", "static-order", "queue-greedy")
+COLUMNS = ("priority Mbit/s", "p99 ms", "late %", "others Mbit/s", "policy %", "loop p50 us", "loop p99 us")
+
+
+@contextlib.contextmanager
+def busy(count: int) -> Iterator[None]:
+    """So many processes that want a whole CPU."""
+    command = [sys.executable, "-c", "import signal\nsignal.alarm(3600)\nwhile True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def described(foreign: Foreign, path: Path) -> Path:
+    """The node as an operator fills it in."""
+    slices = [foreign.slice(f"slice{i}", i, i) for i in range(1, foreign.count + 1)]
+    for number, item in enumerate(slices, 1):
+        item["upf"]["process"]["args"] = [f"10.211.{number}.2"]
+        item["weight"] = 3.5 if number == 1 else 1.0
+        committed_mbps, delay_bound_ms = (45.0, 5.0) if number == 1 else (15.0, 250.0)
+        item["sla"] = {"committed_mbps": committed_mbps, "delay_bound_ms": delay_bound_ms}
+    path.write_text(yaml.safe_dump({"name": foreign.prefix, "slices": slices}))
+    return path
+
+
+def ran(node: Path, foreign: Foreign, agent: list[str], seconds: float, folder: Path) -> dict[str, Any]:
+    """What ``slicepilot run`` reports of an agent under load."""
+    roots = {"run_root": str(folder / "run"), "state_root": str(folder / "state")}
+    (folder / "run.yaml").write_text(yaml.safe_dump(roots))
+    foreign.load(seconds + START_S, OFFERED_MBPS)
+    command = [sys.executable, "-m", "slicepilot.cli", "run", "-c", str(folder / "run.yaml"), "--node", str(node)]
+    command += [*agent, "--seconds", f"{seconds:g}", "--json"]
+    try:
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    finally:
+        foreign.stop_loads()
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def row(document: dict[str, Any]) -> list[float]:
+    """`COLUMNS` of a run."""
+    first, *others = document["slices"]
+    total = document["loop"]["total_us"]
+    carried = sum(item["carried_mbps"] for item in others)
+    policy = 100.0 * document["in_charge"]["policy"]
+    return [
+        *(first["carried_mbps"], 1e-3 * first["delay_p99_us"], first["late_ticks_pct"], carried),
+        *(policy, total["p50"], total["p99"]),
+    ]
+
+
+def main() -> None:
+    """Take turns and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--bundle", help="a policy that takes turns, too")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    agents = {name: ["--agent", name, *([] if name == "no-control" else ["--mode", "live"])] for name in AGENTS}
+    if options.bundle:
+        agents["the bundle"] = ["--bundle", options.bundle, "--mode", "live", "--force"]
+    rows: dict[str, list[list[float]]] = {name: [] for name in agents}
+    with Foreign(options.out, prefix="nc", BURN_NS=str(BURN_NS)) as foreign, busy(options.busy):
+        foreign.weigh()
+        node = described(foreign, options.out / "node.yaml")
+        for turn in range(options.turns):
+            for name, agent in agents.items():
+                rows[name].append(row(ran(node, foreign, agent, options.seconds, options.out)))
+                print(turn, name, *(f"{value:.1f}" for value in rows[name][-1]), flush=True)
+    for name, table in rows.items():
+        figures = zip(COLUMNS, np.median(table, axis=0), np.min(table, axis=0), np.max(table, axis=0), strict=True)
+        parts = (f"{column} {middle:.1f} ({low:.1f} to {high:.1f})" for column, middle, low, high in figures)
+        print(f"{name}: {'; '.join(parts)}")
+
+
+if __name__ == "__main__":
+    main()
