@@ -90,7 +90,7 @@ class Objective:
     least: float = 0.02
     most: float = 5.0
     rate: float = 2e-3
-    horizon: float = 1000.0
+    horizon: float = 200.0
     average: float = 0.0
     references: FloatArray = field(default_factory=lambda: np.zeros(NUM_REFERENCES, np.float32))
     _sums: FloatArray = field(default_factory=lambda: np.zeros((3, 0), np.float32), repr=False)
@@ -139,7 +139,7 @@ class Objective:
             self.average += part * (float(over[done].mean()) - self.average)
             self._sums[:, ended], self._periods[ended] = 0.0, 0.0
         excess = self.average - math.log(self.over_reference)
-        grown = self.multiplier * math.exp(self.rate * min(max(4.0 * excess, -1.0), 1.0))
+        grown = self.multiplier * math.exp(self.rate * min(max(20.0 * excess, -1.0), 1.0))
         self.multiplier = min(max(grown, self.least), self.most)
         return np.asarray(gain * best_effort - waste * wasted - cost * broken, np.float32)
 

@@ -41,9 +41,11 @@ from slicepilot.training.networks.guided import GuidedPolicy
 from .references import some_lanes
 
 State = dict[str, Any]
-RUNS = 8
-MOMENTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+RUNS = 12
+MOMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Shares of the budget after which a policy is looked at; that at its end is, too."""
+STRENGTHS = (1.0, 0.5)
+"""Of each policy's corrections, before their tanh: nearer to the rule less is won, and less broken."""
 MOST_GAIN = 4.0
 """A gain on an axis counts up to so many times what is called better there: not one axis for all."""
 
@@ -95,21 +97,22 @@ class SideBySide:
 
 
 class Kept(NamedTuple):
-    """A policy that is kept: ``moment`` is the share of the budget after which it was there, ``over`` says how it is
-    beside the rule. Both are None where none is better, and the policy leaves the rule as it is."""
+    """A policy that is kept: ``moment`` is the share of the budget after which it was there, ``strength`` that of its
+    corrections, ``over`` says how it is beside the rule. Without ``over`` none is better: it corrects nothing."""
 
-    moment: float | None
-    over: Over | None
+    moment: float = 0.0
+    strength: float = 0.0
+    over: Over | None = None
 
     def __str__(self) -> str:
-        if self.moment is None or self.over is None:
+        if self.over is None:
             return (
                 "no policy of this run is better than the rule on other arrivals; the bundle decides as the rule does"
             )
         return (
-            f"the policy after {self.moment:.0%} of the run is kept: beside the rule, on other arrivals, it breaks "
-            f"promises for {self.over.broken:.2f} of the time, carries {self.over.best_effort:+.1f} points of best "
-            f"effort and wastes {self.over.cpu:.2f} of the CPU"
+            f"the policy after {self.moment:.0%} of the run is kept, at {self.strength:.0%} of its strength: beside "
+            f"the rule, on other arrivals, it breaks promises for {self.over.broken:.2f} of the time, carries "
+            f"{self.over.best_effort:+.1f} points of best effort and wastes {self.over.cpu:.2f} of the CPU"
         )
 
 
@@ -122,25 +125,31 @@ def keep_best(policy: GuidedPolicy, past: Sequence[tuple[float, State]], scenari
         scenario: what was trained for.
         seed: of arrivals that were not trained on.
     """
-    candidates = [*past, (1.0, copy.deepcopy(policy.state_dict()))]
+    moments = [*past, (1.0, copy.deepcopy(policy.state_dict()))]
+    candidates = [(moment, strength, state) for moment, state in moments for strength in STRENGTHS]
     policies = [copy.deepcopy(policy) for _ in candidates]
-    for own, (_, state) in zip(policies, candidates, strict=True):
+    for own, (_, strength, state) in zip(policies, candidates, strict=True):
         own.load_state_dict(state)
+        _weaken(own, strength)
     agents: list[Agent] = [no_control(), QueueGreedy(), *map(GuidedAgent, policies)]
     backend = SimulatorBackend(ScenarioRuns(scenario), RUNS * len(agents), len(agents))
     run = collect_rollout(SideBySide(agents), backend, seed, RewardWeights.from_yaml())
     _, rule, *figures = _figures(run, len(agents))
-    best, best_gain, best_state = Kept(None, None), 0.0, None
-    for (moment, state), figure in zip(candidates, figures, strict=True):
+    best, best_gain = Kept(), 0.0
+    for (moment, strength, state), figure in zip(candidates, figures, strict=True):
         over = figure.over(rule)
         if figure.not_worse(rule) and (gain := _gain(over)) > best_gain:
-            best, best_gain, best_state = Kept(moment, over), gain, state
-    if best_state is not None:
-        policy.load_state_dict(best_state)
-    else:
-        torch.nn.init.zeros_(policy.actor.out.weight)
-        torch.nn.init.zeros_(policy.actor.out.bias)
+            best, best_gain = Kept(moment, strength, over), gain
+            policy.load_state_dict(state)
+    _weaken(policy, best.strength)
     return best
+
+
+def _weaken(policy: GuidedPolicy, strength: float) -> None:
+    """Multiply all corrections before their tanh; by 0 they are none."""
+    with torch.no_grad():
+        for parameter in policy.actor.out.parameters():
+            parameter.mul_(strength)
 
 
 def _figures(run: Rollout, num_agents: int) -> list[Figures]:

@@ -39,7 +39,7 @@ def test_the_best_on_other_arrivals_is_kept() -> None:
     # Higher limits where the node is short of CPU: others carry more, and weights still keep the order.
     little, much, harmful = always("cpu_limit", 0.2), always("cpu_limit", 0.5), always("nice", -0.99)
     kept = keep_best(harmful, [(0.3, state(little)), (0.6, state(much))], SCENARIO, seed=5)
-    assert kept.moment == 0.6
+    assert (kept.moment, kept.strength) == (0.6, 1.0)
     assert kept.over is not None
     assert kept.over.best_effort > 2.0
     assert kept.over.broken <= 1.02
@@ -50,7 +50,7 @@ def test_the_best_on_other_arrivals_is_kept() -> None:
 def test_where_none_is_better_than_the_rule_the_policy_corrects_nothing() -> None:
     policy = always("need", -0.99)
     kept = keep_best(policy, [(0.3, state(always("cpu_limit", -0.9)))], SCENARIO, seed=5)
-    assert kept.moment is None
+    assert kept.over is None
     assert "as the rule does" in str(kept)
     assert not policy.actor.out.weight.any()
     assert not policy.actor.out.bias.any()
