@@ -72,7 +72,7 @@ def test_before_it_learns_it_does_what_the_rule_does(scenario: str, untrained: g
 
 
 def test_every_entry_is_a_finite_number_within_the_space() -> None:
-    backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 64)
+    backend = SimulatorBackend(MixtureEpisodes.from_yaml("widest"), 64)
     telemetry = backend.reset(3)
     guide, rng, seen = Guide(backend.slices, backend.context), np.random.default_rng(0), []
     rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 64))
@@ -92,7 +92,7 @@ def test_every_entry_is_a_finite_number_within_the_space() -> None:
 
 @pytest.mark.parametrize("odd", [np.nan, np.inf, -1.0])
 def test_figures_that_are_no_numbers_are_forgotten(odd: float) -> None:
-    backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 4)
+    backend = SimulatorBackend(MixtureEpisodes.from_yaml("widest"), 4)
     telemetry = backend.reset(0)
     rows = KnobDecoder(backend.slices).encode(Knobs.none(len(backend.slices), 4))
     encoder = Guide(backend.slices, backend.context)
@@ -172,7 +172,7 @@ class OneStep:
     """A guide that has seen a mixture's first period, to be corrected."""
 
     def __init__(self, lanes: int = 64, **traits: Any) -> None:
-        self.backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), lanes)
+        self.backend = SimulatorBackend(MixtureEpisodes.from_yaml("widest"), lanes)
         telemetry = self.backend.reset(1)
         slices, context = self.backend.slices, self.backend.context
         assert context.traits is not None

@@ -105,7 +105,7 @@ def test_it_goes_on_where_it_was() -> None:
 
 
 def test_broken_is_the_weight_of_broken_promises_among_those_present() -> None:
-    backend = SimulatorBackend(MixtureEpisodes.from_yaml("wide"), 16)
+    backend = SimulatorBackend(MixtureEpisodes.from_yaml("widest"), 16)
     telemetry = backend.reset(0)
     context = backend.context
     perfect = dataclasses.replace(telemetry, slices=telemetry.slices.copy())
