@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from slicepilot.env.telemetry import SLICE_FIELDS
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TELEMETRY_KEPT = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us", "loss_ratio")
 SERIES = (*TELEMETRY_KEPT, *KNOB_FIELDS)
+_BY_LANE = ("series", "valid", "violated", "reward", "cpu_held", "churn", "cpu_use_mcpu")
 _ROWS = [SLICE_FIELDS.index(name) for name in TELEMETRY_KEPT]
 
 
@@ -67,6 +68,10 @@ class Rollout:
     def row(self, name: str) -> FloatArray:
         """One quantity, (T, S, L), by its name in `SERIES`."""
         return self.series[SERIES.index(name)]
+
+    def lanes(self, span: slice) -> Rollout:
+        """That of some lanes of a simulator."""
+        return replace(self, **{name: getattr(self, name)[..., span] for name in _BY_LANE})
 
 
 def only_active(scenario: Scenario, active: Iterable[str]) -> Scenario:
@@ -217,15 +222,10 @@ def _side_by_side(runs: Sequence[Rollout]) -> Rollout:
     first = runs[0]
     done = [run.work_done for run in runs if run.work_done is not None]
     p99_us = [run.packets_p99_us for run in runs if run.packets_p99_us is not None]
+    by_lane: dict[str, Any] = {name: np.concatenate([getattr(run, name) for run in runs], axis=-1) for name in _BY_LANE}
     return replace(
         first,
-        series=np.concatenate([run.series for run in runs], axis=-1),
-        valid=np.concatenate([run.valid for run in runs], axis=-1),
-        violated=np.concatenate([run.violated for run in runs], axis=-1),
-        reward=np.concatenate([run.reward for run in runs], axis=-1),
-        cpu_held=np.concatenate([run.cpu_held for run in runs], axis=-1),
-        churn=np.concatenate([run.churn for run in runs], axis=-1),
-        cpu_use_mcpu=np.concatenate([run.cpu_use_mcpu for run in runs], axis=-1),
+        **by_lane,
         packets_p99_us=np.concatenate(p99_us, axis=-1) if len(p99_us) == len(runs) else None,
         work_done=np.concatenate(done) if len(done) == len(runs) else None,
         wall_s=sum(run.wall_s for run in runs),

@@ -62,16 +62,8 @@ def best_effort_loss_pct(recording: Rollout, uncontrolled: Rollout) -> Array:
 
     The share is of `LEAST_BEST_EFFORT` of all that was offered, where that is more.
     """
-    return best_effort_lost_pct(best_effort_mbit(recording), best_effort_mbit(uncontrolled), offered_mbit(uncontrolled))
-
-
-def offered_mbit(recording: Rollout) -> Array:
-    """Volume that all slices offered, (L,)."""
-    return recording.row("offered_mbps").sum(axis=(0, 1), dtype=np.float64) * recording.period_s
-
-
-def best_effort_lost_pct(mine: Array, free: Array, offered: Array) -> Array:
-    """`best_effort_loss_pct` by volumes, (..., L): an agent's, no control's, and all that was offered under that."""
+    mine, free = best_effort_mbit(recording), best_effort_mbit(uncontrolled)
+    offered = uncontrolled.row("offered_mbps").sum(axis=(0, 1), dtype=np.float64) * uncontrolled.period_s
     return 100.0 * (free - mine) / np.maximum(np.maximum(free, LEAST_BEST_EFFORT * offered), 1e-9)
 
 
@@ -117,6 +109,12 @@ def violation_s(recording: Rollout) -> Array:
     return recording.violated.sum(axis=0) * recording.period_s
 
 
+def broken_s(recording: Rollout) -> Array:
+    """Seconds of broken promises, weighted by slice, (L,)."""
+    weight = recording.slices.column("weight").astype(np.float64)
+    return (violation_s(recording) * weight / weight.sum()).sum(axis=0)
+
+
 def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: Window | None) -> Scores:
     """All figures of merit of one agent, (L,) each.
 
@@ -140,7 +138,6 @@ def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: W
     """
     whole = [group_volumes(r) for r in (recording, alone, uncontrolled)]
     windowed = [group_volumes(r, window_s) for r in (recording, alone, uncontrolled)]
-    weight = recording.slices.column("weight").astype(np.float64)
     priority = recording.slices.priority_index
     edge = {} if recording.work_done is None else {EDGE_WORK: recording.work_done}
     return {
@@ -149,7 +146,7 @@ def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: W
         "slice1_loss_whole_pct": loss_pct(whole[0][0], whole[1][0]),
         "others_loss_whole_pct": loss_pct(whole[0][1], whole[2][1]),
         "slice1_delay_p99_us": delay_p99_us(recording)[priority],
-        BROKEN_S: (violation_s(recording) * weight / weight.sum()).sum(axis=0),
+        BROKEN_S: broken_s(recording),
         "cpu_held_core_s": recording.cpu_held.sum(axis=0, dtype=np.float64) * recording.period_s,
         BEST_EFFORT_LOSS: best_effort_loss_pct(recording, uncontrolled),
         CPU_WASTED: cpu_wasted_core_s(recording),

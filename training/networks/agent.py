@@ -6,11 +6,13 @@ import torch
 
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
+from slicepilot.env.encoding import KnobDecoder
+from slicepilot.env.environments.vector_env import Coding, PlainCoding
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
+from .guided import GuidedPolicy
 from .slice_network import DeterministicPolicy
 
 
@@ -22,20 +24,23 @@ class NetworkAgent:
     Args:
         policy: is used as it is at each decision; on the CPU.
         name: as in episodes.
+        coding: of the policy's observations and actions.
     """
 
     request_mcpu: FloatArray | None = None
 
-    def __init__(self, policy: DeterministicPolicy, name: str) -> None:
-        self.policy, self.name = policy, name
+    def __init__(
+        self, policy: DeterministicPolicy | GuidedPolicy, name: str, coding: type[Coding] = PlainCoding
+    ) -> None:
+        self.policy, self.name, self._make_coding = policy, name, coding
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Start a run."""
-        self._encoder, self._decoder = ObservationEncoder(context), KnobDecoder(slices)
+        self._coding, self._rows_of = self._make_coding(slices, context), KnobDecoder(slices)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """Knobs (S, L) for the next control period."""
-        table = self._encoder.encode(telemetry, self._decoder.encode(knobs))
+        table = self._coding.encode(telemetry, self._rows_of.encode(knobs))
         with torch.inference_mode():
             action = self.policy(torch.from_numpy(table))
-        return self._decoder.decode(action.numpy())[0]
+        return self._coding.decode(action.numpy())[0]

@@ -6,11 +6,13 @@ first copies are not the policy's: `REFERENCES` play there, so that the constrai
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
+from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.heuristics.static_order import StaticOrder
 from slicepilot.controller.guard.config import GuardConfig
@@ -41,28 +43,50 @@ def with_references(coding: type[Coding], copies: int) -> type[Coding]:
 
         def __init__(self, slices: SliceSet, context: Context) -> None:
             self._own, self._rows_of = coding(slices, context), KnobDecoder(slices)
-            inputs = len(context.period_s) // copies
-            self._spans = [slice(k * inputs, (k + 1) * inputs) for k in range(NUM_REFERENCES)]
-            self._agents = [make() for make in REFERENCES]
-            for agent, span in zip(self._agents, self._spans, strict=True):
-                agent.reset(slices, some_lanes(context, span), 0)
-            self._held = [Knobs.none(len(slices), inputs) for _ in REFERENCES]
+            lanes = NUM_REFERENCES * len(context.period_s) // copies
+            self._theirs, self._references = slice(lanes), SideBySide([make() for make in REFERENCES])
+            self._references.reset(slices, some_lanes(context, self._theirs), 0)
+            self._held = Knobs.none(len(slices), lanes)
             self._shape = Shaping(GuardConfig(), slices, context)
 
         def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
-            self._telemetry = [some_lanes(telemetry, span) for span in self._spans]
+            self._telemetry = some_lanes(telemetry, self._theirs)
             return self._own.encode(telemetry, knob_rows)
 
         def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
             knobs, _ = self._own.decode(action)
-            for k, (agent, span) in enumerate(zip(self._agents, self._spans, strict=True)):
-                self._held[k] = wanted = agent.decide(self._telemetry[k], self._held[k])
-                knobs.values[..., span] = wanted.values
+            self._held = self._references.decide(self._telemetry, self._held)
+            knobs.values[..., self._theirs] = self._held.values
             self._shape(knobs.values)
             return knobs, self._rows_of.encode(knobs)
 
     assert copies > NUM_REFERENCES
     return WithReferences
+
+
+class SideBySide:
+    """Several agents as one, each with its equal part of the lanes."""
+
+    request_mcpu: FloatArray | None = None
+    name = "side by side"
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self.agents = agents
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Start a run in every lane."""
+        lanes = len(context.period_s) // len(self.agents)
+        self.spans = [slice(k * lanes, (k + 1) * lanes) for k in range(len(self.agents))]
+        for agent, span in zip(self.agents, self.spans, strict=True):
+            agent.reset(slices, some_lanes(context, span), seed)
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """Knobs (S, L) for the next control period."""
+        wanted = [
+            agent.decide(some_lanes(telemetry, span), Knobs(some_lanes(knobs.values, span))).values
+            for agent, span in zip(self.agents, self.spans, strict=True)
+        ]
+        return Knobs(np.concatenate(wanted, axis=-1))
 
 
 def some_lanes(value: Any, span: slice) -> Any:

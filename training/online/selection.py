@@ -10,35 +10,21 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.learned.guide import Guide
-from slicepilot.data.intervals import Array
-from slicepilot.env.arrays import FloatArray
-from slicepilot.env.backend import Context
-from slicepilot.env.encoding import KnobDecoder
-from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.slices import SliceSet
-from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.evaluation.axes import BEST_EFFORT_BETTER, BROKEN_BETTER, CPU_BETTER, Figures, Over
 from slicepilot.training.evaluation.rollouts import Rollout, collect_rollout
-from slicepilot.training.evaluation.scores import (
-    best_effort_lost_pct,
-    best_effort_mbit,
-    cpu_wasted_core_s,
-    offered_mbit,
-    violation_s,
-)
+from slicepilot.training.evaluation.scores import best_effort_loss_pct, broken_s, cpu_wasted_core_s
+from slicepilot.training.networks.agent import NetworkAgent
 from slicepilot.training.networks.guided import GuidedPolicy
 
-from .references import some_lanes
+from .references import SideBySide
 
 State = dict[str, Any]
 RUNS = 12
@@ -48,52 +34,6 @@ STRENGTHS = (1.0, 0.5)
 """Of each policy's corrections, before their tanh: nearer to the rule less is won, and less broken."""
 MOST_GAIN = 4.0
 """A gain on an axis counts up to so many times what is called better there: not one axis for all."""
-
-
-class GuidedAgent:
-    """Decides with PyTorch, as the export of the same network would; deterministic."""
-
-    request_mcpu: FloatArray | None = None
-    name = "trained"
-
-    def __init__(self, policy: GuidedPolicy) -> None:
-        self.policy = policy
-
-    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Start a run."""
-        self._guide, self._decoder = Guide(slices, context), KnobDecoder(slices)
-
-    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """Knobs (S, L) for the next control period."""
-        table = self._guide.encode(telemetry, self._decoder.encode(knobs))
-        with torch.inference_mode():
-            action = self.policy(torch.from_numpy(table))
-        return self._guide.decode(action.numpy())[0]
-
-
-class SideBySide:
-    """Several agents as one, each with its part of the lanes: they need the time of one."""
-
-    request_mcpu: FloatArray | None = None
-    name = "side by side"
-
-    def __init__(self, agents: Sequence[Agent]) -> None:
-        self.agents = agents
-
-    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Start a run in every lane."""
-        lanes = len(context.period_s) // len(self.agents)
-        self._spans = [slice(k * lanes, (k + 1) * lanes) for k in range(len(self.agents))]
-        for agent, span in zip(self.agents, self._spans, strict=True):
-            agent.reset(slices, some_lanes(context, span), seed)
-
-    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """Knobs (S, L) for the next control period."""
-        wanted = [
-            agent.decide(some_lanes(telemetry, span), Knobs(some_lanes(knobs.values, span))).values
-            for agent, span in zip(self.agents, self._spans, strict=True)
-        ]
-        return Knobs(np.concatenate(wanted, axis=-1))
 
 
 class Kept(NamedTuple):
@@ -131,10 +71,11 @@ def keep_best(policy: GuidedPolicy, past: Sequence[tuple[float, State]], scenari
     for own, (_, strength, state) in zip(policies, candidates, strict=True):
         own.load_state_dict(state)
         _weaken(own, strength)
-    agents: list[Agent] = [no_control(), QueueGreedy(), *map(GuidedAgent, policies)]
-    backend = SimulatorBackend(ScenarioRuns(scenario), RUNS * len(agents), len(agents))
-    run = collect_rollout(SideBySide(agents), backend, seed, RewardWeights.from_yaml())
-    _, rule, *figures = _figures(run, len(agents))
+    agents = SideBySide([no_control(), QueueGreedy(), *(NetworkAgent(own, "trained", Guide) for own in policies)])
+    backend = SimulatorBackend(ScenarioRuns(scenario), RUNS * len(agents.agents), len(agents.agents))
+    run = collect_rollout(agents, backend, seed, RewardWeights.from_yaml())
+    free, *others = (run.lanes(span) for span in agents.spans)
+    rule, *figures = (_figures(other, free) for other in others)
     best, best_gain = Kept(), 0.0
     for (moment, strength, state), figure in zip(candidates, figures, strict=True):
         over = figure.over(rule)
@@ -152,21 +93,10 @@ def _weaken(policy: GuidedPolicy, strength: float) -> None:
             parameter.mul_(strength)
 
 
-def _figures(run: Rollout, num_agents: int) -> list[Figures]:
-    """Means over each agent's lanes, the first of which is no control."""
-    weight = run.slices.column("weight").ravel()
-
-    def by_agent(values: Array) -> Array:
-        return values.reshape(num_agents, -1)
-
-    broken_s = by_agent(weight @ violation_s(run) / weight.sum()).mean(axis=1)
-    effort, offered = by_agent(best_effort_mbit(run)), by_agent(offered_mbit(run))
-    lost = best_effort_lost_pct(effort, effort[0], offered[0]).mean(axis=1)
-    wasted = by_agent(cpu_wasted_core_s(run)).mean(axis=1)
-    duration_s = run.period_s * len(run.time_s)
-    return [
-        Figures.floored(duration_s, *own) for own in zip(broken_s.tolist(), lost.tolist(), wasted.tolist(), strict=True)
-    ]
+def _figures(run: Rollout, free: Rollout) -> Figures:
+    """Means over lanes; ``free`` is no control's."""
+    figures = broken_s(run), best_effort_loss_pct(run, free), cpu_wasted_core_s(run)
+    return Figures.floored(run.period_s * len(run.time_s), *(float(values.mean()) for values in figures))
 
 
 def _gain(over: Over) -> float:

@@ -212,8 +212,10 @@ class _Monitor(BaseCallback):
 
     def _remember(self) -> None:
         """Copy the policy at each of `MOMENTS`."""
-        if self.moments and self.budget.fraction(self.num_timesteps) >= self.moments[0]:
-            self.past.append((self.moments.pop(0), copy.deepcopy(self.average.policy.state_dict())))
+        fraction = self.budget.fraction(self.num_timesteps)
+        if self.moments and fraction >= self.moments[0]:
+            self.moments = [moment for moment in self.moments if moment > fraction]  # a resumed run has passed some
+            self.past.append((fraction, copy.deepcopy(self.average.policy.state_dict())))
 
     def sum_up(self, elapsed_s: float) -> None:
         """Means since the last call: to the curve, the tracker and the report."""

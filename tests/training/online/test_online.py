@@ -204,7 +204,8 @@ def test_a_finished_run_goes_on_with_a_larger_budget(run: tuple[TrainingResult, 
     config = resumed_config(checkpoint, dataclasses.replace(SMOKE, total_steps=6144))
     said: list[str] = []
     longer = train(config, folder / "longer", resume=checkpoint, say=said.append)
-    assert [said[0].split()[0], said[-1].split()[0]] == ["preparing", "exporting"]
+    assert [line.split()[0] for line in (*said[:2], said[-1])] == ["preparing", "comparing", "exporting"]
+    assert len(said) == 4, "and what is kept"
     assert longer.steps == 6144
     assert longer.run_id == result.run_id
     assert longer.elapsed_s > checkpoint.elapsed_s

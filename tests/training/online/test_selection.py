@@ -10,12 +10,13 @@ import numpy as np
 import torch
 
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
-from slicepilot.agents.learned.guide import CORRECTIONS
+from slicepilot.agents.learned.guide import CORRECTIONS, Guide
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.rollouts import simulate_rollout
+from slicepilot.training.networks.agent import NetworkAgent
 from slicepilot.training.networks.guided import GuidedPolicy, network
 from slicepilot.training.networks.slice_network import NetworkConfig
-from slicepilot.training.online.selection import GuidedAgent, keep_best
+from slicepilot.training.online.selection import keep_best
 
 SCENARIO = replace(Scenario.from_yaml("testbed-contention"), duration_s=3.0)
 
@@ -57,6 +58,6 @@ def test_where_none_is_better_than_the_rule_the_policy_corrects_nothing() -> Non
 
 
 def test_a_policy_of_no_corrections_plays_as_the_rule_does() -> None:
-    agents = GuidedAgent(always("need", 0.0)), QueueGreedy()
+    agents = NetworkAgent(always("need", 0.0), "trained", Guide), QueueGreedy()
     ours, rule = (simulate_rollout(agent, SCENARIO, 2, 3).row("carried_mbps").mean(axis=0) for agent in agents)
     np.testing.assert_allclose(ours, rule, rtol=0.01)
