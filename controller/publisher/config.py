@@ -22,7 +22,8 @@ class PublishConfig:
         user: the publishing process runs as this user, if the controller is root's.
         log: structured logs on standard error.
         records_mb: disk space for decision records; 0 keeps none.
-        estimate_s: in shadow, seconds between estimates of what the policy would have changed; 0 makes none.
+        estimate_s: seconds between estimates of what the policy would change where it does not act; 0 makes none, and
+            a run that starts live makes none: what they simulate with is compiled for minutes.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}

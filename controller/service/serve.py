@@ -72,6 +72,8 @@ def serve(
         undo.callback(ring.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = vars(config.publish)
+        if MODES[config.mode] is Mode.LIVE:  # the simulator is compiled for estimates, beside the UPFs
+            given = given | {"estimate_s": 0.0}
         options = PublisherOptions(run=folder, state=state, off_cpu=config.cpu, harden=config.harden, **given)
         publisher = Publisher.start(options, theirs)
         undo.callback(publisher.stop)
