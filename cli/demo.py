@@ -24,7 +24,6 @@ def demo(
     judge: Annotated[str, typer.Option(help="Evaluation configuration: a shipped name or a YAML file.")] = "demo",
     seed: Annotated[int, typer.Option(min=0, help="Random seed of the training.")] = 0,
     minutes: Annotated[float, typer.Option(help="Training time in minutes.")] = TRAIN_MINUTES,
-    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="Start with an untrained policy.")] = False,
 ) -> None:
     """Compare the simulator with the published study, train a policy for a busy node, judge it and let it act.
 
@@ -33,8 +32,6 @@ def demo(
 
     Example: [bold]slicepilot demo --out runs/mine[/bold]
     """
-    from slicepilot.agents.learned.shipped import GENERALIST
-
     from .evaluation.evaluate import evaluate
     from .evaluation.simulate import simulate
     from .train.train import train
@@ -49,11 +46,9 @@ def demo(
 
     headline("1/4  Comparing the simulator with the published study (Andrade and Wickboldt, 2025)")
     simulate(study="andrade", experiments="1-8,13", repetitions=5)
-    start = "from scratch" if from_scratch else f"from the shipped policy ({GENERALIST})"
-    headline(f"2/4  Training {start}, for the node and the loads of {SCENARIO}")
-    origin = None if from_scratch else GENERALIST
+    headline(f"2/4  Training for the node and the loads of {SCENARIO}")
     scenario = None if config else SCENARIO
-    train(config=config or "node", scenario=scenario, seed=seed, minutes=minutes, out=out / "training", origin=origin)
+    train(config=config or "node", scenario=scenario, seed=seed, minutes=minutes, out=out / "training")
     headline("3/4  Evaluating on unseen loads, against fixed settings, heuristics and a clairvoyant agent")
     report = out / "report.html"
     evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)
