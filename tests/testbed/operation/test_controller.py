@@ -96,17 +96,30 @@ def journalled(rig: Rig) -> bool:
     return journal_path(rig.state_folder).exists()
 
 
-def supervisors(controller: Controller) -> list[int]:
-    """Process ids of its supervisors."""
-    result = []
+def given_to(module: str) -> dict[int, dict[str, Any]]:
+    """What our processes that run a module were started with, by process id."""
+    result = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"slicepilot.controller.watchdog.supervisor" in words and json.loads(words[-2])["pid"] == controller.pid:
-            result.append(int(process.name))
+        if f"slicepilot.{module}".encode() in words:
+            result[int(process.name)] = json.loads(words[-2])
     return result
+
+
+def supervisors(controller: Controller) -> list[int]:
+    """Process ids of its supervisors."""
+    found = given_to("controller.watchdog.supervisor")
+    return [pid for pid, given in found.items() if given["pid"] == controller.pid]
+
+
+def estimate_s(rig: Rig) -> float:
+    """Seconds between estimates of the running controller."""
+    publishers = given_to("controller.publisher.process").values()
+    (given,) = (item for item in publishers if item["run"] == str(rig.run_folder))
+    return float(given["estimate_s"])
 
 
 # -- modes ---------------------------------------------------------------------------------------------------------
@@ -117,6 +130,7 @@ def test_shadow_writes_nothing_and_live_does(rig: Rig, bundles: dict[str, str]) 
         controller = rig.start("shadow", bundle=bundles["low"])
         seen = wait_ticks(controller, 300)
         flags = open_flags(controller.pid, rig)
+        assert estimate_s(rig) > 0
         assert rig.stop() == 0
     assert (seen["allowed"][-1][1] < 0).all(), "it wants to"
     assert (seen["applied"][-1][1] == 0).all()
@@ -128,6 +142,7 @@ def test_shadow_writes_nothing_and_live_does(rig: Rig, bundles: dict[str, str]) 
         controller = rig.start("live", "--force", bundle=bundles["low"])
         wait_ticks(controller, 50)
         assert os.O_RDWR in open_flags(controller.pid, rig).values()
+        assert estimate_s(rig) == 0, "the simulator would be compiled beside the UPFs"
         rig.stop()
     written = {what for pid, what in watch.writes if pid == controller.pid}
     assert all(any(f"{name}/{WEIGHT}" in what for what in written) for name in SLICES), written
