@@ -15,6 +15,7 @@ import yaml
 
 from slicepilot.cluster.fetch.fetcher import RULES_S
 from slicepilot.cluster.fetch.store import FOLDER
+from slicepilot.controller.promotion.certificate import FORMAT_VERSION
 from slicepilot.controller.promotion.criteria import Criteria
 from tests.k8s_fetch.bundles import digest, parts
 from tests.node.runtimes import until
@@ -47,7 +48,7 @@ def promotion(of: dict[str, bytes]) -> bytes:
     """As `slicepilot promote` writes it."""
     finding = {"criterion": "x", "sign": ">=", "required": 0.0, "measured": 1.0, "ok": True, "why": ""}
     document = {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "bundle": digest(of),
         "time": "2026-01-01T00:00:00Z",
         "criteria": dataclasses.asdict(Criteria.from_yaml("default")),
