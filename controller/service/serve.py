@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -72,9 +73,9 @@ def serve(
         undo.callback(ring.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         given = vars(config.publish)
-        if MODES[config.mode] is Mode.LIVE:  # the simulator is compiled for estimates, beside the UPFs
-            given = given | {"estimate_s": 0.0}
         options = PublisherOptions(run=folder, state=state, off_cpu=config.cpu, harden=config.harden, **given)
+        if MODES[config.mode] is Mode.LIVE:  # the simulator is compiled for estimates, beside the UPFs
+            options = dataclasses.replace(options, estimate_s=0.0)
         publisher = Publisher.start(options, theirs)
         undo.callback(publisher.stop)
         # A scenario's testbed and UPFs' own groups are removed at the end, and root needs this to write to the root of
