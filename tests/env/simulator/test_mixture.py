@@ -12,7 +12,7 @@ LANES = 400
 
 
 def drawn(seed: int = 0, **fields: float | tuple[float, float]) -> SimulatorRun:
-    """A draw of `wide`, with some fields changed; what is not changed is drawn alike as far as it comes before."""
+    """A draw of `widest`, with some fields changed; what is not changed is drawn alike as far as it comes before."""
     episodes = MixtureEpisodes.from_yaml("widest")
     episodes.mixture = replace(episodes.mixture, **fields)  # type: ignore[arg-type]
     return episodes.draw(LANES, np.random.default_rng(seed))
