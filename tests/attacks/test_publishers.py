@@ -139,7 +139,10 @@ def test_a_page_has_the_metrics_of_those_whose_are_some(tmp_path: Path) -> None:
             for name, text in texts.items():
                 answer = f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
 
-                async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes = answer) -> None:
+                async def serve(
+                    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes = answer
+                ) -> None:
+                    await reader.readuntil(b"\r\n\r\n")  # a socket closed with bytes unread resets its peer
                     writer.write(answer)
                     writer.close()
 
