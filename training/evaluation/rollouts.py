@@ -28,7 +28,17 @@ from slicepilot.env.telemetry import SLICE_FIELDS
 BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 TELEMETRY_KEPT = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us", "loss_ratio")
 SERIES = (*TELEMETRY_KEPT, *KNOB_FIELDS)
-_BY_LANE = ("series", "valid", "violated", "reward", "cpu_held", "churn", "cpu_use_mcpu")
+_BY_LANE = (
+    "weight",
+    "committed_mbps",
+    "series",
+    "valid",
+    "violated",
+    "reward",
+    "cpu_held",
+    "churn",
+    "cpu_use_mcpu",
+)
 _ROWS = [SLICE_FIELDS.index(name) for name in TELEMETRY_KEPT]
 
 
@@ -37,6 +47,7 @@ class Rollout:
     """One agent on one scenario: T control periods, S slices, L lanes (one seed each).
 
     Attributes:
+        weight, committed_mbps: float32 (S, L), of each slice's promise.
         series: float32 (8, T, S, L), rows in the order of `SERIES`; read them through ``row``. Knobs are the ones that
             held during the period: inf = none.
         valid: bool (T, S, L), False where the slice is absent.
@@ -52,6 +63,8 @@ class Rollout:
 
     agent: str
     slices: SliceSet
+    weight: FloatArray
+    committed_mbps: FloatArray
     series: FloatArray
     valid: BoolArray
     violated: BoolArray
@@ -153,6 +166,8 @@ def collect_rollout(
     return Rollout(
         agent=agent.name,
         slices=backend.slices,
+        weight=context.promises.weight,
+        committed_mbps=context.promises.committed_mbps,
         series=series,
         valid=valid,
         violated=broken,

@@ -53,7 +53,7 @@ def best_effort_mbit(recording: Rollout) -> Array:
     starts = np.arange(0, len(recording.time_s), periods)
     carried = np.add.reduceat(recording.row("carried_mbps").astype(np.float64), starts, axis=0)
     present = np.add.reduceat(recording.valid.astype(np.float64), starts, axis=0)
-    beyond = carried - present * recording.slices.column("sla.committed_mbps")
+    beyond = carried - present * recording.committed_mbps
     return np.maximum(beyond, 0.0).sum(axis=(0, 1)) * recording.period_s
 
 
@@ -111,8 +111,8 @@ def violation_s(recording: Rollout) -> Array:
 
 def broken_s(recording: Rollout) -> Array:
     """Seconds of broken promises, weighted by slice, (L,)."""
-    weight = recording.slices.column("weight").astype(np.float64)
-    return (violation_s(recording) * weight / weight.sum()).sum(axis=0)
+    weight = recording.weight.astype(np.float64)
+    return (violation_s(recording) * weight / weight.sum(axis=0)).sum(axis=0)
 
 
 def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: Window | None) -> Scores:

@@ -1,6 +1,7 @@
 """Which of a run's policies is kept: training is noisy, and its last policy need not be better than the rule.
 
-Policies of several moments play the run's scenario beside the rule, on the same arrivals, which training has not seen.
+Policies of several moments play beside the rule, on the same arrivals, which training has not seen: those of the run's
+scenario, or of deployments that its mixture draws.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -15,9 +17,9 @@ import torch
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.agents.learned.guide import Guide
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
-from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.env.simulator.backend import RunSource, ScenarioRuns, SimulatorBackend
 from slicepilot.training.evaluation.axes import BEST_EFFORT_BETTER, BROKEN_BETTER, CPU_BETTER, Figures, Over
 from slicepilot.training.evaluation.rollouts import Rollout, collect_rollout
 from slicepilot.training.evaluation.scores import best_effort_loss_pct, broken_s, cpu_wasted_core_s
@@ -27,42 +29,57 @@ from slicepilot.training.networks.guided import GuidedPolicy
 from .references import SideBySide
 
 State = dict[str, Any]
-RUNS = 12
+RUNS, DEPLOYMENTS = 12, 48
+"""Runs of a scenario; deployments of a mixture, which are played once each."""
 MOMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Shares of the budget after which a policy is looked at; that at its end is, too."""
 STRENGTHS = (1.0, 0.5)
 """Of each policy's corrections, before their tanh: nearer to the rule less is won, and less broken."""
-MOST_GAIN = 4.0
-"""A gain on an axis counts up to so many times what is called better there: not one axis for all."""
+LEAST_GAIN, MOST_GAIN = 0.1, 4.0
+"""Both in units of what is called better on an axis: with less in the mean of all deployments a policy is as the rule
+is; a gain or loss on one axis counts up to the most, so that no axis decides alone."""
 
 
 class Kept(NamedTuple):
     """A policy that is kept: ``moment`` is the share of the budget after which it was there, ``strength`` that of its
-    corrections, ``over`` says how it is beside the rule. Without ``over`` none is better: it corrects nothing."""
+    corrections, ``over`` says how it is beside the rule in each deployment. Where ``over`` is empty, none is better: it
+    corrects nothing."""
 
     moment: float = 0.0
     strength: float = 0.0
-    over: Over | None = None
+    over: tuple[Over, ...] = ()
 
     def __str__(self) -> str:
-        if self.over is None:
+        if not self.over:
             return (
                 "no policy of this run is better than the rule on other arrivals; the bundle decides as the rule does"
             )
+        if len(self.over) == 1:
+            [over] = self.over
+            compared = (
+                f"on other arrivals, it breaks promises for {over.broken:.2f} of the time, carries "
+                f"{over.best_effort:+.1f} points of best effort and wastes {over.cpu:.2f} of the CPU"
+            )
+        else:
+            relations = [over.relation for over in self.over]
+            compared = (
+                f"in {len(relations)} drawn deployments, it is not worse and on an axis better in "
+                f"{relations.count('dominates')}, equal in {relations.count('equal')} and worse in "
+                f"{relations.count('dominated')}; in the others it is better on an axis and worse on another"
+            )
         return (
             f"the policy after {self.moment:.0%} of the run is kept, at {self.strength:.0%} of its strength: beside "
-            f"the rule, on other arrivals, it breaks promises for {self.over.broken:.2f} of the time, carries "
-            f"{self.over.best_effort:+.1f} points of best effort and wastes {self.over.cpu:.2f} of the CPU"
+            f"the rule, {compared}"
         )
 
 
-def keep_best(policy: GuidedPolicy, past: Sequence[tuple[float, State]], scenario: Scenario, seed: int) -> Kept:
+def keep_best(policy: GuidedPolicy, past: Sequence[tuple[float, State]], runs: RunSource, seed: int) -> Kept:
     """Load the best of some states into a policy, or none of them: corrections of nothing.
 
     Args:
         policy: gets the state; its own is a candidate as of the end.
         past: moments and states of the same network.
-        scenario: what was trained for.
+        runs: what was trained for. Runs of a scenario are judged together, each deployment of a mixture alone.
         seed: of arrivals that were not trained on.
     """
     moments = [*past, (1.0, copy.deepcopy(policy.state_dict()))]
@@ -72,14 +89,19 @@ def keep_best(policy: GuidedPolicy, past: Sequence[tuple[float, State]], scenari
         own.load_state_dict(state)
         _weaken(own, strength)
     agents = SideBySide([no_control(), QueueGreedy(), *(NetworkAgent(own, "trained", Guide) for own in policies)])
-    backend = SimulatorBackend(ScenarioRuns(scenario), RUNS * len(agents.agents), len(agents.agents))
+    alike = isinstance(runs, ScenarioRuns)
+    backend = SimulatorBackend(runs, (RUNS if alike else DEPLOYMENTS) * len(agents.agents), len(agents.agents))
     run = collect_rollout(agents, backend, seed, RewardWeights.from_yaml())
     free, *others = (run.lanes(span) for span in agents.spans)
-    rule, *figures = (_figures(other, free) for other in others)
-    best, best_gain = Kept(), 0.0
-    for (moment, strength, state), figure in zip(candidates, figures, strict=True):
-        over = figure.over(rule)
-        if figure.not_worse(rule) and (gain := _gain(over)) > best_gain:
+    if alike:
+        rule, *figures = ([_figures(other, free)] for other in others)
+    else:
+        rule, *figures = (_by_lane(other, free, backend.context.period_s) for other in others)
+    best, best_gain = Kept(), LEAST_GAIN * len(rule)
+    for (moment, strength, state), own_figures in zip(candidates, figures, strict=True):
+        gain = sum(_gain(mine, its) for mine, its in zip(own_figures, rule, strict=True))
+        if gain > best_gain:
+            over = tuple(mine.over(its) for mine, its in zip(own_figures, rule, strict=True))
             best, best_gain = Kept(moment, strength, over), gain
             policy.load_state_dict(state)
     _weaken(policy, best.strength)
@@ -99,11 +121,24 @@ def _figures(run: Rollout, free: Rollout) -> Figures:
     return Figures.floored(run.period_s * len(run.time_s), *(float(values.mean()) for values in figures))
 
 
-def _gain(over: Over) -> float:
-    """Sum over the axes, each in units of what is called better there."""
+def _by_lane(run: Rollout, free: Rollout, period_s: FloatArray) -> list[Figures]:
+    """Of each lane by itself, whose control periods have lengths of their own."""
+    return [
+        _figures(*(replace(each.lanes(slice(lane, lane + 1)), period_s=float(period_s[lane])) for each in (run, free)))
+        for lane in range(run.reward.shape[-1])
+    ]
+
+
+def _gain(mine: Figures, rule: Figures) -> float:
+    """Sum over the axes, each in units of what is called better there.
+
+    Where any axis is worse only losses count: what is won on an axis does not pay for what is lost on another.
+    """
+    over = mine.over(rule)
     gains = (
         math.log(over.broken) / math.log(BROKEN_BETTER),
         over.best_effort / BEST_EFFORT_BETTER,
         math.log(over.cpu) / math.log(CPU_BETTER),
     )
-    return sum(min(gain, MOST_GAIN) for gain in gains)
+    most = MOST_GAIN if mine.not_worse(rule) else 0.0
+    return sum(min(max(gain, -MOST_GAIN), most) for gain in gains)

@@ -355,9 +355,9 @@ def train(
             monitor.num_timesteps = before
         monitor.sum_up(budget.stop())
         monitor.save()
-        if config.scenario and config.broken_over_reference and isinstance(average.policy, GuidedPolicy):
+        if config.broken_over_reference and isinstance(average.policy, GuidedPolicy):
             say("comparing this run's policies with the rule")
-            say(str(keep_best(average.policy, monitor.past, config.trained_scenario(), _next_seed(seed, 1))))
+            say(str(keep_best(average.policy, monitor.past, config.episodes(), _next_seed(seed, 1))))
         say("exporting the policy")
         bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, tracker), root / "bundle")
         if tracker is not None:

@@ -160,6 +160,8 @@ def by_hand(period_s: float, offered_mbps: float = 0.0, share: float = 1.0) -> R
     return Rollout(
         agent="by hand",
         slices=replace(slices, slices=tuple(specs)),
+        weight=np.ones((2, 1), np.float32),
+        committed_mbps=np.asarray([[10.0], [20.0]], np.float32),
         series=series,
         valid=np.asarray([[True, True], [True, False], [True, True]])[:, :, None],
         violated=np.zeros((3, 2, 1), np.bool_),
