@@ -145,6 +145,10 @@ class ImportedRange(Document):
     missing: list[MissingOfSetting]
     why: list[str]
     """Reasons for missing measurements."""
+    partial_answers: int
+    """Answers that the server called partial or warned of; their part of the range is not measured."""
+    remarks: list[str]
+    """What the server remarked of other answers."""
 
 
 class JoinedEpisodes(Document):

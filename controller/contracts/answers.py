@@ -277,6 +277,10 @@ class Notes(Document, total=False):
     unmeasured: list[str]
     """What cannot be measured or moved, and new limits on a UPF; with reasons."""
     last_error: str | None
+    counts: dict[str, int]
+    """What the source of measurements has counted, by the metric's name."""
+    remarks: list[str]
+    """What a Prometheus server remarks of its answers (`infos`), which are used."""
     totals: Totals
     reload: Reload | None
     canary: list[str]

@@ -251,6 +251,14 @@ class LiveBackend:
             self._throttling.heal()
         return [*self._source.check(), *self._actuator.refresh()]
 
+    def counts(self) -> dict[str, int]:
+        """What a source of measurements has counted of its own, by the metric's name without prefix and ``_total``."""
+        return {}
+
+    def remarks(self) -> list[str]:
+        """What is said by others of measurements that are nevertheless believed."""
+        return []
+
     def close(self) -> None:
         """Restore the knobs, then release everything; more than once does nothing."""
         try:

@@ -142,6 +142,8 @@ class EventLog:
     def _compare(self, before: dict[str, Any], notes: dict[str, Any]) -> None:
         for thing in _new(before.get("unmeasured"), notes.get("unmeasured")):
             self._log.warning("unmeasured", what=thing)
+        for thing in _new(before.get("remarks"), notes.get("remarks")):
+            self._log.info("remark", what=thing)
         for thing in _new(notes.get("unmeasured"), before.get("unmeasured")):
             self._log.info("measured_again", what=thing)
         foreign, foreign_before = _by_knob(notes), _by_knob(before)

@@ -30,6 +30,11 @@ from slicepilot.env.telemetry import SLICE_FIELDS
 from .counts import BYTES_PER_MBIT, OUTCOMES, PROMISES, REASONS, STAGES, Counts, Totals
 from .status import NOW_S, Status
 
+SOURCES = {
+    "prometheus_partial_answers": "Answers of the Prometheus server that it called partial or warned of: not used.",
+    "prometheus_remarked_answers": "Answers with infos of the Prometheus server, which are used.",
+}
+
 
 class Metrics(Collector):
     """All metrics of one controller.
@@ -113,6 +118,10 @@ class Metrics(Collector):
             ("foreign_changes_total", "foreign_changes", "Times that another program had set a knob."),
         ):
             yield single(name, text, counted.get(key, 0))
+        sources = status.notes.get("counts") or {}
+        for name, text in SOURCES.items():
+            if name in sources:
+                yield single(f"{name}_total", text, sources[name])
         yield single("ticks_lost_total", "Ticks overwritten before the publisher had read them.", status.lost)
 
     def _guard(self) -> Iterator[Metric]:

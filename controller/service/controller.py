@@ -251,6 +251,8 @@ class Controller:
             "ordered_safe": active.guard.ordered_safe,
             "unmeasured": as_many_as_fit(report.unmeasured, MOST_UNMEASURED_BYTES),
             "last_error": report.last_error,
+            "counts": self.node.backend.counts(),
+            "remarks": self.node.backend.remarks(),
             "totals": report.totals()
             | {"missed_ticks": self.node.backend.ticks.missed, "foreign_changes": self._modes.foreign_changes},
             "reload": self._last_reload,

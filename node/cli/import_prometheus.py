@@ -72,6 +72,8 @@ def import_prometheus(
         "period_s": float(period_s),
         "missing": [item.to_json() for item in missing_of(episodes)],
         "why": list(made.why),
+        "partial_answers": made.partial,
+        "remarks": list(made.remarks),
     }
     if as_json:
         print_json(document, ImportedRange)
@@ -120,5 +122,7 @@ def _print(document: dict[str, Any]) -> None:
     for item in document["missing"]:
         share = 100 * item["unmeasured"] / max(item["readings"], 1)
         say(f"  {share:.1f}% of the readings are missing; {item['unscored_steps']:,} steps have no reward")
-    for why in document["why"]:
-        say(f"  {why}")
+    if document["partial_answers"]:
+        say(f"  {document['partial_answers']} answers were partial: nothing of their range is taken for measured")
+    for text in (*document["why"], *document["remarks"]):
+        say(f"  {text}")

@@ -88,6 +88,7 @@ class NodeBackend(LiveBackend):
             targets = [item.targets for item in locations.values()]
             self._probe: KernelSource | None = None
             self._learning: NodeLearning | None = None
+            self._prometheus: PrometheusSource | None = None
             source: TelemetrySource
             oldest_s = 0.0
             if spec.prometheus is None:
@@ -97,7 +98,7 @@ class NodeBackend(LiveBackend):
                 self.targets = in_parts(targets, self._probe.packets.object.program("shaper_class").fd)
             else:
                 check_apart(targets, families)
-                source = PrometheusSource(
+                source = self._prometheus = PrometheusSource(
                     spec.prometheus, spec.promised.names, control_period_s, spec.uplink_mbps or math.inf
                 )
                 undo.callback(source.close)
@@ -159,6 +160,12 @@ class NodeBackend(LiveBackend):
             self.context.logical_cpus[:] = len(self._binding.cpus)
         learned = [] if self._learning is None else self._learning.check(located)
         return [*gone, *bound, *learned, *super().check()]
+
+    def counts(self) -> dict[str, int]:
+        return {} if self._prometheus is None else dict(self._prometheus.counts)
+
+    def remarks(self) -> list[str]:
+        return [] if self._prometheus is None else self._prometheus.remarks
 
     @property
     def housing(self) -> NodeHousing | None:

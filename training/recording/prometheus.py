@@ -86,11 +86,15 @@ class Imported:
         episodes: all of it, or what of it a step could be scored of.
         left_out: steps of episodes of which none could be scored.
         why: the first reason, of each slice of which something was not measured at the end of the range.
+        partial: answers that the server called partial or warned of; nothing is measured in their part of the range.
+        remarks: what it remarked of other answers.
     """
 
     episodes: EpisodeSet
     left_out: int
     why: tuple[str, ...]
+    partial: int
+    remarks: tuple[str, ...]
 
 
 def to_episodes(
@@ -123,21 +127,38 @@ def to_episodes(
     tables: dict[tuple[str, str], list[Array]] = {(row.kind, row.name): [] for row in rows}
     newest: list[Array] = []
     why: tuple[str, ...] = ()
+    partial, remarks = 0, dict[str, None]()
     for first in range(0, len(times_s), step):
-        part = times_s[first : first + step]
+        part, doubted = times_s[first : first + step], False
         oldest = np.full((len(part), len(slices)), np.inf)
         for row in rows:
             reading = client.over(row, queries.most_age_s, part)
             tables[row.kind, row.name].append(reading.values)
+            remarks |= dict.fromkeys(f"{row.name}: {text}" for text in reading.infos)
+            if reading.partial is not None:
+                partial += 1
+                # Without a knob's row the knob would be taken for none.
+                doubted = doubted or row.kind == "knob"
+                why = tuple(dict.fromkeys([*why, reading.partial]))
             if row.kind == "slice":
                 oldest = np.minimum(oldest, np.where(np.isfinite(reading.newest_s), reading.newest_s, -np.inf))
                 why = _noted(why, slices, reading.why)
+        if doubted:
+            _forget(tables)
         newest.append(part[:, None] - oldest)
         on_step(min(1.0, (first + step) / len(times_s)))
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
     context = _context(slices, node, requested)
     trace = _course(whole, rows, slices, context)
-    return _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, why)
+    episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, why)
+    return Imported(episodes, left_out, why, partial, tuple(remarks))
+
+
+def _forget(tables: Mapping[tuple[str, str], list[Array]]) -> None:
+    """Leave nothing measured of slices in the newest part."""
+    for (kind, _), parts in tables.items():
+        if kind == "slice":
+            parts[-1] = np.full_like(parts[-1], np.nan)
 
 
 def _noted(known: tuple[str, ...], slices: SliceSet, why: tuple[str | None, ...]) -> tuple[str, ...]:
@@ -195,7 +216,8 @@ def _episodes(
     weights: RewardWeights,
     spec: PrometheusSpec,
     why: tuple[str, ...],
-) -> Imported:
+) -> tuple[EpisodeSet, int]:
+    """Episodes of what was measured, and how many steps they leave out; raises ConfigError."""
     assert trace.unmeasured is not None
     assert trace.readings is not None
     weight = context.promises.weight
@@ -247,7 +269,7 @@ def _episodes(
         ("delay_p50_us", "delay_p99_us"), "round trips of the queries"
     )
     facts = facts_of(slices, context, weights) | {"stand_ins": stand_ins}
-    return Imported(EpisodeSet(tuple(result), facts), left_out, why)
+    return EpisodeSet(tuple(result), facts), left_out
 
 
 def _said(seconds: int) -> str:

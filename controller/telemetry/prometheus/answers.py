@@ -5,6 +5,7 @@ Formats are those of the server's HTTP API: https://prometheus.io/docs/prometheu
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,11 +37,23 @@ class Reading:
         values: float64 (N, S) in the row's unit; NaN where there is none that is believed.
         newest_s: float64 (N, S), when the newest sample was taken that it rests on; NaN where there is none.
         why: of each slice, what was wrong at the last time; None where nothing was.
+        partial: what the server said of an answer that it called partial, or warned of, as a line: no value of it is
+            believed. None where it said nothing.
+        infos: what it remarked otherwise, as lines.
     """
 
     values: Floats
     newest_s: Floats
     why: tuple[str | None, ...]
+    partial: str | None = None
+    infos: tuple[str, ...] = ()
+
+    def marked(self, partial: str | None, infos: tuple[str, ...]) -> Reading:
+        """The same as what the server said of it; without values where it is partial."""
+        if partial is None:
+            return dataclasses.replace(self, infos=infos)
+        nothing = np.full_like(self.values, np.nan)
+        return Reading(nothing, nothing.copy(), (None,) * len(self.why), partial, infos)
 
 
 @dataclass
@@ -50,7 +63,7 @@ class _Series:
 
 
 def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float) -> Reading:
-    """The answer to ``row.query`` at some times, those of the server's samples in a range, or one.
+    """The answer to ``row.parts`` at some times, those of the server's samples in a range, or one.
 
     Args:
         row: that was requested.
@@ -171,4 +184,4 @@ def _why(
 
 def _differences(labels: list[dict[str, str]]) -> str:
     names = sorted({name for label in labels for name in label})
-    return on_a_line(", ".join(name for name in names if len({label.get(name) for label in labels}) > 1))
+    return on_a_line(", ".join(name for name in names if len({label.get(name, "") for label in labels}) > 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -36,7 +36,8 @@ WINDOW = "window"
 PromQl = Annotated[str, Field(min_length=1, max_length=4000)]
 LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 # Nothing that ends a quoted string of PromQL, or begins anything outside of one.
-Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/@-]{0,252}$")]
+# An empty value is what a series without the label has (Prometheus, "Data model").
+Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:/@-]{0,252})?$")]
 Labels = Mapping[LabelName, Label]
 FilePath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00\n]*$")]
 Seconds = Annotated[float, Field(gt=0, le=3600)]
@@ -130,6 +131,32 @@ class ClientCertificate:
     key_file: FilePath
 
 
+@dataclass(frozen=True)
+class FileValue:
+    """A value that is in a file, as a secret is."""
+
+    __pydantic_config__ = _STRICT
+    file: FilePath
+
+
+OWN_HEADERS = ("connection", "content-length", "content-type", "accept-encoding", "host", "transfer-encoding")
+"""Of a request, which the client sets itself."""
+SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")]  # RFC 9110, clause 5.6.2
+HeaderText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
+Headers = Mapping[HeaderName, HeaderText | FileValue]
+
+
+def _allowed_headers(headers: Headers) -> Headers:
+    names = [name.lower() for name in headers]
+    for name in headers:
+        if name.lower() in OWN_HEADERS:
+            raise ValueError(f"{name}: the client sets it itself; expected another header, such as X-Scope-OrgID")
+        if names.count(name.lower()) > 1:
+            raise ValueError(f"{name}: given twice, since upper and lower case are the same here")
+    return headers
+
+
 def _server(url: str) -> str:
     try:
         parts = urlsplit(url)
@@ -154,6 +181,8 @@ class PrometheusSpec:
         token_file: with a bearer token; basic_auth: instead. Files are read again when they change.
         ca_file: PEM, authorities that alone may vouch for the server; none: those that the system trusts.
         client_certificate: that the server asks for.
+        headers: of each request, such as ``X-Scope-OrgID`` of Mimir, Cortex and Loki or ``THANOS-TENANT``: a text, or
+            ``{file: PATH}``.
         timeout_s: of one answer, from the connection to its last byte.
         most_mbytes: of one answer.
     """
@@ -168,6 +197,7 @@ class PrometheusSpec:
     basic_auth: BasicAuth | None = None
     ca_file: FilePath | None = None
     client_certificate: ClientCertificate | None = None
+    headers: Annotated[Headers, AfterValidator(_allowed_headers)] = field(default_factory=dict)
     timeout_s: Annotated[float, Field(ge=0.1, le=30)] = 5.0
     most_mbytes: Annotated[float, Field(gt=0, le=64)] = 4.0
 
@@ -189,9 +219,17 @@ def check_spec(spec: PrometheusSpec) -> PrometheusSpec:
         for name in ("ca_file", "client_certificate"):
             if getattr(spec, name) is not None:
                 raise ValueError(f"{name}: expected with https")
-        if (spec.token_file or spec.basic_auth) and not _loopback(parts.hostname):
-            raise ValueError(f"url = {spec.url}: would show the password to the network; expected https")
+        secret = [name for name, given in spec.headers.items() if _secret(name, given)]
+        if (spec.token_file or spec.basic_auth or secret) and not _loopback(parts.hostname):
+            what = f"the header {secret[0]}" if secret else "the password"
+            raise ValueError(f"url = {spec.url}: would show {what} to the network; expected https")
+    if (spec.token_file or spec.basic_auth) and "authorization" in {name.lower() for name in spec.headers}:
+        raise ValueError("headers.Authorization: expected none beside token_file and basic_auth, which set it")
     return spec
+
+
+def _secret(name: str, given: str | FileValue) -> bool:
+    return isinstance(given, FileValue) or name.lower() in SECRET_HEADERS
 
 
 def _loopback(host: str) -> bool:
@@ -203,18 +241,19 @@ def _loopback(host: str) -> bool:
 
 @dataclass(frozen=True)
 class Row:
-    """A row as it is queried: PromQL of all slices at once, or of the node.
+    """A row as it is queried: PromQL of all slices, or of the node.
 
     Attributes:
         kind: what it is a row of; name: of the row.
-        query: whose series say by their label `TAG` whose they are: ``N:v`` values, ``N:t`` times of samples.
+        parts: two queries a slice, whose series say by their label `TAG` whose they are: ``N:v`` values, ``N:t`` times
+            of samples. As many as fit are joined (`joined`).
         samples: each slice's selector, for messages.
         scale: of values.
     """
 
     kind: Literal["slice", "node", "knob"]
     name: str
-    query: str
+    parts: tuple[str, ...]
     samples: tuple[str, ...]
     scale: float
 
@@ -223,7 +262,13 @@ class Row:
         return len(self.samples)
 
 
-TAG = "slicepilot_query"
+TAG = "slicepilot_asked"
+OR = " or "
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Queries as a single query, of the series of all."""
+    return OR.join(parts)
 
 
 def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], period_s: float) -> list[Row]:
@@ -272,7 +317,7 @@ def _row(kind: Any, name: str, row: RowQuery, labelled: list[tuple[str, dict[str
         query, selector = _filled(row.query, labels, position), _filled(row.samples, labels, position)
         samples.append(" ".join(selector.split()))
         parts += [_tagged(query, f"{number}:v"), _tagged(f"timestamp({selector})", f"{number}:t")]
-    return Row(kind, name, " or ".join(parts), tuple(samples), row.scale)
+    return Row(kind, name, tuple(parts), tuple(samples), row.scale)
 
 
 def _tagged(query: str, tag: str) -> str:
@@ -297,4 +342,5 @@ def credential_files(spec: PrometheusSpec) -> dict[str, Path]:
         "certificate": None if spec.client_certificate is None else spec.client_certificate.file,
         "key": None if spec.client_certificate is None else spec.client_certificate.key_file,
     }
-    return {name: Path(path) for name, path in files.items() if path is not None}
+    found = {name: Path(path) for name, path in files.items() if path is not None}
+    return found | {f"headers.{name}": Path(v.file) for name, v in spec.headers.items() if isinstance(v, FileValue)}

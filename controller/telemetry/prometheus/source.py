@@ -34,6 +34,7 @@ JOIN_S = 0.2
 MOST_SECRET_BYTES = 1 << 18
 MOST_REPORT_BYTES = 1 << 16
 """Reasons that are reported, as JSON: they have to fit into the notes of a run."""
+MOST_REMARK_BYTES = 1 << 12
 _OFFERED, _CARRIED, _LOSS = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
 _UPLINK = NODE_FIELDS.index("uplink_use_ratio")
 
@@ -74,6 +75,8 @@ class PrometheusSource:
 
     Attributes:
         queries: the queries of each round.
+        counts: answers so far that the server itself called partial, which are not used, and answers with remarks.
+        remarks: what the server remarked in the last round (``infos`` of the HTTP API), which does not concern data.
 
     Raises:
         ConfigError: settings that do not fit, a period that is too short for the scrapes.
@@ -91,6 +94,8 @@ class PrometheusSource:
         self._thread = threading.Thread(target=self._query, name="prometheus", daemon=True)
         slices, node = np.zeros((len(SLICE_FIELDS), len(names))), np.zeros(len(NODE_FIELDS))
         self._figures = _Figures(slices, node, np.full(len(names), -np.inf), [])
+        self.counts = {"prometheus_partial_answers": 0, "prometheus_remarked_answers": 0}
+        self.remarks: list[str] = []
         self._last_s = _clock_s()
         self._stamps = _stamps(spec)
         self._client = Client(spec, secrets_of(spec))
@@ -155,7 +160,7 @@ class PrometheusSource:
 
     def _round(self) -> _Figures:
         """Query every row once; without any answer figures stay as they were, and grow old."""
-        count, report, error = len(self._names), list[str](), None
+        count, report, remarks, error = len(self._names), list[str](), list[str](), None
         slices, taken_s, node = np.zeros((len(SLICE_FIELDS), count)), np.full(count, np.inf), self._figures.node.copy()
         answered = False
         for row in self._rows:
@@ -165,6 +170,13 @@ class PrometheusSource:
                 return dataclasses.replace(self._figures, error=str(gone))
             except PrometheusError as bad:
                 error, taken_s[:] = error or str(bad), -np.inf
+                continue
+            if reading.infos:
+                self.counts["prometheus_remarked_answers"] += 1
+                remarks += [f"prometheus {row.name}: {text}" for text in reading.infos]
+            if reading.partial is not None:
+                self.counts["prometheus_partial_answers"] += 1
+                error, taken_s[:] = error or reading.partial, -np.inf
                 continue
             answered = True
             values = reading.values[-1]
@@ -177,6 +189,7 @@ class PrometheusSource:
                 node[NODE_FIELDS.index(row.name)] = values[0]
             names = self._names if row.kind == "slice" else ("node",)
             report += [f"{name}: {why}" for name, why in zip(names, reading.why, strict=True) if why is not None]
+        self.remarks = as_many_as_fit(remarks, MOST_REMARK_BYTES)
         if not answered:
             return dataclasses.replace(self._figures, error=error)
         slices[_LOSS] = np.clip(1.0 - slices[_CARRIED] / np.maximum(slices[_OFFERED], 1e-6), 0.0, 1.0)
@@ -194,7 +207,9 @@ def secrets_of(spec: PrometheusSpec) -> dict[str, str]:
             text = read_file(path, MOST_SECRET_BYTES, what).decode()
         except UnicodeDecodeError:
             raise ConfigError(f"{what}: not text") from None
-        if name in {"token", "password"} and (not text.strip() or not text.strip().isprintable()):
+        header = name.startswith("headers.")
+        bad = not text.strip() or not text.strip().isprintable() or (header and not text.isascii())
+        if bad and (header or name in {"token", "password"}):
             raise ConfigError(f"{what}: expected one line of printable characters")
         result[name] = text
     return result

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,9 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 import yaml
+
+from slicepilot.controller.telemetry.prometheus.config import TAG
 
 TOOLS = Path(__file__).parents[4] / "build" / "tools" / "usr" / "bin"
 SCRAPE_S = 1.0
@@ -40,7 +45,7 @@ def serving(handle: Handler) -> Iterator[str]:
         def do_GET(self) -> None:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 # What is not read makes the kernel reset the connection when it is closed, amid a long answer.
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 handle(self)
 
         do_POST = do_GET
@@ -231,3 +236,78 @@ class Prometheus:
             self.process.kill()
             self.process.wait(20)
             self.process = None
+
+
+@dataclass
+class Compatible:
+    """What speaks the API of Prometheus with habits of its own: limits on queries, warnings, tenants.
+
+    Attributes:
+        most_query_bytes: longer queries are refused; most_url_bytes: longer request lines; most_points: of a series.
+        status: of such refusals.
+        get_alone: whether POST is refused.
+        tenant: the header X-Scope-OrgID that is required; None requires none.
+        more: fields of the answer beside ``data``.
+        partial_rows: where given, only answers to queries with one of these texts have ``more``.
+        queries: lengths of those that were answered.
+    """
+
+    most_query_bytes: int = 1 << 20
+    most_url_bytes: int = 1 << 20
+    most_points: int = 1 << 20
+    status: int = 422
+    get_alone: bool = False
+    tenant: str | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+    partial_rows: tuple[str, ...] = ("",)
+    queries: list[int] = field(default_factory=list)
+
+    def handle(self, request: http.server.BaseHTTPRequestHandler, body: str) -> None:
+        form = body or urlsplit(request.path).query
+        parameters = dict(parse_qsl(form))
+        query = parameters["query"]
+        if self.get_alone and request.command != "GET":
+            answer(request, b"read only", 405)
+        elif self.tenant is not None and request.headers["X-Scope-OrgID"] != self.tenant:
+            answer(request, b"no org id\n", 401)
+        elif len(request.requestline) > self.most_url_bytes:
+            answer(request, b"<html><title>414 Request-URI Too Large</title></html>", 414)
+        elif len(query) > self.most_query_bytes:
+            self._refuse(request, f"too long query; got {len(query)} bytes; mustn't exceed {self.most_query_bytes}")
+        elif "start" in parameters and self._points(parameters) > self.most_points:
+            self._refuse(request, f"exceeded maximum resolution of {self.most_points} points per timeseries")
+        else:
+            self.queries.append(len(query))
+            answer(request, self._answer(parameters))
+
+    def _refuse(self, request: http.server.BaseHTTPRequestHandler, why: str) -> None:
+        answer(request, json.dumps({"status": "error", "errorType": "execution", "error": why}).encode(), self.status)
+
+    def _points(self, parameters: dict[str, str]) -> int:
+        start, end, step = (float(parameters[name]) for name in ("start", "end", "step"))
+        return int((end - start) / step) + 1
+
+    def _answer(self, parameters: dict[str, str]) -> bytes:
+        """One for each value; each sample is two seconds old."""
+        times, kind = [time.time()], "value"
+        if "start" in parameters:
+            start, step = float(parameters["start"]), float(parameters["step"])
+            times, kind = [start + step * n for n in range(self._points(parameters))], "values"
+        result = []
+        for tag in re.findall(rf'"{TAG}", "([0-9]+:[vt])"', parameters["query"]):
+            points = [[at, f"{at - 2:.3f}" if tag.endswith("t") else "1.5"] for at in times]
+            result.append({"metric": {TAG: tag, "replica": ""}, kind: points if kind == "values" else points[0]})
+        more = self.more if any(text in parameters["query"] for text in self.partial_rows) else {}
+        return json.dumps({"status": "success", "data": {"result": result}} | more).encode()
+
+
+@contextlib.contextmanager
+def compatible(**habits: Any) -> Iterator[tuple[str, Compatible]]:
+    """Address of a server with these habits, and the server."""
+    server = Compatible(**habits)
+
+    def handle(request: http.server.BaseHTTPRequestHandler) -> None:
+        server.handle(request, request.body.decode())  # type: ignore[attr-defined]
+
+    with serving(handle) as address:
+        yield address, server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.server
 import json
 import os
@@ -16,17 +17,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slicepilot.configs import ConfigError, FailureError, validate
 from slicepilot.controller.system.cgroup import CpuHierarchy
-from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Queries, check_period
+from slicepilot.controller.telemetry.prometheus.client import Client
+from slicepilot.controller.telemetry.prometheus.config import (
+    TAG,
+    PrometheusSpec,
+    Queries,
+    check_period,
+    check_spec,
+    rows_of,
+)
 from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
 from tests.controller.conftest import remove_group
 from tests.controller.namespaces import Namespace
 from tests.node.traffic import ending
 
-from .servers import SCRAPE_S, Pod, Prometheus, answer, exporting, serving
+from .servers import SCRAPE_S, Pod, Prometheus, answer, compatible, exporting, serving
 
 PERIOD_S = 2 * SCRAPE_S
 QUOTA_RATIO = 0.3
@@ -311,7 +321,7 @@ def vector(value: str = "1.5", taken_s: float | None = None, slices: int = 1) ->
     now = time.time()
     kinds = {"v": value, "t": f"{now if taken_s is None else taken_s}"}
     samples = [(f"{s}:{kind}", text) for s in range(slices) for kind, text in kinds.items()]
-    result = [{"metric": {"slicepilot_query": tag}, "value": [now, text]} for tag, text in samples]
+    result = [{"metric": {TAG: tag}, "value": [now, text]} for tag, text in samples]
     return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
 
 
@@ -341,8 +351,11 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
     "another JSON": (lambda r: answer(r, b'{"data": {"result": [7]}}'), "not an answer of a Prometheus server"),
     "no number": (lambda r: answer(r, vector("many")), "a value that is no number"),
     "compressed": (lambda r: answer(r, b"x", Content_Encoding="gzip"), "answers compressed"),
-    "401": (lambda r: answer(r, b"", 401), "answers 401: the client is not known: give token_file, basic_auth"),
-    "503": (lambda r: answer(r, b"\x1b[2Jaway", 503), "answers 503$"),
+    "401": (
+        lambda r: answer(r, b"", 401),
+        "answers 401: the client is not known: give token_file",
+    ),
+    "503": (lambda r: answer(r, b"\x1b[2Jaway", 503), r"answers 503: \?\[2Jaway$"),
     "an error": (lambda r: answer(r, b'{"error": "\\u001b[2J no"}', 422), r"offered_mbps: answers 422: \?\[2J no"),
 }
 
@@ -421,8 +434,137 @@ def test_a_period_below_twice_the_scrape_interval_is_refused() -> None:
         ({"url": "http://me:secret@a"}, "and no password"),
         ({"url": "https://a", "slices": {"s": {"pod": 'x"} or vector(1)'}}}, r"slices\.s\.pod"),
         ({"url": "https://a", "token_file": "relative"}, "token_file"),
+        ({"url": "https://a", "headers": {"X-Scope-OrgID": "a\r\nb"}}, r"headers\.X-Scope-OrgID"),
+        ({"url": "https://a", "headers": {"Content-Length": "7"}}, "Content-Length: the client sets it itself"),
+        ({"url": "https://a", "headers": {"X-A": "1", "x-a": "2"}}, "X-A: given twice"),
+        ({"url": "https://a", "headers": {"X-A": {"file": "relative"}}}, r"headers\.X-A"),
     ],
 )
 def test_settings_that_are_refused(given: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         validate(PrometheusSpec, given, "node.yaml")
+
+
+# -- servers that speak the same API -----------------------------------------------------------------------------------
+
+MANY = tuple(f"upf-{number}" for number in range(24))
+UNSPLIT_BYTES = 30_000
+
+
+@pytest.mark.parametrize(
+    "habits",
+    [
+        {"most_query_bytes": 1 << 14},
+        {"most_query_bytes": 3000},
+        {"most_query_bytes": 3000, "status": 400},
+        {"most_query_bytes": 3000, "status": 413},
+        {"get_alone": True, "most_url_bytes": 8192},
+        {"get_alone": True, "most_url_bytes": 4000},
+    ],
+)
+def test_a_query_that_is_too_long_for_a_server_is_split(habits: dict[str, Any]) -> None:
+    """VictoriaMetrics/VictoriaMetrics#5875: 24 slices in one query are more than 16 KiB."""
+    with compatible(**habits) as (address, server), source_of(spec_of(f"http://{address}", MANY)) as source:
+        assert valid(source) == [True] * 24
+        assert source.check() == []
+        assert max(server.queries) < UNSPLIT_BYTES
+        assert len(server.queries) > len(source.queries.slices)
+
+
+def test_a_query_of_one_slice_that_is_too_long_is_reported_with_the_servers_words() -> None:
+    with compatible(most_query_bytes=50) as (address, _), pytest.raises(FailureError) as caught:
+        PrometheusSource(spec_of(f"http://{address}", MANY), tuple(f"s{n}" for n in range(1, 25)), PERIOD_S)
+    assert re.search(r"offered_mbps: answers 422: too long query; got \d+ bytes; mustn't exceed 50$", str(caught.value))
+
+
+def test_a_range_of_too_many_points_is_split() -> None:
+    spec = spec_of("http://localhost:1", MANY[:3])
+    rows = rows_of(spec.loaded_queries(), spec, tuple(spec.slices), PERIOD_S)
+    times_s = 1_700_000_000 + 15 * np.arange(1001, dtype=np.float64)
+    with compatible(most_points=300) as (address, server):
+        reading = Client(dataclasses.replace(spec, url=f"http://{address}"), {}).over(rows[0], 60.0, times_s)
+        assert reading.values.shape == (1001, 3)
+        assert np.isfinite(reading.values).all()
+        np.testing.assert_allclose(reading.newest_s, np.repeat(times_s[:, None] - 2, 3, axis=1))
+        assert reading.why == (None,) * 3
+        assert len(server.queries) == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            {"warnings": ["No StoreAPIs matched\x1b[2J", "receive series: rpc error"]},
+            r"No StoreAPIs matched\?\[2J; rec",
+        ),
+        ({"warnings": "one text"}, "one text"),
+        ({"isPartial": True}, "isPartial"),
+    ],
+)
+def test_a_partial_answer_is_counted_reported_and_not_acted_on(more: dict[str, Any], words: str) -> None:
+    """thanos-io/thanos#622: what a store that is away had is missing in sums."""
+    with compatible() as (address, server), source_of(spec_of(f"http://{address}", MANY[:2])) as source:
+        assert valid(source) == [True, True]
+        assert source.counts["prometheus_partial_answers"] == 0
+        server.more, server.partial_rows = more, ("quantile(0.99",)
+        lines = until(lambda: reported(source, f"delay_p99_us: a partial answer: {words}"))
+        assert all(line.isprintable() for line in lines)
+        assert valid(source) == [False, False]
+        until(lambda: source.counts["prometheus_partial_answers"] >= 2)
+        server.more = {}
+        until(lambda: valid(source) == [True, True] and source.check() == [])
+        server.more, server.partial_rows = more, ("",)
+        with pytest.raises(FailureError, match=words):
+            PrometheusSource(spec_of(f"http://{address}"), ("s1",), PERIOD_S)
+
+
+def test_remarks_on_queries_are_counted_and_shown_and_the_figures_used() -> None:
+    with (
+        compatible(more={"infos": ["PromQL info: metric might not be a counter\x00"]}) as (address, _),
+        source_of(spec_of(f"http://{address}")) as source,
+    ):
+        assert valid(source) == [True]
+        assert source.check() == []
+        assert source.counts["prometheus_remarked_answers"] >= len(source.queries.slices)
+        assert "prometheus offered_mbps: PromQL info: metric might not be a counter?" in source.remarks
+
+
+def test_a_tenant_goes_as_a_header_and_its_lack_is_not_told_as_wrong_credentials(tmp_path: Path) -> None:
+    """grafana/mimir#2310; the header's file is read again when it changes."""
+    file = tmp_path / "tenant"
+    file.write_text("edge-1\n")
+    with compatible(tenant="edge-1") as (address, server):
+        with pytest.raises(FailureError) as caught:
+            PrometheusSource(spec_of(f"http://{address}"), ("s1",), PERIOD_S)
+        assert "answers 401: no org id: set telemetry.prometheus.headers" in str(caught.value)
+        assert "not known" not in str(caught.value)
+        with source_of(spec_of(f"http://{address}", headers={"X-Scope-OrgID": "edge-1"})) as source:
+            assert valid(source) == [True]
+        with source_of(spec_of(f"http://{address}", headers={"x-scope-orgid": {"file": str(file)}})) as source:
+            assert valid(source) == [True]
+            server.tenant = "edge-2"
+            until(lambda: reported(source, "no org id"))
+            file.write_text("edge-2\n")
+            until(lambda: valid(source) == [True] and source.check() == [])
+        file.write_text("two\nlines\n")
+        with pytest.raises(ConfigError, match=r"headers.x-scope-orgid file .*: expected one line of printable"):
+            PrometheusSource(
+                spec_of(f"http://{address}", headers={"x-scope-orgid": {"file": str(file)}}), ("s1",), PERIOD_S
+            )
+
+
+def test_secret_headers_go_to_this_machine_or_over_tls_only() -> None:
+    for headers in ({"X-Key": {"file": "/key"}}, {"Authorization": "ApiKey 1"}):
+        spec = spec_of("http://elsewhere.example:9090", headers=headers)
+        with pytest.raises(ValueError, match="would show the header"):
+            check_spec(spec)
+        check_spec(spec_of("https://elsewhere.example:9090", headers=headers))
+    check_spec(spec_of("http://elsewhere.example:9090", headers={"X-Scope-OrgID": "edge"}))
+
+
+def test_an_empty_label_is_a_label_that_a_series_lacks() -> None:
+    spec = spec_of("http://localhost:1", labels={"container": ""})
+    query = "container_cpu_usage_seconds_total"
+    slices = {"s1": {"namespace": "core", "pod": "upf-1", "container": "", "ping": "10.45.0.1"}}
+    rows = rows_of(spec.loaded_queries(), dataclasses.replace(spec, slices=slices), ("s1",), PERIOD_S)
+    assert any(query in part and 'container=""' in part for row in rows for part in row.parts)
