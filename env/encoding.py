@@ -7,6 +7,7 @@ inside a policy bundle.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +61,17 @@ EGRESS_AXIS_MBPS = (1.0, 10_000.0)
 NICE_AXIS = np.float32(20.0)
 
 
+@functools.cache
+def _kernels() -> Any:
+    """The compiled arithmetic, imported on first use: it brings numba, which readers of layouts do without.
+
+    Not an attribute of the objects below: a module cannot be copied or pickled, and environments hold these objects.
+    """
+    from . import encoding_kernels
+
+    return encoding_kernels
+
+
 class KnobDecoder:
     """Actions in [-1, 1]^(S, 3) to knobs inside the declared bounds, and back.
 
@@ -69,9 +81,7 @@ class KnobDecoder:
     """
 
     def __init__(self, slices: SliceSet, nice_scope: NiceScope = "group") -> None:
-        from . import encoding_kernels  # numba, which who only reads layouts does without
-
-        self._kernels = encoding_kernels
+        kernels = _kernels()
         self.slices = slices
         self.nice_scope: NiceScope = nice_scope
         self._action_shape = (len(slices), NUM_KNOBS)
@@ -85,7 +95,7 @@ class KnobDecoder:
         offset = np.log(axis_low) + gain
         # Rounding must not push an upper bound over to "none", nor a lower one off the axis.
         positions = np.clip((np.log([low, high]) - offset) / gain, -1.0, NONE_ABOVE)
-        self.axes = np.empty((NUM_KNOBS, encoding_kernels.NUM_AXES, len(slices)), np.float32)
+        self.axes = np.empty((NUM_KNOBS, kernels.NUM_AXES, len(slices)), np.float32)
         for knob, limit in ((CPU_LIMIT, 0), (EGRESS, 1)):
             lowest, highest = positions[:, limit]
             self.axes[knob] = lowest, highest, gain[limit], offset[limit], np.full(len(slices), NONE_ABOVE)
@@ -104,7 +114,7 @@ class KnobDecoder:
         if table.shape[1:] != self._action_shape:
             raise ValueError(f"action: shape {np.shape(action)}: expected {self._action_shape} or a batch of it")
         values, rows = np.empty((2, NUM_KNOBS, table.shape[1], table.shape[0]), np.float32)
-        if not self._kernels.decode(table, self.axes, values, rows):
+        if not _kernels().decode(table, self.axes, values, rows):
             raise ValueError("action: not a number: expected finite values, which are clipped to -1..1")
         limits = values[_LIMITS]
         np.exp(limits, out=limits)
@@ -113,7 +123,7 @@ class KnobDecoder:
     def encode(self, knobs: Knobs) -> FloatArray:
         """The inverse: (3, S, L) in [-1, 1]; "none" becomes 1. An egress of 0 (shaper without a rate) is "none"."""
         rows = np.empty(knobs.values.shape, np.float32)
-        self._kernels.encode_knobs(knobs.values, self.axes, rows)
+        _kernels().encode_knobs(knobs.values, self.axes, rows)
         return rows
 
 
@@ -125,9 +135,6 @@ class ObservationEncoder:
     """
 
     def __init__(self, context: Context) -> None:
-        from . import encoding_kernels
-
-        self._kernels = encoding_kernels
         promises = context.promises
         num_slices, lanes = promises.weight.shape
         reference, full = np.asarray([TELEMETRY_SCALE[field] for field in SLICE_FIELDS]).T
@@ -152,10 +159,10 @@ class ObservationEncoder:
             _, num_slices, lanes = self._fixed.shape
             out = np.empty((lanes, num_slices, NUM_FEATURES), np.float32)
         logarithms = self._logarithms
-        self._kernels.over_reference(telemetry.slices, self._scale, logarithms)
+        _kernels().over_reference(telemetry.slices, self._scale, logarithms)
         np.log(logarithms, out=logarithms)  # NumPy's is SIMD code, a kernel's is not
         measured = logarithms, telemetry.node, telemetry.valid
-        self._kernels.fill(*measured, self._scale, knob_rows, self._fixed, _ACTIVE, _NODE_AT, out)
+        _kernels().fill(*measured, self._scale, knob_rows, self._fixed, _ACTIVE, _NODE_AT, out)
         return out
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +179,13 @@ class LiveBackend:
         self.ticks = AbsoluteTicks(facts.period_s)
         self._source, self._actuator = source, actuator
         self._throttling = None if cgroups is None else ThrottleMeter(cgroups, facts.period_s)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """No copies, by ``copy`` or pickle: both would move the same knobs, and descriptors cannot be copied."""
+        raise TypeError(
+            f"{type(self).__name__}: cannot be copied or pickled: it holds a running node's knobs and measurements; "
+            "make a second environment or backend, or use the simulator"
+        )
 
     @property
     def receipt(self) -> Receipt:

@@ -15,7 +15,7 @@ from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
 
 from .render import render_ansi, render_rgb
-from .vector_env import ControlLoop, action_space, observation_space
+from .vector_env import ControlLoop, action_space, check_options, observation_space
 
 
 def make_backend(backend: str, scenario: str, control_period_s: float | None = None) -> Backend:
@@ -55,6 +55,9 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
     Observation: the table (S, D) of `slicepilot.env.encoding`, row by row, as a vector (S * D,) in [-1, 1]. Action:
     (S, 3) in [-1, 1]: CPU limit, nice, egress rate of each slice. Reward: `slicepilot.env.reward.RewardModel`;
     ``info["terms"]`` has each term, unweighted. A run is truncated after the scenario's duration; it never terminates.
+
+    A copy (``copy.deepcopy``, pickle) over the simulator goes on as the original would, noise included. Real UPFs
+    cannot be copied: TypeError.
 
     Args:
         backend: a name, or a `Backend` object with one lane.
@@ -116,14 +119,20 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[FloatArray, dict[str, Any]]:
-        """Start a run; the first observation is taken under no control."""
+        """Start a run; the first observation is taken under no control. There are no options: ConfigError for any."""
+        check_options(options)
         super().reset(seed=seed)
         observation = self.loop.reset(seed)
         self._history = [self.loop.telemetry.slices[:, :, 0].copy()] if self.render_mode else []
         return observation.reshape(-1), {"terms": {}}
 
     def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
-        """One control period. Raises ValueError for an action of the wrong shape or one that is not a number."""
+        """One control period.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first `reset`.
+            ValueError: an action of the wrong shape, or one that is not a number.
+        """
         observation, reward, ended = self.loop.step(action)
         if self.render_mode:
             self._history.append(self.loop.telemetry.slices[:, :, 0].copy())
@@ -131,7 +140,12 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         return observation.reshape(-1), float(reward[0]), False, ended, {"terms": terms}
 
     def render(self) -> str | np.ndarray | None:
-        """The current period as text or as a picture (H, W, 3) uint8; None without a render mode."""
+        """The current period as text or as a picture (H, W, 3) uint8; None without a render mode.
+
+        Raises gymnasium.error.ResetNeeded before the first `reset`.
+        """
+        if self.render_mode is not None:
+            self.loop.started("render")
         if self.render_mode == "ansi":
             return render_ansi(self.backend.slices, self.loop.telemetry, self.loop.knobs)
         if self.render_mode == "rgb_array":

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from slicepilot.configs import ConfigError, did_you_mean
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Backend, Context, held_at_reset
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
@@ -58,8 +59,15 @@ class ControlLoop:
     def __init__(self, backend: Backend, weights: RewardWeights, coding: type[Coding] = PlainCoding) -> None:
         self.backend, self.weights, self._make_coding = backend, weights, coding
         self.decoder = KnobDecoder(backend.slices)
+        self.coding: Coding | None = None
         self.steps_left = 0
         self.terms: dict[str, FloatArray] = {}
+
+    def started(self, call: str) -> Coding:
+        """The run's coding, for ``call``; raises gymnasium's ResetNeeded where there is no run yet."""
+        if self.coding is None:
+            raise gym.error.ResetNeeded(f"{call} before reset: the environment has no run yet: call reset() first")
+        return self.coding
 
     def reset(self, seed: int | None) -> FloatArray:
         """Start a run; observations (L, S, D)."""
@@ -73,8 +81,14 @@ class ControlLoop:
         return self.coding.encode(self._view.see(self.telemetry), self._rows)
 
     def step(self, action: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
-        """Observations (L, S, D), rewards (L,) and whether the run has ended (all lanes end together)."""
-        wanted, rows = self.coding.decode(action)
+        """Observations (L, S, D), rewards (L,) and whether the run has ended (all lanes end together).
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first `reset`.
+            ValueError: an action of the wrong shape, or one that is not a number.
+        """
+        coding = self.started("step")
+        wanted, rows = coding.decode(action)
         self.knobs = self.backend.apply(wanted).applied
         if not self.knobs.same_as(wanted):
             rows = self.decoder.encode(self.knobs)
@@ -82,7 +96,7 @@ class ControlLoop:
         reward, self.terms = self.reward(self.telemetry, self.knobs, rows, self._rows)
         self._rows = rows
         self.steps_left -= 1
-        return self.coding.encode(self._view.see(self.telemetry), rows), reward, self.steps_left <= 0
+        return coding.encode(self._view.see(self.telemetry), rows), reward, self.steps_left <= 0
 
 
 def observation_space(num_slices: int, columns: int = NUM_FEATURES) -> gym.spaces.Box[np.float32]:
@@ -95,6 +109,13 @@ def action_space(num_slices: int, columns: int = NUM_KNOBS) -> gym.spaces.Box[np
     return gym.spaces.Box(-1.0, 1.0, (num_slices, columns), np.float32)
 
 
+def check_options(options: dict[str, Any] | None, known: tuple[str, ...] = ()) -> None:
+    """Raise ConfigError for the first option of a reset that is not known: it would have no effect."""
+    for name in options or {}:
+        if name not in known:
+            raise ConfigError(f"options: unknown {name!r}: {did_you_mean(name, known)}")
+
+
 class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     """L environments over one backend of L lanes. All lanes end at the same step and restart at once.
 
@@ -103,7 +124,9 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     Autoreset mode is SAME_STEP: the step that ends a run returns the first observation of the next one, and the last
     of the old one in ``info["final_obs"]``, its info in ``info["final_info"]``, each with the mask that Gymnasium
     documents (``_final_obs``, ``_final_info``). ``info["terms"]`` holds the reward terms, (L,) each. `reset` takes one
-    seed for all lanes (a sequence is folded into one).
+    seed for all lanes (a sequence with an entry for each lane is folded into one).
+
+    A copy (``copy.deepcopy``, pickle) over the simulator goes on as the original would; over a live node it is refused.
     """
 
     def __init__(
@@ -125,13 +148,36 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[FloatArray, dict[str, Any]]:
-        """Start a run in every lane."""
+        """Start a run in every lane.
+
+        Args:
+            seed: for all lanes.
+            options: none, or Gymnasium's ``reset_mask``, bool (L,), True everywhere: lanes start and end together.
+
+        Raises:
+            ConfigError: any other option or mask; a list of seeds that is not as long as there are lanes.
+        """
+        check_options(options, ("reset_mask",))
+        if options and "reset_mask" in options:
+            self._check_mask(options["reset_mask"])
         if isinstance(seed, list):
+            if len(seed) != self.num_envs:
+                raise ConfigError(f"seed = a list of {len(seed)}: expected {self.num_envs} entries, one for each lane")
             known = [s for s in seed if s is not None]
             seed = int(np.random.SeedSequence(known).generate_state(1)[0]) if known else None
         if seed is not None:
             self._np_random_seed = seed
         return self.loop.reset(seed).reshape(self.num_envs, -1), {}
+
+    def _check_mask(self, mask: Any) -> None:
+        expected = f"expected a NumPy array of {self.num_envs} bools"
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
+            raise ConfigError(f"options['reset_mask'] = {mask!r}: {expected}, all True")
+        if not mask.all():
+            raise ConfigError(
+                f"options['reset_mask']: True for {int(mask.sum())} of {self.num_envs} lanes: {expected}, all True, "
+                "since lanes of a backend start and end together; gymnasium.vector.SyncVectorEnv has lanes of their own"
+            )
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
         """One control period; ``actions`` (L, S, A) in [-1, 1]; observations (L, S * D)."""

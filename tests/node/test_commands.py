@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import re
 import shutil
@@ -110,6 +111,8 @@ def test_a_step_moves_what_acts_and_nothing_else(foreign: Foreign, tmp_path: Pat
     node.write_text(yaml.safe_dump(document))
     with environment(node, run) as env:
         env.reset()
+        with pytest.raises(TypeError, match=r"^NodeBackend: cannot be copied or pickled: "):
+            copy.deepcopy(env)
         assert env.moves.tolist() == [[True, False, True], *[[True] * 3] * 3]
         for _ in range(50):
             env.step(LOWEST[1:])

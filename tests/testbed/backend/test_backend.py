@@ -1,5 +1,7 @@
 """The live environment is the same environment."""
 
+import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +13,15 @@ from stable_baselines3.common.env_checker import check_env as sb3_check
 
 from slicepilot.agents.heuristics.fixed import no_control, static_weights
 from slicepilot.configs import ConfigError
+from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
 from slicepilot.env import LIVE_ENV_ID
+from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import EdgeApplication, Load, Scenario
 from slicepilot.testbed.backend.backend import TestbedBackend, open_backend
+from slicepilot.testbed.backend.guarded import GuardedTestbed
 from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
@@ -46,6 +51,18 @@ def test_passes_the_environment_checks(backend: TestbedBackend) -> None:
     # A second backend beside it would share its knobs.
     gymnasium_check(env, skip_render_check=True, skip_close_check=True)
     sb3_check(env)
+
+
+def test_a_copy_of_real_upfs_is_refused(backend: TestbedBackend) -> None:
+    env = SliceEnv(backend)
+    env.reset(seed=0)
+    for how in (copy.deepcopy, pickle.dumps):
+        for each in (env, GuardedTestbed(backend, GuardConfig()), backend):
+            with pytest.raises(TypeError, match=r"^TestbedBackend: cannot be copied or pickled: "):
+                how(each)
+    with pytest.raises(TypeError, match=r"^TestbedBackend: "):
+        copy.copy(backend)
+    env.step(env.action_space.sample())
 
 
 def test_measures_what_is_offered_and_carried(backend: TestbedBackend) -> None:
