@@ -35,6 +35,8 @@ UNKNOWN_S = 60.0
 """A pod keeps its values for so long while its loop reports nothing: a restart takes some seconds."""
 RESTORE_EVERY_S = 2.0
 LIMIT = "cpu"
+RESIZE_ERROR = "Error"
+"""Reason of a resize under way that the kubelet cannot carry out and tries again (kubernetes, ``PodReasonError``)."""
 Key = tuple[str, str]
 """A SliceSet's uid, and a slice's name."""
 
@@ -160,6 +162,8 @@ class PodSync:
         if not state.due(_normalized(has_mcpu), _normalized(wanted_mcpu), close and not state.contested, now_s):
             if pod.resize is not None and pod.resize[0] == "PodResizePending":
                 state.trouble = f"its resize waits: {pod.resize[1]}: {pod.resize[2]}"
+            elif pod.resize is not None and pod.resize[1] == RESIZE_ERROR:
+                state.trouble = f"its resize fails: {pod.resize[2]}"
             elif close:
                 state.trouble = None
             return

@@ -11,14 +11,20 @@ import re
 LEAST_BITS, MOST_BITS = 10**3, 10**15
 """Of a bandwidth, as Kubernetes accepts it (pkg/util/bandwidth, ``validateBandwidthIsReasonable``)."""
 MOST_MCPU = 10**7
-_QUANTITY = re.compile(r"^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(m|k|M|)$")
-_SCALES = {"m": 1.0, "": 1e3, "k": 1e6, "M": 1e9}
+_QUANTITY = re.compile(r"\+?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i|))")
+_DECIMAL = {"n": 1e-6, "u": 1e-3, "m": 1.0, "": 1e3, "k": 1e6, "M": 1e9, "G": 1e12, "T": 1e15, "P": 1e18, "E": 1e21}
+_SCALES = _DECIMAL | {f"{letter}i": 1e3 * 1024.0**power for power, letter in enumerate("KMGTPE", 1)}
 
 
 def mcpu(quantity: str | float) -> float:
-    """A quantity in thousandths; 0 for anything else."""
-    match = _QUANTITY.match(str(quantity))
-    return float(match[1]) * _SCALES[match[2]] if match else 0.0
+    """A quantity in thousandths; 0 for anything else.
+
+    The API server keeps the kind of suffix that an author has chosen, exponents as well: 2e0 stays that.
+    """
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
+        return 0.0
+    return 1e3 * float(match[1] + match[2]) if match[2] else float(match[1]) * _SCALES[match[3]]
 
 
 def cpu_text(value_mcpu: float) -> str:

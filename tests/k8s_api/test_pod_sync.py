@@ -17,7 +17,7 @@ from slicepilot.cluster.podsync.field_sync import MOST_REASSERTS, RETRY_REFUSED_
 from slicepilot.cluster.podsync.originals import FILE, OriginalsFile
 from slicepilot.cluster.podsync.pod_sync import UNKNOWN_S, Followed, PodSync
 from slicepilot.cluster.resources.pod import EGRESS_NOTE, PRIORITY_NOTE, Pod
-from slicepilot.cluster.resources.quantities import bandwidth_text, cpu_text
+from slicepilot.cluster.resources.quantities import bandwidth_text, cpu_text, mcpu
 from slicepilot.cluster.resources.slice_set import Follow
 from slicepilot.configs import FailureError
 
@@ -210,6 +210,34 @@ def test_a_resize_that_can_never_be_is_taken_back(rig: Rig) -> None:
     assert rig.sync.troubles[KEY] == "its resize waits: Deferred: node is full"
 
 
+def test_a_resize_that_the_kubelet_fails_to_carry_out_is_reported(rig: Rig) -> None:
+    """It is under way for ever (kubernetes/kubernetes#123441, #125559)."""
+    rig.after(0, 600.0)
+    condition = {"type": "PodResizeInProgress", "status": "True", "reason": "", "message": ""}
+    rig.pods.document["status"]["conditions"] = [condition]
+    rig.after(1, 600.0)
+    assert not rig.sync.troubles, "an ordinary resize is no trouble"
+    rig.pods.document["status"]["conditions"] = [
+        condition | {"reason": "Error", "message": "cpu.max: invalid argument"}
+    ]
+    rig.after(1, 600.0)
+    assert rig.sync.troubles[KEY] == "its resize fails: cpu.max: invalid argument"
+    rig.pods.document["status"]["conditions"] = []
+    rig.after(1, 600.0)
+    assert not rig.sync.troubles
+
+
+@pytest.mark.parametrize("limit", ["2e0", "2E+0", "20e-1", "2000000u", "2000000000n", "+2", "2.", "0.002k"])
+def test_a_limit_in_any_notation_of_the_api_is_followed_and_comes_back(rig: Rig, limit: str) -> None:
+    """DataDog/integrations-core#17280: an exponent was read as something else."""
+    rig.pods.limit = limit
+    assert rig.after(0, 2000.0, follow=Follow(cpu_limit_mcpu=(200.0, 2500.0))) == 0, "it has that already"
+    assert rig.after(3, 600.0) == 1
+    assert rig.pods.limit == "600m"
+    assert rig.after(3, ended=True) == 1
+    assert rig.pods.limit == limit
+
+
 @pytest.mark.parametrize("status", [403, 404, 422, 500])
 def test_a_refusal_is_reported_and_respected(rig: Rig, status: int) -> None:
     rig.pods.answer = status
@@ -239,6 +267,17 @@ def test_quantities_that_would_be_taken_for_nothing_are_not_sent() -> None:
     for value in (0, -1, math.nan, math.inf, 0.4e-3, 2e9):
         with pytest.raises(ValueError, match="expected"):
             bandwidth_text(value)
+    read = {
+        "1Ki": 1_024_000.0,
+        "1500m": 1500.0,
+        ".5": 500.0,
+        "3G": 3e12,
+        "1e3m": 0.0,
+        "2ei": 0.0,
+        "-1": 0.0,
+        "1\n": 0.0,
+    }
+    assert {text: mcpu(text) for text in read} == read
     for value in (0, 0.5, math.nan, math.inf, 1e8):
         with pytest.raises(ValueError, match="expected"):
             cpu_text(value)
