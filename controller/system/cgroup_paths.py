@@ -11,8 +11,14 @@ from .bpf.errors import ProbeError
 from .cgroup import cgroup_mounts
 from .kernel_file import kernel_lines
 
-POD = re.compile(r"(?:kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
-"""As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``)."""
+POD = re.compile(r"(?:(?:[\w.:-]+-)?kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
+"""As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``).
+
+A kubelet with ``--cgroup-root``, as in kind, has its groups below others, and systemd writes these into a slice's name:
+kubelet-kubepods-burstable-podUID.slice (systemd.slice(5)).
+"""
+PODS = re.compile(r"kubepods(?:\.slice)?|[\w.:-]+-kubepods\.slice")
+"""The group of all pods, likewise."""
 NOT_YET = Path("/nonexistent/made-when-control-begins")
 """Where a link to a group leads as long as there is none, and that is as it should be."""
 ROOT, OTHERS_WRITE = 0, 0o022
@@ -75,7 +81,7 @@ def managers(group: Path) -> list[str]:
     """Who writes a group's files beside us, by what they call the groups that they make; links are followed."""
     parts = group.resolve().parts
     result = []
-    if any(part.startswith("kubepods") for part in parts):
+    if any(PODS.fullmatch(part) for part in parts):
         result.append("the kubelet")
     if "docker" in parts or any(part.startswith("docker-") for part in parts):
         result.append("Docker")
@@ -89,7 +95,7 @@ def managers(group: Path) -> list[str]:
 def pod_of(group: Path) -> Path | None:
     """The group of its pod, of a container's group that the kubelet has made, by either driver; links are followed."""
     above = group.resolve().parent
-    made = any(part.startswith("kubepods") for part in above.parts)
+    made = any(PODS.fullmatch(part) for part in above.parts)
     return above if made and POD.fullmatch(above.name) else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, TcxLink, run_stats
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net import namespaces
-from slicepilot.controller.system.net.links import Link, links
+from slicepilot.controller.system.net.links import Link, links, number_of
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 
 from .clsact import ClsactFilter
@@ -107,17 +107,26 @@ class Hooks:
         self._attached[hook] = Attachment(hook.point, hook.program, hook.role, hook.classid)
 
 
-def other_end(netns: Path, device: str, there: Mapping[str, Link]) -> Link | None:
-    """That of a veth interface of a namespace, among the interfaces of another; None where it is not there.
+def other_end(netns: Path, device: str, far: Path) -> Link | None:
+    """That of a veth interface of a namespace, in another namespace; None where it is not there.
+
+    It has to lead back to ``netns``. Numbers of links do not say that: they are counted anew in each namespace, so the
+    interfaces of containers often have the same number (cilium/cilium#23787).
 
     Raises:
-        ActuatorError: the namespace cannot be entered.
+        ActuatorError: a namespace cannot be entered.
+        OSError: a namespace has gone.
     """
     with closing(RouteSocket(netns)) as route:
         own = links(route).get(device)
     if own is None or own.kind != "veth":
         return None
-    return next((item for item in there.values() if (item.index, item.peer) == (own.peer, own.index)), None)
+    with closing(RouteSocket(far)) as route:
+        number, there = number_of(route, netns), links(route).values()
+    if number is None and namespaces.identity(netns) != namespaces.identity(far):
+        return None
+    wanted = own.peer, own.index, number
+    return next((item for item in there if (item.index, item.peer, item.netnsid) == wanted), None)
 
 
 class Attachment:
@@ -139,9 +148,10 @@ class Attachment:
         self.point = point
         try:
             self._where = namespaces.identity(point.netns)
-            with closing(RouteSocket(namespaces.path_of(point.netns))) as route:
+            netns = namespaces.path_of(point.netns)
+            with closing(RouteSocket(netns)) as route:
                 there = links(route)
-                link = there.get(point.device) if point.behind is None else other_end(*point.behind, there)
+                link = there.get(point.device) if point.behind is None else other_end(*point.behind, netns)
                 if link is None:
                     raise ProbeError(f"{point}: no such device; there: {', '.join(sorted(there)) or 'none'}")
                 self._name, self._index = link.name, link.index

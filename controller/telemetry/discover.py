@@ -155,7 +155,7 @@ def points_of_service(service: Upf, device: str, far_netns: str | None, ports: P
     left = came.facing("egress")
     if far_netns is not None:
         far = by_netns(far_netns, f"{label}far_netns").netns
-        end = other_end(service.netns, device, _links(far))
+        end = _end_in(far, service.netns, device)
         # Numbers of interfaces identify them within a namespace only.
         if end is None or namespaces.identity(far) == namespaces.identity(service.netns):
             raise ConfigError(
@@ -169,11 +169,10 @@ def points_of_service(service: Upf, device: str, far_netns: str | None, ports: P
 def _far(netns: Path, near: str | None, far: Path, name: str | None, role: str, option: str) -> NetPoint:
     """A far end in a namespace of its own: the interface of that name, else the other end of the UPF's, else the
     interface that is called what it is for."""
-    there = _links(far)
-    if name is None and near is not None and (end := other_end(netns, near, there)) is not None:
+    if name is None and near is not None and (end := _end_in(far, netns, near)) is not None:
         return NetPoint(far, end.name, behind=(netns, near))
     name = name or NAMES[role]
-    _named(option, name, there)
+    _named(option, name, _links(far))
     return NetPoint(far, name)
 
 
@@ -215,6 +214,14 @@ def _links(netns: Path) -> dict[str, Link]:
     except ActuatorError as error:
         if error.errno in (errno.EPERM, errno.EACCES):
             raise ProbeError(f"network namespace {netns} cannot be entered: run as root") from error
+        raise ProbeError(str(error)) from error
+
+
+def _end_in(far: Path, netns: Path, device: str) -> Link | None:
+    """The other end of a namespace's veth interface, in another."""
+    try:
+        return other_end(netns, device, far)
+    except (ActuatorError, OSError) as error:
         raise ProbeError(str(error)) from error
 
 

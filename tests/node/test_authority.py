@@ -13,7 +13,7 @@ import pytest
 from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.actuators.slice_knobs import SliceTargets
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
-from slicepilot.controller.system.cgroup_paths import pod_of
+from slicepilot.controller.system.cgroup_paths import managers, pod_of
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.node.authority.authority import authority, without
 from slicepilot.node.authority.surroundings import surroundings
@@ -126,6 +126,23 @@ def test_a_packet_that_costs_its_process_nothing_is_handled_elsewhere() -> None:
             True,
         ),
         ("kubepods.slice/kubepods-pod0b1d2c3e_0000.slice/crio-4f1e.scope", True),
+        # A kubelet with --cgroup-root, as in kind (kubernetes/kubernetes#118371, #92175), by either driver.
+        (
+            "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable-pod66fef43a_13b1.slice/crio-4f1e.scope",
+            True,
+        ),
+        (
+            "container.slice/container-kubepods.slice/container-kubepods-pod66fef43a_13b1.slice/crio-4f1e.scope",
+            True,
+        ),
+        ("kubelet/kubepods/burstable/pod66fef43a-13b1/4f1e", True),
+        # A static pod's uid is a hash (netdata/netdata#4868).
+        (
+            "kubepods.slice/kubepods-burstable-pod03671a0313f5acf27bef3683009923f8.slice/cri-containerd-4f1e.scope",
+            True,
+        ),
+        ("kubelet.slice/kubelet-kubepods-pod66fef43a.slice/crio-4f1e.scope", False),
+        ("my-kubepods/pod66fef43a-13b1/4f1e", False),
         ("kubepods/burstable/4f1e", False),
         ("system.slice/pod1/upf", False),
         ("kubepods/podlike/4f1e", False),
@@ -135,3 +152,4 @@ def test_a_pods_group_is_known_by_where_the_kubelet_makes_it(tmp_path: Path, pat
     group = tmp_path / path
     group.mkdir(parents=True)
     assert pod_of(group) == (group.resolve().parent if pod else None)
+    assert ("the kubelet" in managers(group)) >= pod

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slicepilot.controller.system.net.namespaces import NAMED
+from slicepilot.controller.telemetry.attachments import other_end
 from slicepilot.node.find.interfaces import far_end, interfaces
 
 MADE = """
@@ -106,3 +107,24 @@ def test_a_name_that_is_no_text_is_escaped(netns: tuple[str, str]) -> None:
     added = ["ip", "-n", netns[0], "link", "add", "name", b"n6\xff\xfe", "type", "bridge"]
     subprocess.run(added, check=True)
     assert json.loads(json.dumps([*interfaces(NAMED / netns[0]).kinds])).count(r"n6\xff\xfe") == 1
+
+
+def test_a_link_of_the_same_numbers_that_leads_elsewhere_is_not_the_other_end(netns: tuple[str, str]) -> None:
+    """The first interface of every container has the same number, and so have both ends' numbers where namespaces were
+    made alike (cilium/cilium#23787)."""
+    mine, theirs, between = netns[0], f"{netns[0]}t", netns[1]
+    subprocess.run(["ip", "netns", "add", theirs], check=True)
+    try:
+        for home, peer in ((mine, "peer"), (theirs, "strange")):
+            pair = ["link", "add", "eth0", "index", "70", "type", "veth", "peer", "name", peer, "index", "80"]
+            subprocess.run(["ip", "-n", home, *pair], check=True)
+        subprocess.run(["ip", "-n", theirs, "link", "set", "strange", "netns", between], check=True)
+        assert other_end(NAMED / mine, "eth0", NAMED / between) is None
+        found = other_end(NAMED / theirs, "eth0", NAMED / between)
+        assert found is not None
+        assert found.name == "strange"
+        found = other_end(NAMED / mine, "eth0", NAMED / mine)
+        assert found is not None
+        assert found.name == "peer"
+    finally:
+        subprocess.run(["ip", "netns", "del", theirs], check=False)

@@ -89,7 +89,7 @@ def peer_of(device: str, netns: Path) -> Pair | None:
     if other is None:
         return None
     with contextlib.closing(RouteSocket()) as here:
-        named = _number_of(here, netns)
+        named = number_of(here, netns)
         for link in links(here).values():
             if link.index == other and link.peer == number and link.netnsid is not None and link.netnsid == named:
                 return Pair(link.name, link.index, number)
@@ -135,7 +135,12 @@ def netnsid(route: RouteSocket, descriptor: int) -> int | None:
     return None if number is None or number < 0 else number
 
 
-def _number_of(route: RouteSocket, netns: Path) -> int | None:
+def number_of(route: RouteSocket, netns: Path) -> int | None:
+    """By what number a namespace goes where a socket is; None for none, and for the socket's own.
+
+    Raises:
+        ActuatorError: no such namespace.
+    """
     try:
         descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
