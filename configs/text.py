@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Sequence
+
+_CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def printable(text: str) -> str:
     """One printable line: a question mark for each line end, terminal code, or half of a surrogate pair."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def has_controls(text: str) -> bool:
+    """Whether a text has what terminals obey or hide: control and format characters (terminal codes, directions of
+    writing), line and paragraph ends (Unicode's general categories Cc, Cf, Cs, Zl, Zp)."""
+    return not text.isprintable() and any(unicodedata.category(letter) in _CONTROLS for letter in text)
 
 
 def shortened(text: str, most: int) -> str:
@@ -19,6 +28,11 @@ def shortened(text: str, most: int) -> str:
 def on_a_line(text: str, most: int = 200) -> str:
     """Text of others as a short line: blanks joined, the rest as `printable`."""
     return shortened(printable(" ".join(text.split())), most)
+
+
+def few(names: Sequence[str], most: int = 8) -> str:
+    """The first names and how many there are besides: a file may have thousands."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
 
 
 def as_many_as_fit(lines: Sequence[str], most_bytes: int) -> list[str]:

@@ -21,13 +21,14 @@ SHOWN = 60  # characters of a value
 
 FaultKind = Literal[
     "columns", "number", "text", "line", "document", "range", "grid", "unit", "mismatch", "clock", "duplicate",
-    "truncated", "missing", "unknown", "unanswered",
+    "truncated", "missing", "unknown", "unanswered", "control",
 ]  # fmt: skip
 """What readers distinguish."""
 MEANINGS: dict[FaultKind, str] = {
     "columns": "rows with too many or too few fields",
     "number": "fields that are no number of their column's type",
     "text": "fields that are not UTF-8",
+    "control": "texts with control characters",
     "line": "lines that are not of the format",
     "document": "documents that cannot be read",
     "range": "values outside what is possible",
@@ -89,12 +90,19 @@ class Faults:
 
     Attributes:
         left_out: rows that a reader did not hand on.
+        notes: what a reader made of the file, without any fault of its rows.
     """
 
     def __init__(self) -> None:
         self.left_out = 0
+        self.notes: list[str] = []
         self._counts: dict[FaultKind, int] = {}
         self._first: dict[FaultKind, list[Fault]] = {}
+
+    def note(self, text: str) -> None:
+        """Note something of the whole file, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def add(
         self, kind: FaultKind, line: int, column: str | None = None, value: object = None, *, left_out: bool = True
@@ -162,6 +170,7 @@ class Faults:
         return {
             "total": self.total,
             "left_out": self.left_out,
+            "notes": list(self.notes),
             "kinds": {
                 kind: {
                     "count": count,

@@ -169,6 +169,8 @@ def print_faults(faults: dict[str, Any]) -> None:
 
     from slicepilot.data.faults import MEANINGS
 
+    for text in faults.get("notes", ()):
+        _say(f"  {text}")
     for kind, own in faults["kinds"].items():
         lines = ", ".join(str(fault["line"]) for fault in own["first"])
         lines = f"lines {lines}" if own["count"] > 1 else f"line {lines}"

@@ -85,6 +85,8 @@ class Faults(Document):
     total: int
     left_out: int
     """Rows that cannot be used."""
+    notes: NotRequired[list[str]]
+    """What was made of the file, such as a column that was left out or rows that were sorted."""
     kinds: dict[str, FaultKind]
 
 

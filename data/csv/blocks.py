@@ -8,38 +8,45 @@ given and never guessed.
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import re
-import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.csv as pacsv
 
+from slicepilot.configs.text import few, has_controls
 from slicepilot.data.arrow import filtered, numbers, texts, values_of
 from slicepilot.data.faults import DatasetError, FaultKind, Faults, shown
 
-from .chunks import UTF16, OnProgress, opened, utf16_of
+from .chunks import BROKEN, UTF16, OnProgress, opened, other_kind_of, utf16_of, what_is_broken
 
 # Arrow would take SIGINT and SIGTERM for itself while it reads, and lose those that come near the end of a read.
 pa.enable_signal_handlers(False)
 
+compute: Any = pyarrow.compute  # its functions are made when it is loaded
+
 BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 10  # read to find the header
+MOST_SORTED_BYTES = 1 << 29
+DESCENDING = 10  # how many more steps back than forth in its first block make a file one with the newest row first
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
 UTF8_MARK = b"\xef\xbb\xbf"
-OTHER_KINDS = {b"PAR1": "Parquet", b"\x89HDF": "HDF5"}
+PLAIN = bytes(range(0x20, 0x7F)) + b"\r\n"  # no control characters, in ASCII
+MOST_DIGITS = 20  # of a whole number of 64 bits
 OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}
 # Numbers as Arrow reads them, besides "inf" and "nan".
 _FLOAT = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _INTEGER = re.compile(rb"-?0*[0-9]{1,20}")
+_UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")
 _HEXADECIMAL = re.compile(rb"0[xX]([0-9a-fA-F]{1,16})")
 
 
@@ -103,11 +110,15 @@ def read_blocks(
     block_bytes: int = BLOCK_BYTES,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Block]:
-    """Blocks of a CSV file (RFC 4180 without line breaks inside of fields; UTF-8; gzip or not) with a header.
+    """Blocks of a CSV file (RFC 4180 without line breaks inside of fields; UTF-8; compressed or not) with a header.
+
+    Lines may end with CR LF, LF or, in all of the file, CR. Whole numbers may be written as ``823.0`` or ``8.23e2``. A
+    column without a name, which pandas writes for an index, is left out, with a note.
 
     Rows that do not fit are left out and noted in ``faults``: ``columns`` (too many or too few fields), ``number``,
-    ``text`` (not UTF-8); ``truncated`` if it is the last row and has no line end. A last row without line end that fits
-    is kept and noted as ``truncated``: its last field may not be whole. Empty lines are no rows.
+    ``text`` (not UTF-8), ``control`` (text with control characters); ``truncated`` if it is the last row and has no
+    line end. A last row without line end that fits is kept and noted as ``truncated``: its last field may not be whole.
+    Empty lines are no rows.
 
     Args:
         path: of the file; its first bytes show whether it is compressed.
@@ -129,7 +140,11 @@ def read_blocks(
     with opened(path) as (raw, stream):
         size = max(path.stat().st_size, 1)
         source = _Source(path, stream, block_bytes)
-        types = _types(path, source.header(delimiter), columns, optional, others)
+        names = source.header(delimiter)
+        unnamed = _unnamed(path, names)
+        types = _types(path, names, columns, optional, others, unnamed)
+        if unnamed is not None:
+            faults.note(f"column {names.index(unnamed) + 1} has no name, as an index of pandas: left out")
         first_line, good, bad = 2, 0, 0
         for text in source.blocks():
             rows = _at_once(text, types, delimiter, nullable)
@@ -139,7 +154,8 @@ def read_blocks(
             for fault in rows.bad:
                 kind = "truncated" if fault.line == cut_off else fault.kind
                 faults.add(kind, first_line + fault.line, fault.column, fault.value)
-            block = Block(rows.table, first_line, rows.lines)
+            table = rows.table if unnamed is None else rows.table.drop_columns([unnamed])
+            block = Block(table, first_line, rows.lines)
             if cut_off is not None and len(block) and block.lines()[-1] == first_line + cut_off:
                 last = text[text.rfind(b"\n") + 1 :]
                 faults.add("truncated", first_line + cut_off, None, last, left_out=False)
@@ -163,6 +179,39 @@ def read_blocks(
             raise DatasetError.at(path, f"none of {bad} rows fits its columns, the first in {first}")
 
 
+def oldest_first(
+    path: Path, blocks: Iterator[Block], times_of: Callable[[Block], npt.NDArray[np.int64]], faults: Faults
+) -> Iterator[Block]:
+    """The same rows in order of time where a file has the newest first, which is noted once; else as they come.
+
+    Args:
+        path: of the file; blocks: all of it.
+        times_of: time of each row (N,).
+        faults: where the order is noted.
+
+    Raises:
+        DatasetError: the newest row comes first in a file of more than `MOST_SORTED_BYTES`, which is kept in memory.
+    """
+    first = next(blocks, None)
+    if first is None:
+        return
+    steps = np.sign(np.diff(times_of(first)))
+    if np.count_nonzero(steps < 0) <= DESCENDING * np.count_nonzero(steps > 0):
+        yield first
+        yield from blocks
+        return
+    if path.stat().st_size > MOST_SORTED_BYTES:
+        problem = (
+            f"the newest row is first in {1e-9 * path.stat().st_size:.1f} GB; expected the oldest first, as by tac"
+        )
+        raise DatasetError.at(path, problem)
+    faults.note("rows come newest first: sorted by time")
+    for block in reversed([first, *blocks]):
+        backwards = np.arange(len(block), dtype=np.int64)[::-1]
+        lines = (block.lines() - block.first_line)[::-1]
+        yield Block(block.table.take(numbers(backwards)).combine_chunks(), block.first_line, lines)
+
+
 class _Source:
     """Blocks of whole lines of a stream.
 
@@ -174,6 +223,7 @@ class _Source:
     def __init__(self, path: Path, stream: io.BufferedIOBase, block_bytes: int) -> None:
         self.broken: str | None = None
         self.rest = b""
+        self._returns = False  # lines end with a carriage return alone
         self._path, self._stream, self._block_bytes = path, stream, block_bytes
 
     def header(self, delimiter: str) -> list[str]:
@@ -183,9 +233,10 @@ class _Source:
             raise DatasetError.at(self._path, "is empty; expected a CSV file whose first line names its columns")
         if utf16_of(text) is not None:
             raise DatasetError.at(self._path, UTF16)
-        for mark, kind in OTHER_KINDS.items():
-            if text.startswith(mark):
-                raise DatasetError.at(self._path, f"is {kind}; expected CSV in UTF-8")
+        if kind := other_kind_of(text):
+            raise DatasetError.at(self._path, f"is {kind}; expected CSV in UTF-8")
+        self._returns = b"\n" not in text and b"\r" in text
+        text = text.replace(b"\r", b"\n") if self._returns else text
         line, end, self.rest = text.removeprefix(UTF8_MARK).partition(b"\n")
         if not end and (self.broken or len(text) >= self._block_bytes):
             problem = self.broken or f"no line end in {len(text)} bytes"
@@ -197,7 +248,8 @@ class _Source:
         if not names.strip():
             raise DatasetError.at(self._path, "no header; expected a CSV file whose first line names its columns", 1)
         if not names.replace("\t", "").isprintable():
-            raise DatasetError.at(self._path, "is no text; expected CSV in UTF-8", 1)
+            what = "is no text" if "\0" in names else f"names of columns have control characters: {shown(names)}"
+            raise DatasetError.at(self._path, f"{what}; expected CSV in UTF-8", 1)
         return [name.strip() for name in next(csv.reader([names], delimiter=delimiter))]
 
     def blocks(self) -> Iterator[bytes]:
@@ -221,34 +273,47 @@ class _Source:
             while missing and not self.broken and (part := self._stream.read1(missing)):
                 parts.append(part)
                 missing -= len(part)
-        except EOFError:
-            self.broken = "the compressed data end early"
-        except (zlib.error, gzip.BadGzipFile) as error:
-            self.broken = f"the compressed data are damaged ({error})"
-        except OSError as error:
-            raise DatasetError.at(self._path, f"{error.strerror}; expected a file that can be read") from None
-        return b"".join(parts)
+        except (*BROKEN, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise DatasetError.at(self._path, f"{error.strerror}; expected a file that can be read") from None
+            self.broken = what_is_broken(error)
+        text = b"".join(parts)
+        return text.replace(b"\r", b"\n") if self._returns else text
+
+
+def _unnamed(path: Path, names: list[str]) -> str | None:
+    """The column without a name, which pandas calls "Unnamed: 0" when it has read it; raises DatasetError for two."""
+    unnamed = [(number, name) for number, name in enumerate(names, 1) if not name or _UNNAMED.fullmatch(name)]
+    if len(unnamed) > 1:
+        numbers = few([str(number) for number, _ in unnamed])
+        raise DatasetError.at(path, f"columns {numbers} have no names; expected at most one without", 1)
+    return unnamed[0][1] if unnamed and len(names) > 1 else None
 
 
 def _types(
-    path: Path, names: list[str], columns: Mapping[str, Any], optional: Collection[str], others: Any
+    path: Path,
+    names: list[str],
+    columns: Mapping[str, Any],
+    optional: Collection[str],
+    others: Any,
+    unnamed: str | None,
 ) -> dict[str, Any]:
     """Arrow type of each column of a header; raises DatasetError where it is not as expected."""
     missing = [name for name in columns if name not in names and name not in optional]
     for delimiter, word in OTHER_DELIMITERS.items() if len(names) == 1 else ():
         if missing and set(missing) <= {name.strip().strip('"') for name in names[0].split(delimiter)}:
             raise DatasetError.at(path, f"fields are separated by {word}; expected commas", 1)
-    unknown = [name for name in names if name not in columns] if others is None else []
+    unknown = [name for name in names if name not in columns and name != unnamed] if others is None else []
     twice = sorted({name for name in names if names.count(name) > 1})
     wrong = [
-        f"{what} {', '.join(map(shown, some))}"
+        f"{what} {few(list(map(shown, some)))}"
         for what, some in (("missing", missing), ("unknown", unknown), ("twice", twice))
         if some
     ]
     if wrong:
         more = "" if others is None else " and others"
         raise DatasetError.at(path, f"columns: {'; '.join(wrong)}; expected {', '.join(columns)}{more}", 1)
-    return {name: columns.get(name, others) for name in names}
+    return {name: pa.string() if name == unnamed else columns.get(name, others) for name in names}
 
 
 def _at_once(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows | None:
@@ -260,6 +325,11 @@ def _at_once(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bo
     try:
         table = arrow_table(text, types, delimiter, nullable)
     except pa.ArrowInvalid:
+        try:
+            table = _with_decimals(text, types, delimiter, nullable)
+        except pa.ArrowInvalid:
+            return None
+    if text.translate(None, PLAIN) and _has_controls(table):
         return None
     # A quoted row may reach over many lines, and empty lines are skipped where there is one column.
     skips = quoted or len(types) == 1
@@ -285,6 +355,32 @@ def arrow_table(text: bytes, types: Mapping[str, Any], delimiter: str, nullable:
     return table.combine_chunks() if any(column.num_chunks != 1 for column in table.columns) else table
 
 
+def _with_decimals(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> Any:
+    """As `arrow_table`, where whole numbers may end with ``.0``, as pandas writes columns with empty fields."""
+    whole = {name: pa.string() for name, kind in types.items() if pa.types.is_integer(kind)}
+    if not whole or b"." not in text:
+        raise pa.ArrowInvalid("no whole numbers with decimals")
+    table = arrow_table(text, {**types, **whole}, delimiter, nullable)
+    for position, name in enumerate(table.column_names):
+        if name in whole:
+            plain = compute.replace_substring_regex(table.column(name), r"^[ \t]*(-?[0-9]+)(?:\.0*)?[ \t]*$", r"\1")
+            if nullable:
+                plain = compute.if_else(compute.equal(plain, ""), None, plain)
+            table = table.set_column(position, name, plain.cast(types[name]))
+    return table.combine_chunks()
+
+
+def _has_controls(table: Any) -> bool:
+    """Whether any text of a table has control characters."""
+    for column in table.columns:
+        if not _is_number(column.type):
+            array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            texts_of = array.dictionary if pa.types.is_dictionary(column.type) else array.unique()
+            if any(map(has_controls, texts_of.to_pylist())):
+                return True
+    return False
+
+
 def _line_by_line(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> _Rows:
     """The good rows, and the first thing that is wrong with each of the others."""
     rows, line_numbers, bad = [], [], []
@@ -300,13 +396,15 @@ def _line_by_line(text: bytes, types: Mapping[str, Any], delimiter: str, nullabl
     good, arrays = np.ones(len(rows), np.bool_), []
     for position, (name, kind) in enumerate(types.items()):
         column = [fields[position] for fields in rows]
+        if pa.types.is_integer(kind):
+            column = [_whole(field) for field in column]
         try:
             arrays.append(_converted(column, kind, nullable))
         except pa.ArrowInvalid:
             for row, field in enumerate(column):
                 if not _fits(field, kind, nullable):
                     if good[row]:
-                        bad.append(_Bad(line_numbers[row], "number" if _is_number(kind) else "text", name, field))
+                        bad.append(_Bad(line_numbers[row], _kind_of_fault(field, kind), name, field))
                     good[row], column[row] = False, b"0"
             arrays.append(_converted(column, kind, nullable))
     table = pa.Table.from_arrays(arrays, schema=pa.schema(list(types.items())))
@@ -331,10 +429,9 @@ def _fits(field: bytes, kind: Any, nullable: bool) -> bool:
     """Whether Arrow converts a field to a finite number, or to text; field by field it would take 50 us for that."""
     if not _is_number(kind):
         try:
-            field.decode()
+            return not has_controls(field.decode())
         except UnicodeDecodeError:
             return False
-        return True
     if nullable and not field:
         return True
     stripped = field.strip(b" \t")
@@ -347,11 +444,33 @@ def _fits(field: bytes, kind: Any, nullable: bool) -> bool:
     return bool(_INTEGER.fullmatch(stripped)) and -most <= int(stripped) < most
 
 
+def _whole(field: bytes) -> bytes:
+    """A whole number that is written with decimals or an exponent, ``823.0`` or ``1e3``, in digits; else unchanged."""
+    stripped = field.strip(b" \t")
+    if stripped.isdigit() or not _FLOAT.fullmatch(stripped):
+        return field
+    number = Decimal(stripped.decode())
+    # Without the check of the size 1e999999999 would become as many digits.
+    return str(int(number)).encode() if number.adjusted() <= MOST_DIGITS and number == int(number) else field
+
+
+def _kind_of_fault(field: bytes, kind: Any) -> FaultKind:
+    if _is_number(kind):
+        return "number"
+    try:
+        field.decode()
+    except UnicodeDecodeError:
+        return "text"
+    return "control"
+
+
 def _converted(fields: list[bytes], kind: Any, nullable: bool) -> Any:
     """The fields of a column as an Arrow array (N,); raises `pyarrow.ArrowInvalid` where one is not of its type."""
     if not _is_number(kind):
         column = texts(fields)
         column.validate(full=True)  # as UTF-8
+        if any(field.translate(None, PLAIN) and has_controls(field.decode()) for field in fields):
+            raise pa.ArrowInvalid("control characters")
         return column.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else column.cast(kind)
     there = np.asarray([bool(field) or not nullable for field in fields], np.bool_)
     plain = texts([field.strip(b" \t") if known else b"0" for field, known in zip(fields, there, strict=True)])

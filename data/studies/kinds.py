@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,7 @@ import pyarrow as pa
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.csv.blocks import OTHER_DELIMITERS
-from slicepilot.data.csv.chunks import UTF16, OnProgress, read_start, utf16_of
+from slicepilot.data.csv.chunks import UTF16, OnProgress, other_kind_of, read_start, uncompressed_name, utf16_of
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.files import what_else
 from slicepilot.data.tables.tidy import Stream
@@ -86,6 +87,9 @@ PROSE_AND_CODE = frozenset(
 """Endings of such files. A README may quote the very lines of a log, and a probe prints them: neither is one."""
 
 
+_LINE_END = re.compile(rb"[\r\n]")
+
+
 def is_paperwork(path: Path) -> bool:
     """Whether a file's name says that it belongs to a repository and not to its data: README.md, LICENSE, plot.py."""
     return path.stem.lower() in PAPERWORK or path.suffix.lower() in PROSE_AND_CODE
@@ -123,6 +127,8 @@ def detected(path: Path) -> Kind:
             raise DatasetError.at(path, "is empty; expected a file of a release")
         if utf16_of(start) is not None:
             raise DatasetError.at(path, UTF16)
+        if other := other_kind_of(start):
+            raise DatasetError.at(path, f"is {other}; expected a file of a release")
         names = ", ".join(known.name for known in KINDS)
         raise DatasetError.at(path, f"of no known kind; expected --kind with one of {names}")
     return kind
@@ -139,7 +145,7 @@ def _misfit(path: Path, start: bytes) -> str | None:
         readings = [plain, *(plain.replace(other.encode(), b",") for other in OTHER_DELIMITERS)]
         return UTF16 if any(_fitting(path, reading) for reading in readings) else None
     for other, word in OTHER_DELIMITERS.items():
-        header = start.partition(b"\n")[0]
+        header = _LINE_END.split(start, maxsplit=1)[0]
         if b"," not in header and _fitting(path, header.replace(other.encode(), b",")):
             return f"fields are separated by {word}; expected commas"
     return None
@@ -165,7 +171,7 @@ def files_below(paths: list[Path]) -> Iterator[Path]:
 
 def _header(start: bytes) -> set[str]:
     """Names in the first line of a CSV file."""
-    line = start.partition(b"\n")[0].decode("utf-8-sig", "replace")
+    line = _LINE_END.split(start, maxsplit=1)[0].decode("utf-8-sig", "replace")
     return {name.strip().strip('"') for name in line.split(",")}
 
 
@@ -192,7 +198,7 @@ def _read_pfcp(path: Path, faults: Faults, options: Options, on_progress: OnProg
 
 
 def _label_mishra(path: Path, options: Options) -> str:
-    name = path.name.lower().removesuffix(".gz").removesuffix(".csv")
+    name = uncompressed_name(path.name).removesuffix(".csv")
     return name.removeprefix("o1_").removeprefix("forwarding_").removeprefix("pfcp_").removeprefix("exp_")
 
 

@@ -1,4 +1,5 @@
-"""Documents of a MongoDB collection from its exports: mongodump's BSON, mongoexport's JSON and CSV, each also gzipped.
+"""Documents of a MongoDB collection from its exports: mongodump's BSON, mongoexport's JSON and CSV, also
+compressed.
 
 JSON may be one document after the other or an array (``--jsonArray``), plain or extended (MongoDB Extended JSON v2,
 relaxed and canonical: ``{"$numberDouble": "1.5"}``). Documents come one by one; what cannot be read is noted and left
@@ -18,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from slicepilot.data.csv.blocks import read_blocks
-from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.csv.chunks import COMPRESSED, OnProgress, read_chunks, uncompressed_name
 from slicepilot.data.faults import DatasetError, Faults
 
 Document = Mapping[str, Any]
@@ -34,8 +35,8 @@ _BOM = "\ufeff"
 
 
 def ending_of(path: Path) -> str:
-    """A file's ending in small letters, without ``.gz``; empty if it has none."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
+    """A file's ending in small letters, without that of its compression; empty if it has none."""
+    return Path(uncompressed_name(path.name)).suffix
 
 
 def read_documents(
@@ -56,7 +57,9 @@ def read_documents(
     """
     ending = ending_of(path)
     if ending not in ENDINGS:
-        raise DatasetError.at(path, f"ending {ending!r}; expected {', '.join(ENDINGS)}, also with .gz")
+        raise DatasetError.at(
+            path, f"ending {ending!r}; expected {', '.join(ENDINGS)}, also with {', '.join(COMPRESSED)}"
+        )
     if ending == ".csv":
         yield from _csv(path, fields, faults, on_progress)
         return

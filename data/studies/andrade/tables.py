@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from slicepilot.data.csv.chunks import OnProgress
+from slicepilot.configs.text import has_controls
+from slicepilot.data.csv.chunks import OnProgress, uncompressed_name
 from slicepilot.data.faults import DatasetError, FaultKind, Faults
 from slicepilot.data.reference import published_settings
 from slicepilot.data.tables.tidy import Stream
@@ -51,7 +52,7 @@ def collection_of(path: Path) -> str | None:
     """The collection that a file's name says it is an export of, such as ``metrics.cpu.bson.gz``; None for others."""
     if ending_of(path) not in ENDINGS:
         return None
-    result = _COLLECTION.fullmatch(Path(path.name.lower().removesuffix(".gz")).stem)
+    result = _COLLECTION.fullmatch(Path(uncompressed_name(path.name)).stem)
     return result[1] if result else None
 
 
@@ -184,6 +185,10 @@ class _Points:
                 self._faults.add("number", line, name, document.get(name))
                 return None
             numbers[name] = number
+        for name in ("workload", "priority", "interface"):
+            if has_controls(str(document.get(name, ""))):
+                self._faults.add("control", line, name, document[name])
+                return None
         workload = str(_field(document, "workload"))
         result = _WORKLOAD.fullmatch(workload)
         point = _Point(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from slicepilot.data.arrow import codes_of, values_of
-from slicepilot.data.csv.blocks import Block, read_blocks
+from slicepilot.data.csv.blocks import Block, oldest_first, read_blocks
 from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, require_rows
 
@@ -48,7 +48,7 @@ MAX_NAMES = 1024  # of slices, interfaces or types: more are something else
 def forwarding_batches(
     path: str | Path, faults: Faults, on_progress: OnProgress | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a forwarding file as `FORWARDING`, in the file's order.
+    """The rows of a forwarding file as `FORWARDING`, in the file's order; where that is newest first, backwards.
 
     Beside what `slicepilot.data.csv.blocks.read_blocks` notes, rows are left out and noted for the first of these:
     ``range`` (negative delay or time, or a length that no packet has); ``unit`` (a delay that is the difference of the
@@ -65,7 +65,8 @@ def forwarding_batches(
     units, recent = Units(path, faults), Recent()
     slices, interfaces = Names(path, "slice"), Names(path, "netif_rx")
     good = 0
-    for given in read_blocks(path, types, faults, on_progress=on_progress):
+    blocks = read_blocks(path, types, faults, on_progress=on_progress)
+    for given in oldest_first(path, blocks, lambda block: values_of(block.table.column("ts_tx_ns")), faults):
         units.count(len(given))
         values = _values(given)
         times = values("ts_rx_ns"), values("ts_tx_ns")

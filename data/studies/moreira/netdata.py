@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from slicepilot.data.csv.blocks import Block, read_blocks
+from slicepilot.data.csv.blocks import Block, oldest_first, read_blocks
 from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, require_rows
 from slicepilot.data.tables.tidy import Stream
@@ -26,7 +26,8 @@ from .tables import Run
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
 TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
-_TIME = r"^(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(\.\d+)?$"
+_TIME = r"^(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|z|UTC|GMT|[+-]\d{2}(:?\d{2})?)?$"
+_OFFSET = r" ?(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?$"
 GROUPS = ("qfi", "condition")
 FIXED = pa.schema(
     [("qfi", pa.int16()), ("condition", pa.string()), ("time", pa.timestamp("ms")), ("time_s", pa.int64())]
@@ -82,7 +83,8 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
 
     Args:
         path: a CSV file with ``time`` (``2025-07-25 22:20:21``, whose time zone is not stated, also with ``T`` between
-            and with a fraction, which is cut off; or seconds since 1970).
+            and with a fraction, which is cut off; with ``Z`` or an offset such as ``+02:00`` it becomes UTC; or seconds
+            or milliseconds since 1970). Where the newest row is first, rows are sorted, which is noted.
         run: see `slicepilot.data.studies.moreira.tables.run_of`.
         faults: those of `slicepilot.data.csv.blocks.read_blocks`, and ``number`` (no time), ``clock``, ``duplicate``
             (seconds that occur twice), ``missing`` (seconds that lack, and rows with empty fields), ``range``
@@ -95,6 +97,7 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
     """
     types = {"time": pa.string()}
     blocks = read_blocks(path, types, faults, others=pa.float64(), nullable=True, on_progress=on_progress)
+    blocks = oldest_first(path, blocks, lambda block: _times(block)[0], faults)
     first = next(blocks, None)
     if first is None:
         raise DatasetError.at(path, "no rows; expected a table of Netdata with a column 'time'")
@@ -151,10 +154,28 @@ def _times(block: Block) -> tuple[Any, Any]:
     plain = compute.replace_substring_regex(text, _TIME, r"\1 \2")
     parsed = compute.strptime(plain, TIME_FORMAT, "s", error_is_null=True)
     if parsed.null_count == len(text):
-        whole = compute.if_else(compute.match_substring_regex(text, r"^\d{1,12}$"), text, None)
+        # 13 digits are milliseconds, as Netdata has them with its option "ms"; seconds would be in the year 33658.
+        long = compute.match_substring_regex(text, r"^\d{13}(\.\d*)?$")
+        plain_seconds = compute.replace_substring_regex(text, r"\.\d*$", "")
+        digits = compute.if_else(long, compute.utf8_slice_codeunits(text, 0, 10), plain_seconds)
+        whole = compute.if_else(compute.match_substring_regex(digits, r"^\d{1,12}$"), digits, None)
         parsed = whole.cast(pa.int64()).cast(pa.timestamp("s"))
     seconds = compute.fill_null(parsed.cast(pa.int64()), 0)
-    return np.asarray(seconds), ~np.asarray(parsed.is_null())
+    return np.asarray(seconds) - _offsets_s(text), ~np.asarray(parsed.is_null())
+
+
+def _offsets_s(text: Any) -> Any:
+    """By how many seconds each time is ahead of UTC (N,); 0 where it does not say."""
+    parts = compute.extract_regex(text, _OFFSET)
+    if parts.null_count == len(text):
+        return np.zeros(len(text), np.int64)
+
+    def number(name: str) -> Any:
+        digits = compute.struct_field(parts, name)
+        return np.asarray(compute.if_else(compute.equal(digits, ""), "0", digits).fill_null("0").cast(pa.int64()))
+
+    sign = np.where(np.asarray(compute.equal(compute.struct_field(parts, "sign"), "-").fill_null(False)), -1, 1)
+    return sign * (3600 * number("hours") + 60 * number("minutes"))
 
 
 class _Clock:

@@ -158,8 +158,11 @@ def _batch(run: Run, addresses: list[str], values: list[int], first: int, traffi
 
 def _lines(path: Path, on_progress: OnProgress | None) -> Iterator[tuple[int, str, bool]]:
     """Number from 1, text without its end, and whether it has one, of each line."""
-    held, number = b"", 0
+    held, number, returns = b"", 0, None
     for chunk in read_chunks(path, on_progress):
+        # Lines that end with a carriage return alone, in all of the file.
+        returns = b"\r" in chunk and b"\n" not in chunk if returns is None else returns
+        chunk = chunk.replace(b"\r", b"\n") if returns else chunk  # noqa: PLW2901
         *whole, held = (held + chunk).split(b"\n")
         for line in whole:
             number += 1

@@ -1,9 +1,13 @@
+import bz2
 import csv
 import gzip
 import io
+import lzma
 import re
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slicepilot.configs.text import has_controls
 from slicepilot.data.csv.blocks import arrow_table, read_blocks
 from slicepilot.data.faults import DatasetError, Faults
 from tests.effort import examples
@@ -105,8 +110,8 @@ FIELDS = {
 }
 GOOD = {
     "value": re.compile(r"[ \t]*-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?[ \t]*"),
-    "size": re.compile(r"[ \t]*-?[0-9]+[ \t]*"),
-    "time": re.compile(r"[ \t]*-?[0-9]+[ \t]*"),
+    "size": re.compile(r"[ \t]*-?[0-9]+(\.0)?[ \t]*"),
+    "time": re.compile(r"[ \t]*-?[0-9]+(e5)?[ \t]*"),
 }
 LIMITS = {"size": 2**31, "time": 2**63}
 
@@ -118,7 +123,7 @@ def fault_of(fields: Sequence[str]) -> tuple[str, str | None] | None:
     for name, text in zip(TYPES, fields, strict=True):
         if name in GOOD and not GOOD[name].fullmatch(text):
             return "number", name
-        if name in LIMITS and not -LIMITS[name] <= int(text) < LIMITS[name]:
+        if name in LIMITS and not -LIMITS[name] <= int(Fraction(text)) < LIMITS[name]:
             return "number", name
     return None
 
@@ -148,7 +153,7 @@ def test_bad_rows_are_named_and_the_rest_is_kept(
         wrong[len(lines) + 1] = ("truncated", wrong[len(lines) + 1][1])
     assert result.lines == [n for n in rows if n not in wrong]
     assert [row["name"] for row in result.rows] == [rows[n][0] for n in result.lines]
-    assert [row["time"] for row in result.rows] == [int(rows[n][3]) for n in result.lines]
+    assert [row["time"] for row in result.rows] == [int(Fraction(rows[n][3])) for n in result.lines]
     assert [row["value"] for row in result.rows] == [float(rows[n][1]) for n in result.lines]
     assert result.faults.left_out == len(wrong)
     if not last_end and len(lines) + 1 in result.lines:
@@ -234,6 +239,18 @@ quoted_names = st.sampled_from(
 )
 
 
+def with_whole_numbers(line: bytes) -> bytes:
+    """A line whose last two fields are in digits where they are whole numbers in another form."""
+    name, *rest = line.rsplit(b",", 3)
+    for position, field_text in enumerate(rest[1:], 1):
+        text = field_text.strip(b" \t")
+        if re.fullmatch(rb"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?", text) and len(text) < 500:
+            number = Fraction(text.decode())
+            if number.denominator == 1 and abs(number) < 1 << 70:
+                rest[position] = b"%d" % number.numerator
+    return b",".join([name, *rest])
+
+
 @same_folder
 @given(
     line=st.tuples(quoted_names, numbers, numbers, numbers).map(",".join).map(str.encode) | st.binary(max_size=12),
@@ -248,7 +265,9 @@ def test_a_line_beside_a_bad_one_is_judged_as_arrow_judges_it_alone(
     good = b"a,1,1,1\n"
     result = read(written(tmp_path, HEADER + good + line + b"\n" + good + b"bad\n" + good), nullable=nullable)
     try:
-        table = arrow_table(good + line + b"\n" + good, TYPES, ",", nullable)
+        table = arrow_table(good + with_whole_numbers(line) + b"\n" + good, TYPES, ",", nullable)
+        if table.num_rows == 3 and has_controls(table.column("name")[1].as_py()):
+            raise pa.ArrowInvalid("control characters")
         value = table.column("value")[1].as_py()
         expected = None if table.num_rows != 3 or (value is not None and not np.isfinite(value)) else table.slice(1, 1)
     except pa.ArrowInvalid:
@@ -313,7 +332,15 @@ def test_columns_may_be_optional_or_of_other_names(tmp_path: Path) -> None:
         ("name,värde".encode("latin-1") + b"\n", "is no text; expected CSV in UTF-8"),
         (HEADER.decode().encode("utf-16"), "is UTF-16; expected UTF-8"),
         (b"\x00\x01\x02\n", "is no text"),
-        (b"a\tb\rc\td\r", "is no text"),
+        (b"a\tb\rc\td\r", "columns: missing name, value, size, time; unknown a\\tb"),
+        (b"na\x1b[2Jme,value\n", "names of columns have control characters: na\\x1b[2Jme,value; expected CSV"),
+        (b",value,,name\n1,2,3,4\n", "columns 1, 3 have no names; expected at most one without"),
+        (b"7z\xbc\xaf\x27\x1c\x00\x04", "is a 7-Zip archive; expected CSV"),
+        (b"SQLite format 3\x00\x10", "is an SQLite database; expected CSV"),
+        (b"PK\x03\x04\x00", "is a damaged ZIP archive"),
+        (b"BZh91AY&SY" + b"\x00" * 30, "the compressed data are damaged"),
+        (b"\xfd7zXZ\x00" + b"\x01" * 30, "the compressed data are damaged"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 30, "the compressed data are damaged"),
         (b"PAR1abc\n", "is Parquet; expected"),
         (HEADER + b"a,b,c,d\n" * 5, "none of 5 rows fits its columns, the first in line 2: value = 'b'"),
         (HEADER + b"a,1,2,3\n" + b"9" * 9000 + b"\n", "no line end in"),
@@ -341,3 +368,105 @@ def test_compressed_data_that_end_early_are_an_error_after_the_whole_rows(tmp_pa
     assert [b"n,%d,%d,%d" % (r["value"], r["size"], r["time"]) for r in seen] == lines[: len(seen)]
     assert faults.counts in ({"truncated": 1}, {})
     assert f"line {len(seen) + 2}:" in str(caught.value)
+
+
+# -- files that others write -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mM\x00TC",
+        "mM\x1b[31mTC",
+        "mMTC\x7f",
+        "mMTC\x85",
+        "\u202eCTMm",
+        "mM\u200bTC",
+        "mM\u2028TC",
+        "\ufeffmMTC",
+        "a\tb",
+    ],
+)
+@pytest.mark.parametrize("kind", [NAME, pa.string()])
+def test_control_characters_in_text_are_a_fault_and_never_shown(tmp_path: Path, text: str, kind: Any) -> None:
+    """NUL, terminal codes, directions of writing: Naviam/battery-status#15 and others."""
+    rows = [b"mMTC,1,2,3\n", f"{text},1,2,3\n".encode(), "é\u00a0ü,1,2,3\n".encode()]
+    result = read(written(tmp_path, HEADER + b"".join(rows)), {**TYPES, "name": kind})
+    assert result.lines == [2, 4]
+    assert result.faults.counts == {"control": 1}
+    [line] = result.faults.describe()
+    assert line.isprintable()
+
+
+def test_whole_numbers_with_decimals_or_exponents_are_exact(tmp_path: Path) -> None:
+    """pandas writes 823.0 for 823 in a column with empty fields (modin-project/modin#3119)."""
+    rows = b"a,1,823.0,9007199254740993.0\nb,1,1460.00,9223372036854775807\n"
+    assert [(row["size"], row["time"]) for row in read(written(tmp_path, HEADER + rows)).rows] == [
+        (823, 9007199254740993),
+        (1460, 9223372036854775807),
+    ]
+    rows = b"a,1,1e3,9.007199254740993E+15\nb,1,8.23e2,-1.50e1\nc,1,0.5,3\nd,1,1e999999999,3\n"
+    result = read(written(tmp_path, HEADER + rows))
+    assert [(row["size"], row["time"]) for row in result.rows] == [(1000, 9007199254740993), (823, -15)]
+    assert result.faults.counts == {"number": 2}
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_an_index_column_without_a_name_is_left_out_with_a_note(tmp_path: Path, name: str) -> None:
+    header = f"{name},".encode() + HEADER
+    result = read(written(tmp_path, header + b"0,a,1,2,3\n1,b,1,2,3\n"))
+    assert list(result.rows[0]) == list(TYPES)
+    assert not result.faults
+    assert result.faults.notes == ["column 1 has no name, as an index of pandas: left out"]
+
+
+def test_thousands_of_unknown_columns_are_a_short_line(tmp_path: Path) -> None:
+    names = ",".join(f"column{n}" for n in range(5000))
+    with pytest.raises(DatasetError, match=r"unknown column0, .* and 4,992 more; expected name") as caught:
+        read(written(tmp_path, HEADER[:-1] + f",{names}\n".encode()))
+    assert len(str(caught.value)) < 500
+
+
+def zipped(data: bytes, names: Sequence[str] = ("f.csv",)) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, data)
+    return packed.getvalue()
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
+    "zip": zipped,
+}
+
+
+@pytest.mark.parametrize("kind", PACKERS)
+def test_compressed_files_are_read_whatever_their_name_and_cut_off_ones_are_named(tmp_path: Path, kind: str) -> None:
+    text = HEADER + b"".join(b"n,%d,%d,%d\n" % (n * n % 977, n, n * n * n) for n in range(3000))
+    plain = read(written(tmp_path, text))
+    packed = PACKERS[kind](text)
+    assert read(written(tmp_path, packed, "f.data"), block_bytes=4000).rows == plain.rows
+    with pytest.raises(DatasetError, match=r"compressed data end early|damaged"):
+        read(written(tmp_path, packed[: len(packed) // 2]))
+
+
+def test_archives_of_more_than_a_file_are_named(tmp_path: Path) -> None:
+    for names, words in (
+        (["a.csv", "b.csv"], "is a ZIP archive of 2 files; expected one that holds one file"),
+        ([], "is a ZIP archive of 0 files"),
+        (["[Content_Types].xml", "xl/workbook.xml"], "is an Excel workbook; expected it saved as CSV"),
+    ):
+        with pytest.raises(DatasetError, match=words):
+            read(written(tmp_path, zipped(HEADER, names)))
+    assert read(written(tmp_path, zipped(HEADER + b"a,1,2,3\n", ["f.csv", "__MACOSX/._f.csv"]))).lines == [2]
+
+
+@pytest.mark.parametrize("block_bytes", [SMALL, 1 << 20])
+def test_lines_that_end_with_a_carriage_return_alone(tmp_path: Path, block_bytes: int) -> None:
+    rows = b"".join(b"n,%d,%d,%d\n" % (n, n, n) for n in range(100))
+    text = (HEADER + rows).replace(b"\n", b"\r")
+    assert read(written(tmp_path, text), block_bytes=block_bytes).lines == list(range(2, 102))

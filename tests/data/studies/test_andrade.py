@@ -360,3 +360,12 @@ def test_damaged_files_are_refused_or_give_plausible_rows(
     unread = Faults()
     result = sum(1 for _ in read_documents(path, tuple(GOOD[0]), unread))
     assert table.num_rows + faults.left_out == result + unread.left_out
+
+
+@pytest.mark.parametrize("text", ["slice1\x00", "slice1\x1b[2J", "\u202eslice1"])
+def test_control_characters_in_a_document_are_a_fault(text: str, tmp_path: Path) -> None:
+    rows = documents("cpu")
+    rows[3] = rows[3] | {"workload": text}
+    _, faults = read_lines(tmp_path, rows, "cpu")
+    assert [(fault.line, fault.column) for fault in faults.examples("control")] == [(4, "workload")]
+    assert all(line.isprintable() for line in faults.describe())

@@ -55,6 +55,19 @@ def noted(faults: Faults) -> list[tuple[int, str, str | None]]:
     return [(fault.line, fault.kind, fault.column) for fault in faults.examples()]
 
 
+def test_a_file_with_the_newest_row_first_is_sorted_and_noted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_at(30_000)  # more than a block
+    result, faults = read(written(tmp_path / "f.csv", rows[::-1]))
+    assert result == list(map(tidy, rows))
+    assert faults.total == 0
+    assert faults.notes == ["rows come newest first: sorted by time"]
+    monkeypatch.setattr(csv_blocks, "MOST_SORTED_BYTES", 1000)
+    with pytest.raises(DatasetError, match=r"the newest row is first in .* GB; expected the oldest first"):
+        read(tmp_path / "f.csv")
+
+
 def test_a_file_as_released_comes_through_whole(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     made = [
@@ -101,7 +114,7 @@ def test_columns_in_the_order_of_the_published_script_and_slices_by_number(tmp_p
         ({"ts_rx_ns": START_NS * 2}, "mismatch", "delay_us"),
         ({"delay_us": "21,5"}, "columns", None),
         ({"delay_us": "n/a"}, "number", "delay_us"),
-        ({"pkt_len": "66.0"}, "number", "pkt_len"),
+        ({"pkt_len": "66.5"}, "number", "pkt_len"),
         ({"ts_tx_ns": ""}, "number", "ts_tx_ns"),
     ],
 )

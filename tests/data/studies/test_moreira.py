@@ -118,6 +118,44 @@ def test_times_with_fractions(between: str, fraction: str, tmp_path: Path) -> No
     assert [str(time) for time in table.column("time").to_pylist()] == ["2025-08-01 10:20:00", "2025-08-01 10:20:01"]
 
 
+@pytest.mark.parametrize(
+    ("zone", "hour"), [("Z", 10), (" UTC", 10), ("+00:00", 10), ("+02:00", 8), ("-0530", 15), (".250+02", 8)]
+)
+def test_times_with_a_zone_become_utc(zone: str, hour: int, tmp_path: Path) -> None:
+    rows = [f"2025-08-01T10:20:{n:02d}{zone},0.5,8880,-1.14,1000" for n in range(3)]
+    table, faults = resources(tmp_path / "r.csv", "\n".join([HEADER, *rows]) + "\n")
+    assert not faults
+    minute = 50 if zone == "-0530" else 20
+    assert [str(time) for time in table.column("time").to_pylist()] == [
+        f"2025-08-01 {hour:02d}:{minute}:{n:02d}" for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize("text", ["1754043600.0", "1754043600000"])
+def test_seconds_with_decimals_and_milliseconds_since_1970(text: str, tmp_path: Path) -> None:
+    table, faults = resources(tmp_path / "r.csv", f"{HEADER}\n{text},0.5,8880,-1.14,1000\n")
+    assert not faults
+    assert str(table.column("time")[0].as_py()) == "2025-08-01 10:20:00"
+
+
+def test_rows_that_come_newest_first_are_sorted_and_noted_once(tmp_path: Path) -> None:
+    """Netdata exports the newest row first unless it is asked otherwise."""
+    ordered, _ = resources(tmp_path / "o.csv", "\n".join([HEADER, *map(second, range(50))]) + "\n")
+    table, faults = resources(tmp_path / "r.csv", "\n".join([HEADER, *map(second, reversed(range(50)))]) + "\n")
+    assert table.equals(ordered)
+    assert faults.total == 0
+    assert faults.notes == ["rows come newest first: sorted by time"]
+    bad = [second(n, packets=-1.0 if n == 30 else 1000.0) for n in reversed(range(50))]
+    _, faults = resources(tmp_path / "b.csv", "\n".join([HEADER, *bad]) + "\n")
+    assert [fault.line for fault in faults.examples("range")] == [2 + 19]
+
+
+def test_latencies_whose_lines_end_with_a_carriage_return(tmp_path: Path) -> None:
+    table, faults = latencies(tmp_path / "l.txt", "\r".join([line(1), line(2), "nonsense", line(3), ""]))
+    assert table.column("latency_ns").to_pylist() == [1, 2, 3]
+    assert [(fault.line, fault.kind) for fault in faults.examples()] == [(3, "line")]
+
+
 def test_a_row_out_of_order_is_no_hole_after_it(tmp_path: Path) -> None:
     rows = [second(n) for n in (0, 1, 3, 2, 4)]
     _, faults = resources(tmp_path / "a.csv", "\n".join([HEADER, *rows, ""]))
