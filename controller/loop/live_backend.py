@@ -29,7 +29,15 @@ ENDLESS = 1 << 31
 
 
 class TelemetrySource(Protocol):
-    """Where measurements come from."""
+    """Where measurements come from.
+
+    Attributes:
+        tasks: what has to be called between ticks beside `check`, and how often, in seconds.
+        hooks_taken: how often another program had taken packets before they were seen.
+    """
+
+    tasks: tuple[tuple[Callable[[], object], float], ...]
+    hooks_taken: int
 
     def measure(self) -> Telemetry:
         """Figures of one lane since the last call; arrays belong to the source and hold until the next call."""
@@ -165,7 +173,6 @@ class LiveBackend:
     """
 
     num_lanes = 1
-    tasks: tuple[tuple[Callable[[], object], float], ...] = ()
 
     def __init__(
         self,
@@ -178,6 +185,7 @@ class LiveBackend:
         self.slices, self.context = slices, facts.context(slices)
         self.ticks = AbsoluteTicks(facts.period_s)
         self._source, self._actuator = source, actuator
+        self.tasks = source.tasks
         self._throttling = None if cgroups is None else ThrottleMeter(cgroups, facts.period_s)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -251,6 +259,11 @@ class LiveBackend:
 
     def delay_counts(self) -> npt.NDArray[np.uint32]:
         return self._source.delay_counts()
+
+    @property
+    def hooks_taken(self) -> int:
+        """How often another program had taken packets before they were seen."""
+        return self._source.hooks_taken
 
     def check(self) -> list[str]:
         """What cannot be measured or moved any more, and why; takes up what has come back. Between ticks."""

@@ -116,6 +116,7 @@ class Metrics(Collector):
             ("loop_unusable_decisions_total", "unusable", "Decisions that the policy failed to make."),
             ("loop_failed_applies_total", "failed_applies", "Ticks whose knobs could not all be set."),
             ("foreign_changes_total", "foreign_changes", "Times that another program had set a knob."),
+            ("hooks_taken_total", "hooks_taken", "Times that another program took packets before they were measured."),
         ):
             yield single(name, text, counted.get(key, 0))
         sources = status.notes.get("counts") or {}

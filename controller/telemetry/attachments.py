@@ -5,21 +5,38 @@ from __future__ import annotations
 import contextlib
 import errno
 import struct
-from collections.abc import Iterable
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, TcxLink, run_stats
+from slicepilot.controller.system.bpf.libbpf import (
+    BpfObject,
+    RunStats,
+    TcxChain,
+    TcxLink,
+    program_id,
+    program_name,
+    run_stats,
+    tcx_chain,
+)
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net import namespaces
-from slicepilot.controller.system.net.links import Link, links, number_of
+from slicepilot.controller.system.net.links import Link, link_at, links, number_of
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 
 from .clsact import ClsactFilter
 from .layout import CLASS_BARE_IP, FOLDER
 from .points import NetPoint
+
+ENTRY = "slicepilot_hook"
+"""What our programs on TCX hooks are called (``stub.bpf.c``)."""
+MOST_TRIES, TRIES_S = 3, 3600.0
+"""How often a hook is taken back from another program, in which time."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +59,9 @@ class Hooks:
     """Attaches programs, all or none (but those that may wait); `close` takes them away again.
 
     Attributes:
-        renewed: those that the last `heal` has attached again.
+        renewed: those that did not see all packets since the `heal` before, and do now: what had happened where another
+            program did that, else empty.
+        taken: how often another program was found to have taken a hook's packets before they were seen.
 
     Raises:
         ProbeError: a hook that may not wait cannot be attached.
@@ -51,7 +70,10 @@ class Hooks:
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._hooks = tuple(hooks)
         self._attached: dict[Hook, Attachment] = {}
-        self.renewed: set[Hook] = set()
+        self._tries: dict[Hook, deque[float]] = {}
+        self._taken: set[Hook] = set()
+        self.renewed: dict[Hook, str] = {}
+        self.taken = 0
         try:
             for hook in self._hooks:
                 try:
@@ -64,22 +86,39 @@ class Hooks:
             raise
 
     def heal(self) -> dict[Hook, str]:
-        """Attach again what was lost; returns what still does not measure, and why. Takes about 0.2 ms a hook."""
-        missing = {}
+        """Attach again what was lost; returns what still does not measure, and why. Takes about 0.1 ms a hook.
+
+        What another program has removed, or has put itself before, is attached again, first, `MOST_TRIES` times in
+        `TRIES_S`: two that both want to be first would go on for ever.
+        """
+        missing: dict[Hook, str] = {}
         self.renewed.clear()
+        losses, taken = self._losses(self._attached), set[Hook]()
         for hook in self._hooks:
-            attachment = self._attached.get(hook)
-            if attachment is not None and attachment.lost() is None:
+            loss = losses.get(hook)
+            if loss is None and hook in self._attached:
                 continue
-            if attachment is not None:
-                del self._attached[hook]
-                with contextlib.suppress(ProbeError):  # what was replaced may be there still, under no name
-                    attachment.detach()
+            if loss is not None and loss.others:
+                taken.add(hook)
+                self.taken += hook not in self._taken
+                if loss.over:
+                    self.renewed[hook] = loss.text
+                    continue
+                if (refusal := self._refusal(hook, loss)) is not None:
+                    missing[hook] = f"{loss.text}{refusal}"
+                    continue
+            self._detach(hook)
             try:
                 self._attach(hook)
-                self.renewed.add(hook)
             except ProbeError as error:
                 missing[hook] = str(error)
+                continue
+            if (still := self._losses([hook]).get(hook)) is not None:
+                missing[hook] = still.text
+            else:
+                self.renewed[hook] = "" if loss is None or not loss.others else f"{loss.text}; attached again, first"
+                taken.discard(hook)
+        self._taken = taken
         return missing
 
     def cost(self) -> dict[str, RunStats]:
@@ -105,6 +144,59 @@ class Hooks:
 
     def _attach(self, hook: Hook) -> None:
         self._attached[hook] = Attachment(hook.point, hook.program, hook.role, hook.classid)
+
+    def _detach(self, hook: Hook) -> None:
+        attachment = self._attached.pop(hook, None)
+        if attachment is not None:
+            with contextlib.suppress(ProbeError):  # what was replaced may be there still, under no name
+                attachment.detach()
+
+    def _losses(self, hooks: Iterable[Hook]) -> dict[Hook, Loss]:
+        """Of these, those that do not see all packets any more; each namespace is entered once."""
+        result: dict[Hook, Loss] = {}
+        of_netns: dict[str | Path, list[Hook]] = {}
+        for hook in hooks:
+            of_netns.setdefault(hook.point.netns, []).append(hook)
+        for netns, group in of_netns.items():
+            try:
+                result |= namespaces.inside(netns, partial(self._losses_here, group))
+            except (OSError, ActuatorError) as error:
+                why = "the network namespace has gone" if isinstance(error, FileNotFoundError) else str(error)
+                result |= {hook: Loss(f"{hook.point}: {why}") for hook in group}
+        return result
+
+    def _losses_here(self, hooks: Iterable[Hook]) -> dict[Hook, Loss]:
+        with closing(RouteSocket()) as route:
+            seen = {hook: self._attached[hook].loss(route) for hook in hooks}
+        return {hook: loss for hook, loss in seen.items() if loss is not None}
+
+    def _refusal(self, hook: Hook, loss: Loss) -> str | None:
+        """What to add where a hook is left as another program has it; None, and it is counted, where it is attached
+        again."""
+        if not loss.helps:
+            return ""
+        tries, now_s = self._tries.setdefault(hook, deque(maxlen=MOST_TRIES)), time.monotonic()
+        if len(tries) == MOST_TRIES and now_s - tries[0] < TRIES_S:
+            return f", and again after ours was attached anew {MOST_TRIES} times: it is left as it is for now"
+        tries.append(now_s)
+        return None
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why an attached program does not see all packets.
+
+    Attributes:
+        text: what has happened.
+        others: whether another program has done it.
+        helps: whether it helps to attach anew.
+        over: whether it sees all of them again by itself.
+    """
+
+    text: str
+    others: bool = False
+    helps: bool = True
+    over: bool = False
 
 
 def other_end(netns: Path, device: str, far: Path) -> Link | None:
@@ -154,7 +246,7 @@ class Attachment:
                 link = there.get(point.device) if point.behind is None else other_end(*point.behind, netns)
                 if link is None:
                     raise ProbeError(f"{point}: no such device; there: {', '.join(sorted(there)) or 'none'}")
-                self._name, self._index = link.name, link.index
+                self._index, self._had_xdp = link.index, link.xdp is not None
                 classid |= CLASS_BARE_IP * link.bare_ip
                 self._attached = self._attach(route, program, role, classid, tcx)
         except FileNotFoundError as error:
@@ -178,21 +270,26 @@ class Attachment:
         """What runs before the program and includes it; nothing where the program is attached itself."""
         return self._attached.cost() if isinstance(self._attached, TcxProgram) else RunStats()
 
-    def lost(self) -> str | None:
-        """Why this no longer measures (namespace, device or filter gone or replaced); None where it does."""
-        try:
-            if namespaces.identity(self.point.netns) != self._where:
-                return f"{self.point}: the network namespace was replaced"
-            if isinstance(self._attached, TcxProgram):
-                return None if self._attached.attached() else f"{self.point}: the device has gone"
-            with closing(RouteSocket(namespaces.path_of(self.point.netns))) as route:
-                link = links(route).get(self._name)
-                if link is None or link.index != self._index:
-                    return f"{self.point}: the device has gone"
-                if not self._attached.attached(route):
-                    return f"{self.point}: somebody removed the filter"
-        except (OSError, ActuatorError):
-            return f"{self.point}: the network namespace has gone"
+    def loss(self, route: RouteSocket) -> Loss | None:
+        """Why this does not see all packets any more, None where it does; on a thread inside the namespace, with a
+        socket there. Raises OSError, ActuatorError where that has gone."""
+        if namespaces.identity(self.point.netns) != self._where:
+            return Loss(f"{self.point}: the network namespace was replaced")
+        link = link_at(route, self._index)
+        if link is None:
+            return Loss(f"{self.point}: the device has gone")
+        if isinstance(self._attached, ClsactFilter):
+            filters = self._attached.before(route)
+            if filters is None:
+                return Loss(f"{self.point}: somebody removed the filter", others=True)
+            loss = _behind(self.point, _programs_before(self._index, self.point.direction) + filters)
+        else:
+            loss = self._attached.loss()
+        if loss is not None:
+            return loss
+        if self.point.direction == "ingress" and link.xdp is not None and not self._had_xdp:
+            text = "an XDP program has come to the device, which may take packets before they are seen"
+            return Loss(f"{self.point}: {text}", others=True, helps=False)
         return None
 
     def detach(self) -> None:
@@ -222,11 +319,12 @@ class TcxProgram:
     """
 
     def __init__(self, point: NetPoint, ifindex: int, program: int, classid: int) -> None:
+        self._point, self._index, self._chain = point, ifindex, TcxChain()
         self._stub = BpfObject(FOLDER / "stub.bpf.o", {".rodata.stub": struct.pack("=I", classid)})
         try:
             self._stub.map("target").update(struct.pack("=I", 0), struct.pack("=I", program))
-            entry = self._stub.program("stub").fd
-            self._link = namespaces.inside(point.netns, lambda: TcxLink(entry, ifindex, point.direction))
+            self._program = program_id(self._stub.program(ENTRY).fd)
+            namespaces.inside(point.netns, self._attach)
         except OSError as error:
             self._stub.close()
             if error.errno == errno.EINVAL:
@@ -235,12 +333,50 @@ class TcxProgram:
 
     def cost(self) -> RunStats:
         """Runs and run time, with the program it jumps to (whose own are not counted)."""
-        return run_stats(self._stub.program("stub").fd)
+        return run_stats(self._stub.program(ENTRY).fd)
 
-    def attached(self) -> bool:
-        return self._link.attached()
+    def loss(self) -> Loss | None:
+        """Why it does not see all packets, or has not since the last call; on a thread inside the namespace."""
+        chain, known = tcx_chain(self._index, self._point.direction), self._chain
+        self._chain = chain
+        if not self._link.attached() or self._program not in chain.programs:
+            return Loss(f"{self._point}: somebody detached the program", others=True)
+        loss = _behind(self._point, _described(chain.programs[: chain.programs.index(self._program)]))
+        # Each change takes a program out or puts a program in: where there were more, some are not seen any more.
+        if loss is None and chain.revision - known.revision > len(set(chain.programs) ^ set(known.programs)):
+            text = "somebody's program came and went, which may have been first"
+            return Loss(f"{self._point}: {text}", others=True, over=True)
+        return loss
 
     def close(self) -> None:
         """Take the program away; safe to repeat."""
         self._link.close()
         self._stub.close()
+
+    def _attach(self) -> None:
+        """On a thread inside the namespace."""
+        self._link = TcxLink(self._stub.program(ENTRY).fd, self._index, self._point.direction)
+        self._chain = tcx_chain(self._index, self._point.direction)
+
+
+def _programs_before(ifindex: int, direction: str) -> list[str]:
+    """TCX programs of others, all of which packets pass before clsact filters, as it is described to people."""
+    try:
+        return _described(tcx_chain(ifindex, direction).programs)
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # no TCX
+            return []
+        raise
+
+
+def _behind(point: NetPoint, before: Sequence[str]) -> Loss | None:
+    """What it means that packets pass these first."""
+    if not before:
+        return None
+    return Loss(f"{point}: packets pass {before[0]} of somebody else first, which may keep them", others=True)
+
+
+def _described(programs: Iterable[int]) -> list[str]:
+    """Without ours, of this process or another, which pass every packet on."""
+    names = {number: program_name(number) for number in programs}
+    return [f"the program {name or number}" for number, name in names.items() if name not in (None, ENTRY)]

@@ -23,7 +23,7 @@ from slicepilot.controller.system.processes import start_ticks
 
 from .points import NetPoint
 
-MADE_CLSACT = " made-clsact"
+PREFIX, MADE_CLSACT = "slicepilot/", " made-clsact"
 PRIORITIES = range(1, 9)
 _NAME = re.compile(r"slicepilot/\S+ pid=(\d+) start=(\d+) pidns=(\d+)")
 _GONE = (errno.ENODEV, errno.ENOENT, errno.EINVAL)  # EINVAL: the qdisc, and so the hook, is not there any more
@@ -72,7 +72,8 @@ class ClsactFilter:
         self, route: RouteSocket, point: NetPoint, ifindex: int, program: int, role: str, classid: int
     ) -> None:
         self._where, self._index, self._hook = namespaces.identity(point.netns), ifindex, point.direction
-        self._name = f"slicepilot/{role} {Owner.current()} #{next(_serial)}"
+        self._name = f"{PREFIX}{role} {Owner.current()} #{next(_serial)}"
+        self._names = self._name, self._name + MADE_CLSACT
         made = _add_clsact(route, ifindex) or _remove_stale(route, ifindex)
         priority, handle = self._free_position(route, point)
         tc.add_filter(
@@ -86,9 +87,20 @@ class ClsactFilter:
             classid=classid,
         )
 
-    def attached(self, route: RouteSocket) -> bool:
-        """Is it still there? ``route`` as at the beginning."""
-        return bool(self._mine(route))
+    def before(self, route: RouteSocket) -> list[str] | None:
+        """Filters of others that packets pass before this one, as it is described to people; None where this one is
+        not there any more. ``route`` as at the beginning.
+
+        Each may end the way of a packet through the hook (tc-bpf(8), ``direct-action``; a matching filter without an
+        action does, too); those that are called as ours are pass every packet on.
+        """
+        result: list[str] = []
+        for item in tc.filters(route, self._index, self._hook):
+            if item.name in self._names:
+                return result
+            if not item.name.startswith(PREFIX):
+                result.append(f"the {item.kind} filter {item.name or f'{item.handle:x}'} of priority {item.priority}")
+        return None
 
     def close(self) -> None:
         """Take exactly this filter away, and the hooks with it if we made them and nothing else uses them; raises
@@ -120,8 +132,7 @@ class ClsactFilter:
         raise ProbeError(f"{point}: other tc filters hold the priorities {PRIORITIES[0]} to {PRIORITIES[-1]}")
 
     def _mine(self, route: RouteSocket) -> list[tc.Filter]:
-        names = (self._name, self._name + MADE_CLSACT)
-        return [item for item in tc.filters(route, self._index, self._hook) if item.name in names]
+        return [item for item in tc.filters(route, self._index, self._hook) if item.name in self._names]
 
 
 def without_hooks(error: ActuatorError) -> ProbeError | None:

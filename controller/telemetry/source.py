@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,22 @@ from slicepilot.env.telemetry import Telemetry
 from .attachments import Hook
 from .layout import AT_N6, AT_TUN
 from .packets import PacketProbe
-from .points import SlicePoints
+from .points import NetPoint, SlicePoints
 from .sched import SchedProbe
 from .shared_groups import SharedGroups
 
 TIMED_PER_S = 50_000  # of a slice: 250 in 5 ms, enough for a 99th percentile
+WATCH_S, LOOK_S = 0.1, 0.5
+"""How often packets that stop are looked for, and how often points are looked at anyway."""
+FLOWING = 10  # packets in `WATCH_S`: not by chance none in the next
+
+
+class _Look(NamedTuple):
+    """What a look at the hooks has found: `Hooks.heal`, its ``renewed`` and ``taken``."""
+
+    lost: dict[Hook, str]
+    renewed: dict[Hook, str]
+    taken: int
 
 
 class KernelSource:
@@ -43,6 +55,8 @@ class KernelSource:
     Attributes:
         background: the thread that looks after what is attached.
         counts_since_s: when packets began to be counted, by `time.monotonic`.
+        tasks: what has to be called between ticks beside `check`, and how often, in seconds.
+        hooks_taken: how often another program had taken packets at a hook before they were seen (`Hooks`).
 
     Raises:
         ConfigError: points that do not go together, or clocks that are not the machine's (`check_clocks`).
@@ -77,12 +91,18 @@ class KernelSource:
             self.packets.close()
             raise
         self._windows = self.packets.window, self.sched.window
-        slices = len(points)
+        slices, self._last = len(points), AT_TUN if points[0].n6 is None else AT_N6
         self._telemetry, self._rehearsed = Telemetry.empty(slices), Telemetry.empty(slices)
         self.background = BackgroundCaller("points", wait_s)
-        self._look, self._lost = RepeatedCall(self.background, self.packets.hooks.heal), dict[Hook, str]()
-        self._reachable = True
+        self._look, self._lost = RepeatedCall(self.background, self._looked), dict[Hook, str]()
+        self._mended: dict[NetPoint, str] = {}
+        self._doubted: set[NetPoint] | None = None
+        self._reachable, self.hooks_taken = True, 0
+        self._passed, self._looked_s = np.zeros((2, slices), np.uint64), self.counts_since_s
+        self._new = np.zeros((2, slices), np.uint64)
+        self.tasks: tuple[tuple[Callable[[], object], float], ...] = ((self.watch, WATCH_S),)
         self._crowded = np.zeros(slices, np.uint64)
+        self._take(self._looked())
         self.measure()
 
     def __enter__(self) -> KernelSource:
@@ -94,6 +114,9 @@ class KernelSource:
     def measure(self) -> Telemetry:
         if self._look.pending and not self._look.failed:  # what went wrong is for `check`
             self._take_look()
+        if self._doubted is not None:
+            self._mark(self._doubted)
+            self._doubted = set() if self._doubted else None
         telemetry, now_ns = self._telemetry, time.monotonic_ns()
         for window in self._windows:
             window.read(now_ns, telemetry)
@@ -114,29 +137,59 @@ class KernelSource:
     def delay_counts(self) -> npt.NDArray[np.uint32]:
         """Delays of all timed packets at the last point so far, a histogram per slice (S, BUCKETS)."""
         points = self.packets.points
-        last = AT_TUN if points[0].n6 is None else AT_N6
-        return self.packets.slices["delay"][: len(points), last].copy()
+        return self.packets.slices["delay"][: len(points), self._last].copy()
 
     def check(self) -> list[str]:
         """What is not measured any more, and why; marks slices without a first or last point invalid.
 
-        Attaches again what has come back: a UPF that restarted, new groups below a slice's. Points are looked at by a
-        thread, which takes about 0.1 ms a point, or as long as others make it wait; what it has not seen by now is
-        in the next `measure`, and reported by the next call. Call it about once a second, outside the loop's budget.
+        Attaches again what has come back: a UPF that restarted, new groups below a slice's; and what another program
+        has taken, for a few times (`Hooks.heal`). Points are looked at by a thread, which takes about 0.1 ms a point,
+        or as long as others make it wait; what it has not seen by now is in the next `measure`, and reported by the
+        next call. Call it about once a second, outside the loop's budget.
         """
-        self._look.start()
+        self._start_look()
         self._take_look()
-        return [*self._lost.values(), *self._crowded_slices(), *self.sched.refresh()]
+        mended, self._mended = self._mended, {}
+        return [*self._lost.values(), *mended.values(), *self._crowded_slices(), *self.sched.refresh()]
+
+    def watch(self) -> None:
+        """Look at the points, as `check` does: at once where packets stop at one, since a program of somebody else may
+        end their way there; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's budget."""
+        slices, points = self.packets.slices, len(self.packets.points)
+        passed = np.stack([slices["n3"]["packets"][:points], slices["exit"]["packets"][:points, self._last]])
+        new, self._passed = passed - self._passed, passed
+        stopped, self._new = bool(((self._new >= FLOWING) & (new == 0)).any()), new
+        if stopped or time.monotonic() - self._looked_s >= LOOK_S:
+            self._start_look()
+
+    def _start_look(self) -> None:
+        self._looked_s = time.monotonic()
+        self._look.start()
+
+    def _looked(self) -> _Look:
+        hooks = self.packets.hooks
+        return _Look(hooks.heal(), dict(hooks.renewed), hooks.taken)
 
     def _take_look(self) -> None:
-        lost = self._look.take()
-        if lost is None:
-            return
-        self._lost = lost
-        away = {hook.point for hook in lost}
-        self._reachable = any(point.n3 not in away for point in self.packets.points)
+        if (look := self._look.take()) is not None:
+            self._take(look)
+
+    def _take(self, look: _Look) -> None:
+        self._lost, self.hooks_taken = look.lost, look.taken
+        self._mended |= {hook.point: text for hook, text in look.renewed.items() if text}
+        self._doubted = {hook.point for hook in look.renewed}
+        self._reachable = any(point.n3 not in self._away for point in self.packets.points)
+        self._mark(self._doubted)
+
+    @property
+    def _away(self) -> set[NetPoint]:
+        return {hook.point for hook in self._lost}
+
+    def _mark(self, doubted: set[NetPoint]) -> None:
+        """Mark slices invalid that have a first or last point that is away, or whose window has begun without it."""
+        away = self._away | doubted
         for index, item in enumerate(self.packets.points):
-            self._telemetry.valid[index] = not away & {item.n3, item.n6 or item.tun}
+            self._telemetry.valid[index] = away.isdisjoint({item.n3, item.n6 or item.tun})
 
     def _crowded_slices(self) -> list[str]:
         now = self.packets.slices["n3"]["crowded"][:-1].copy()

@@ -126,7 +126,7 @@ class NodeBackend(LiveBackend):
             if self._probe is not None:
                 self._probe.sched.usable = self._binding.cpus
             if self._learning:
-                self.tasks = ((self._learning.poll, POLL_S),)
+                self.tasks = (*self.tasks, (self._learning.poll, POLL_S))
             undo.pop_all()
 
     @property
@@ -166,6 +166,11 @@ class NodeBackend(LiveBackend):
 
     def remarks(self) -> list[str]:
         return [] if self._prometheus is None else self._prometheus.remarks
+
+    @property
+    def hooks_taken(self) -> int:
+        """As `LiveBackend.hooks_taken`, with those on N4."""
+        return super().hooks_taken + (0 if self._learning is None else self._learning.hooks_taken)
 
     @property
     def housing(self) -> NodeHousing | None:

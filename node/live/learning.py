@@ -52,6 +52,11 @@ class NodeLearning:
         """Is there anything to learn?"""
         return bool(self._learning.upfs)
 
+    @property
+    def hooks_taken(self) -> int:
+        """See `Capture.hooks_taken`."""
+        return self._learning.hooks_taken
+
     def poll(self) -> None:
         """See `Learning.poll`."""
         self._learning.poll()

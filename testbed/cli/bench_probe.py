@@ -111,7 +111,7 @@ def _statistics_cost_ns() -> float:
     from slicepilot.controller.telemetry.layout import FOLDER
 
     with BpfObject(FOLDER / "stub.bpf.o", {".rodata.stub": bytes(4)}) as loaded, count_run_time():
-        program = loaded.program("stub")
+        program = loaded.program("slicepilot_hook")
         program.test_run(bytes(64), repeat=100_000)
         stats = run_stats(program.fd)
     return stats.run_time_ns / max(stats.runs, 1)

@@ -21,6 +21,7 @@ from slicepilot.configs.compiled import PACKAGE, remedy
 
 from . import libbpf_abi as abi
 from .errors import ProbeError
+from .libc import bpf
 
 LIBRARY = "libbpf.so.1"
 BUILD = PACKAGE / "controller" / "telemetry" / "bpf" / "build.sh"
@@ -39,9 +40,36 @@ class RunStats:
 
 def run_stats(program: int) -> RunStats:
     """Of a program by its descriptor, since it was loaded; raises OSError."""
+    info = _program_info(program)
+    return RunStats(info.run_cnt, info.run_time_ns)
+
+
+def program_id(program: int) -> int:
+    """The kernel's number of a program, by its descriptor; raises OSError."""
+    return int(_program_info(program).id)
+
+
+def program_name(number: int) -> str | None:
+    """What a program of this number is called, at most 15 characters; None where it has gone.
+
+    Raises:
+        OSError: not permitted (CAP_SYS_ADMIN).
+    """
+    fd: int = _library().c.bpf_prog_get_fd_by_id(number)
+    if fd == -errno.ENOENT:
+        return None
+    if fd < 0:
+        raise OSError(-fd, os.strerror(-fd))
+    try:
+        return str(_program_info(fd).name.decode(errors="replace"))
+    finally:
+        os.close(fd)
+
+
+def _program_info(program: int) -> abi.ProgramInfo:
     info, size = abi.ProgramInfo(), c_uint32(ctypes.sizeof(abi.ProgramInfo))
     _check(_library().c.bpf_obj_get_info_by_fd(program, byref(info), byref(size)))
-    return RunStats(info.run_cnt, info.run_time_ns)
+    return info
 
 
 class _Library:
@@ -261,8 +289,7 @@ class TcxLink:
 
     def __init__(self, program: int, ifindex: int, direction: str) -> None:
         options = abi.LinkOptions(sz=ctypes.sizeof(abi.LinkOptions), flags=abi.BPF_F_BEFORE)
-        attach_type = {"ingress": abi.BPF_TCX_INGRESS, "egress": abi.BPF_TCX_EGRESS}[direction]
-        self._fd: int = _library().c.bpf_link_create(program, ifindex, attach_type, byref(options))
+        self._fd: int = _library().c.bpf_link_create(program, ifindex, _TCX_TYPES[direction], byref(options))
         if self._fd < 0:
             raise OSError(-self._fd, os.strerror(-self._fd))
         _links.add(self._fd)
@@ -282,6 +309,35 @@ class TcxLink:
             os.close(fd)
 
 
+@dataclass(frozen=True)
+class TcxChain:
+    """Programs on a TCX hook.
+
+    Attributes:
+        programs: their numbers, in the order in which packets pass.
+        revision: of the chain, which the kernel counts up with each change (kernel/bpf/mprog.c).
+    """
+
+    programs: tuple[int, ...] = ()
+    revision: int = 0
+
+
+def tcx_chain(ifindex: int, direction: str) -> TcxChain:
+    """What is attached to an interface of this thread's network namespace (BPF_PROG_QUERY).
+
+    Raises:
+        OSError: EINVAL where the kernel has no TCX; ENODEV where there is no such interface.
+    """
+    numbers = (c_uint32 * abi.MOST_PROGRAMS)()
+    query = abi.Query(ifindex, _TCX_TYPES[direction], prog_ids=ctypes.addressof(numbers), count=abi.MOST_PROGRAMS)
+    try:
+        bpf(abi.BPF_PROG_QUERY, query)
+    except FileNotFoundError:  # nothing was ever attached there
+        return TcxChain()
+    return TcxChain(tuple(numbers[: query.count]), query.revision)
+
+
+_TCX_TYPES = {"ingress": abi.BPF_TCX_INGRESS, "egress": abi.BPF_TCX_EGRESS}
 _links: set[int] = set()
 link_listeners: list[Callable[[int], None]] = []
 """Called with the descriptor of each new link, by the thread that makes it."""

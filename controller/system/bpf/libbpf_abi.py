@@ -7,7 +7,8 @@ from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_voi
 from typing import Any
 
 BPF_STATS_RUN_TIME = 0
-BPF_TCX_INGRESS, BPF_TCX_EGRESS, BPF_F_BEFORE = 46, 47, 1 << 3
+BPF_PROG_QUERY, BPF_TCX_INGRESS, BPF_TCX_EGRESS, BPF_F_BEFORE = 16, 46, 47, 1 << 3
+MOST_PROGRAMS = 64  # of a hook: BPF_MPROG_MAX (linux/bpf_mprog.h)
 LIBBPF_WARN = 0
 PRINT = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 
@@ -37,6 +38,7 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_link_detach": (c_int, (c_int,)),
     "bpf_link_create": (c_int, (c_int, c_int, c_int, c_void_p)),
     "bpf_prog_test_run_opts": (c_int, (c_int, c_void_p)),
+    "bpf_prog_get_fd_by_id": (c_int, (c_uint32,)),
     "bpf_enable_stats": (c_int, (c_int,)),
 }
 
@@ -74,6 +76,16 @@ class LinkOptions(ctypes.Structure):
     """``struct bpf_link_create_opts`` (bpf/bpf.h)."""
 
     _fields_ = (("sz", c_size_t), ("flags", c_uint32), ("rest", c_uint32 * 9))
+
+
+class Query(ctypes.Structure):
+    """``query`` of ``union bpf_attr`` (linux/bpf.h); libbpf has ``revision`` only from 1.3 on."""
+
+    _fields_ = (
+        ("target_ifindex", c_uint32), ("attach_type", c_uint32), ("query_flags", c_uint32), ("attach_flags", c_uint32),
+        ("prog_ids", c_uint64), ("count", c_uint32), ("pad", c_uint32), ("prog_attach_flags", c_uint64),
+        ("link_ids", c_uint64), ("link_attach_flags", c_uint64), ("revision", c_uint64),
+    )  # fmt: skip
 
 
 class LinkInfo(ctypes.Structure):

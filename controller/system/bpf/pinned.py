@@ -1,8 +1,7 @@
 """BPF maps that other programs have pinned: opened, looked at, read and changed by bpf(2) alone.
 
 The supervisor restores through this, so it needs nothing beside the standard library. Structures and commands:
-linux/bpf.h (``union bpf_attr``, ``struct bpf_map_info``, ``struct bpf_btf_info``); numbers: asm/unistd_64.h,
-asm-generic/unistd.h.
+linux/bpf.h (``union bpf_attr``, ``struct bpf_map_info``, ``struct bpf_btf_info``).
 """
 
 from __future__ import annotations
@@ -10,19 +9,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import stat
 import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from .libc import call
+from .libc import bpf
 
 BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_OBJ_GET, BPF_OBJ_GET_INFO_BY_FD, BPF_BTF_GET_FD_BY_ID = 1, 2, 7, 15, 19
 ELEMENTS = (BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM)
 """All that a process needs which has its maps open."""
 BPF_EXIST = 2
-_BPF = {"x86_64": 321, "aarch64": 280}
 _MAP_INFO = struct.Struct("=IIIIII16sIIQQIIIIQ")
 _BTF_INFO = struct.Struct("=QIIQII")
 _ELEMENT = struct.Struct("=IxxxxQQQ")  # map_fd, key, value, flags
@@ -152,11 +149,7 @@ def _info_attribute(descriptor: int, buffer: ctypes.Array[ctypes.c_char]) -> byt
 
 def _bpf(command: int, attribute: bytes, *_keep: object) -> int:
     """bpf(2); what an attribute points at is handed in as well, so that it lives until then. Raises OSError."""
-    number = _BPF.get(platform.machine())
-    if number is None:
-        raise OSError(errno.ENOSYS, f"bpf(2) is not known for {platform.machine()}")
-    held = ctypes.create_string_buffer(attribute, len(attribute))
-    return call("syscall", number, command, ctypes.addressof(held), len(attribute))
+    return bpf(command, ctypes.create_string_buffer(attribute, len(attribute)))
 
 
 def _roots_own(path: Path) -> int:

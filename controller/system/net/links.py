@@ -102,6 +102,16 @@ def links(route: RouteSocket) -> dict[str, Link]:
     return {link.name: link for link in (_link(payload) for _, payload in answer)}
 
 
+def link_at(route: RouteSocket, index: int) -> Link | None:
+    """The one of this number where a socket is; None where there is none. Raises ActuatorError."""
+    try:
+        return _link(route.ask(request(RTM_GETLINK, 0, IFINFOMSG.pack(0, 0, index, 0, 0)), f"find link {index}"))
+    except ActuatorError as error:
+        if error.vanished:
+            return None
+        raise
+
+
 def _link(payload: bytes) -> Link:
     _, hardware, index, _, _ = IFINFOMSG.unpack_from(payload)
     report = attributes(payload[IFINFOMSG.size :])

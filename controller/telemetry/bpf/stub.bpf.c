@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
  * Tells a program where it runs, for hooks that cannot (TCX): sets the class as a clsact filter's TCA_BPF_CLASSID
- * would, and jumps. One of these is loaded for each hook; what it jumps to is shared.
+ * would, and jumps. One of these is loaded for each hook; what it jumps to is shared. Its name says to others, among
+ * them a second slicepilot, that it passes every packet on.
  */
 #include "types.h"
 
@@ -19,7 +20,7 @@ struct {
 } target SEC(".maps");
 
 SEC("tc")
-int stub(struct __sk_buff *skb)
+int slicepilot_hook(struct __sk_buff *skb)
 {
 	skb->tc_classid = config.classid;
 	bpf_tail_call(skb, &target, 0);

@@ -87,6 +87,11 @@ class Capture:
         missing = {hook.classid: why for hook, why in self._hooks.heal().items()}
         return {hook.classid for hook in self._hooks.renewed}, missing
 
+    @property
+    def hooks_taken(self) -> int:
+        """How often another program had taken messages before they were seen (`Hooks`)."""
+        return self._hooks.taken
+
     def close(self) -> None:
         try:
             self._hooks.close()

@@ -94,6 +94,11 @@ class Learning:
         self._look = None if self._capture is None else RepeatedCall(background, self._healed)
         self._missing: dict[int, str] = {}
 
+    @property
+    def hooks_taken(self) -> int:
+        """See `Capture.hooks_taken`."""
+        return 0 if self._capture is None else self._capture.hooks_taken
+
     def learns(self, index: int) -> bool:
         """Whether a slice's packets are known by its sessions: it says so, and it shares its N3."""
         return self._traffic[index].learned and self._sharing.class_of(self._points[index].n3) is not None

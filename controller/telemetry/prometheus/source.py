@@ -12,7 +12,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +103,9 @@ class PrometheusSource:
         if not np.isfinite(self._figures.taken_s).any():
             first = next(iter(self._figures.why), "prometheus: no figures of any slice")
             raise FailureError(self._figures.error or first)
+
+    tasks: tuple[tuple[Callable[[], object], float], ...] = ()
+    hooks_taken = 0  # no packet is read here
 
     def __enter__(self) -> PrometheusSource:
         return self

@@ -32,6 +32,9 @@ PERIOD_S = 0.005
 class Readings:
     """Telemetry that is known beforehand."""
 
+    tasks = ()
+    hooks_taken = 0
+
     def __init__(self) -> None:
         self.telemetry = Telemetry.empty(len(SLICES))
         self.telemetry.slices[:2] = 45.0
