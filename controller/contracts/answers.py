@@ -187,8 +187,6 @@ class Totals(Document):
     """Ticks at which a knob could not be set."""
     foreign_changes: int
     """Changes of knobs by others."""
-    hooks_taken: int
-    """Times that another program took packets before they were measured."""
 
 
 class ForeignChange(Document):

@@ -52,11 +52,20 @@ def service_floors(node: np.record, slices: Records, knobs: Records) -> None:
         else:
             slice_.asking_since_ns = NEVER_NS
             _forget(slice_)
+            if slice_.tripped != 0 and slice_.measured == 0:
+                _wait(slice_, node)
         if slice_.tripped != 0:
             if node.usable != 0 and slice_.starved == 0 and _starved(slice_, node, knobs[s].safe):
                 slice_.starved = 1
             state = _LATCHED if slice_.latched != 0 else (_TRIAL if node.trials != 0 else 0)
             act(slice_, SAFE, _SLA_FLOOR | state)
+
+
+@kernel
+def _wait(slice_: np.record, node: np.record) -> None:
+    """A trip of a slice that is not measured goes on, until it can be shown that the safe setting does no better."""
+    least_ns = node.window_ns + slice_.trial_patience_ns + 2 * node.period_ns
+    slice_.trip.until_ns = max(slice_.trip.until_ns, node.now_ns + least_ns)
 
 
 @kernel
@@ -153,13 +162,14 @@ def _forget(slice_: np.record) -> None:
 
 @kernel
 def _starved(slice_: np.record, node: np.record, safe_mcpu: float) -> bool:
-    """Whether a slice waits for what others have taken: of its share of the CPU, or of the uplink."""
+    """Whether a slice waits for what others have taken: of its share of the CPU, or of the uplink. One that is not
+    measured is not known to wait."""
+    if slice_.measured == 0:
+        return False
     if node.seen[_UPLINK] >= _FULL:
         return True
     share_mcpu = min(safe_mcpu, node.node_mcpu * slice_.safe_share)
-    return (
-        slice_.measured != 0 and slice_.waits_us >= _LONG_WAIT_US and slice_.cpu < _SHARE * share_mcpu * slice_.samples
-    )
+    return slice_.waits_us >= _LONG_WAIT_US and slice_.cpu < _SHARE * share_mcpu * slice_.samples
 
 
 @kernel

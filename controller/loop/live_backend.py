@@ -33,11 +33,13 @@ class TelemetrySource(Protocol):
 
     Attributes:
         tasks: what has to be called between ticks beside `check`, and how often, in seconds.
-        hooks_taken: how often another program had taken packets before they were seen.
+        counts: see `LiveBackend.counts`.
     """
 
     tasks: tuple[tuple[Callable[[], object], float], ...]
-    hooks_taken: int
+
+    @property
+    def counts(self) -> dict[str, int]: ...
 
     def measure(self) -> Telemetry:
         """Figures of one lane since the last call; arrays belong to the source and hold until the next call."""
@@ -260,11 +262,6 @@ class LiveBackend:
     def delay_counts(self) -> npt.NDArray[np.uint32]:
         return self._source.delay_counts()
 
-    @property
-    def hooks_taken(self) -> int:
-        """How often another program had taken packets before they were seen."""
-        return self._source.hooks_taken
-
     def check(self) -> list[str]:
         """What cannot be measured or moved any more, and why; takes up what has come back. Between ticks."""
         if self._throttling is not None:
@@ -273,7 +270,7 @@ class LiveBackend:
 
     def counts(self) -> dict[str, int]:
         """What a source of measurements has counted of its own, by the metric's name without prefix and ``_total``."""
-        return {}
+        return dict(self._source.counts)
 
     def remarks(self) -> list[str]:
         """What is said by others of measurements that are nevertheless believed."""

@@ -31,6 +31,7 @@ from .counts import BYTES_PER_MBIT, OUTCOMES, PROMISES, REASONS, STAGES, Counts,
 from .status import NOW_S, Status
 
 SOURCES = {
+    "hooks_taken": "Times that another program was found to take packets before they were measured.",
     "prometheus_partial_answers": "Answers of the Prometheus server that it called partial or warned of: not used.",
     "prometheus_remarked_answers": "Answers with infos of the Prometheus server, which are used.",
 }
@@ -116,7 +117,6 @@ class Metrics(Collector):
             ("loop_unusable_decisions_total", "unusable", "Decisions that the policy failed to make."),
             ("loop_failed_applies_total", "failed_applies", "Ticks whose knobs could not all be set."),
             ("foreign_changes_total", "foreign_changes", "Times that another program had set a knob."),
-            ("hooks_taken_total", "hooks_taken", "Times that another program took packets before they were measured."),
         ):
             yield single(name, text, counted.get(key, 0))
         sources = status.notes.get("counts") or {}

@@ -254,8 +254,7 @@ class Controller:
             "counts": self.node.backend.counts(),
             "remarks": self.node.backend.remarks(),
             "totals": report.totals()
-            | {"missed_ticks": self.node.backend.ticks.missed, "foreign_changes": self._modes.foreign_changes}
-            | {"hooks_taken": self.node.backend.hooks_taken},
+            | {"missed_ticks": self.node.backend.ticks.missed, "foreign_changes": self._modes.foreign_changes},
             "reload": self._last_reload,
             "trips": trips_of(active.guard, self.slices.names),
         }

@@ -56,7 +56,6 @@ class KernelSource:
         background: the thread that looks after what is attached.
         counts_since_s: when packets began to be counted, by `time.monotonic`.
         tasks: what has to be called between ticks beside `check`, and how often, in seconds.
-        hooks_taken: how often another program had taken packets at a hook before they were seen (`Hooks`).
 
     Raises:
         ConfigError: points that do not go together, or clocks that are not the machine's (`check_clocks`).
@@ -97,7 +96,7 @@ class KernelSource:
         self._look, self._lost = RepeatedCall(self.background, self._looked), dict[Hook, str]()
         self._mended: dict[NetPoint, str] = {}
         self._doubted: set[NetPoint] | None = None
-        self._reachable, self.hooks_taken = True, 0
+        self._reachable, self._taken = True, 0
         self._passed, self._looked_s = np.zeros((2, slices), np.uint64), self.counts_since_s
         self._new = np.zeros((2, slices), np.uint64)
         self.tasks: tuple[tuple[Callable[[], object], float], ...] = ((self.watch, WATCH_S),)
@@ -152,6 +151,11 @@ class KernelSource:
         mended, self._mended = self._mended, {}
         return [*self._lost.values(), *mended.values(), *self._crowded_slices(), *self.sched.refresh()]
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """By metric, how often another program had taken packets at a hook before they were seen (`Hooks`)."""
+        return {"hooks_taken": self._taken}
+
     def watch(self) -> None:
         """Look at the points, as `check` does: at once where packets stop at one, since a program of somebody else may
         end their way there; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's budget."""
@@ -175,7 +179,7 @@ class KernelSource:
             self._take(look)
 
     def _take(self, look: _Look) -> None:
-        self._lost, self.hooks_taken = look.lost, look.taken
+        self._lost, self._taken = look.lost, look.taken
         self._mended |= {hook.point: text for hook, text in look.renewed.items() if text}
         self._doubted = {hook.point for hook in look.renewed}
         self._reachable = any(point.n3 not in self._away for point in self.packets.points)

@@ -162,15 +162,14 @@ class NodeBackend(LiveBackend):
         return [*gone, *bound, *learned, *super().check()]
 
     def counts(self) -> dict[str, int]:
-        return {} if self._prometheus is None else dict(self._prometheus.counts)
+        """As `LiveBackend.counts`, with hooks on N4."""
+        counts = super().counts()
+        if self._learning is not None:
+            counts["hooks_taken"] += self._learning.hooks_taken
+        return counts
 
     def remarks(self) -> list[str]:
         return [] if self._prometheus is None else self._prometheus.remarks
-
-    @property
-    def hooks_taken(self) -> int:
-        """As `LiveBackend.hooks_taken`, with those on N4."""
-        return super().hooks_taken + (0 if self._learning is None else self._learning.hooks_taken)
 
     @property
     def housing(self) -> NodeHousing | None:

@@ -105,7 +105,6 @@ class PrometheusSource:
             raise FailureError(self._figures.error or first)
 
     tasks: tuple[tuple[Callable[[], object], float], ...] = ()
-    hooks_taken = 0  # no packet is read here
 
     def __enter__(self) -> PrometheusSource:
         return self

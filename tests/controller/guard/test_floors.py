@@ -165,6 +165,46 @@ def test_a_trial_waits_for_measurements() -> None:
     assert node.guard.trips == {}
 
 
+def test_a_slice_that_is_not_measured_has_no_floor_and_counts_no_trip() -> None:
+    """Its probe may be what is starved: a moment of that forgets what was seen, and a trip waits for its end."""
+    node = Node(config(safe=SAFE))
+    node.tick(WANTED, 100)
+    before = node.guard.charges
+    for _ in range(20):  # blind for 0.25 s, noticed, and so on
+        node.telemetry.carried_mbps[0] = 0.0
+        node.tick(WANTED, 25)
+        node.telemetry.valid[0] = False
+        node.tick(WANTED)
+        assert node.why() == ["slice_missing"]
+        assert column(node.last)[0] == WANTED.cpu_limit_mcpu[0, 0], "it holds"
+        node.telemetry.valid[0] = True
+    assert node.guard.trips == {}
+    assert node.guard.tripped == []
+    assert node.guard.charges["guard"] == before["guard"] + 20, "those ticks are not the policy's"
+
+    node.until(Level.SAFE, WANTED)
+    node.telemetry.valid[0] = False
+    node.tick(WANTED, 2000)  # many times as long as the safe setting stays at first
+    assert [trip.trips for trip in node.guard.tripped] == [0]
+    node.telemetry.valid[0] = True
+    node.telemetry.carried_mbps[0] = 0.0  # nor does the safe setting keep it
+    node.tick(WANTED, 200)
+    assert (node.guard.trips, node.guard.tripped) == ({}, [])
+
+
+def test_others_give_nothing_for_a_slice_that_is_not_measured() -> None:
+    safe = {"default": {"cpu_limit_mcpu": 600, "egress_mbps": 40}}
+    wanted = knobs(NONE, 0, [NONE, NONE, 30])
+    node = tripped(wanted, safe, sla_floor={"trial": {"enabled": False}})
+    node.telemetry.valid[0] = False
+    node.telemetry.uplink_use_ratio[:] = 0.95
+    node.tick(wanted, 20)
+    assert column(node.last) == [600, NONE, NONE]
+    node.telemetry.valid[0] = True
+    node.tick(wanted, 20)
+    assert column(node.last) == [600, 600, 600]
+
+
 def test_a_delay_may_have_a_floor_of_service() -> None:
     given = {"default": {"carried_ratio": 0}, "slices": {"s0": {"delay_factor": 10}}}  # 50 ms
 

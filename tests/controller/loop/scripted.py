@@ -33,7 +33,10 @@ class Readings:
     """Telemetry that is known beforehand."""
 
     tasks = ()
-    hooks_taken = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {}
 
     def __init__(self) -> None:
         self.telemetry = Telemetry.empty(len(SLICES))

@@ -64,7 +64,7 @@ def test_a_program_before_ours_is_put_behind_it(
         assert not source.measure().valid.any()  # its window began before ours was first again
         assert source.measure().valid.all()
         assert source.check() == []
-        assert source.hooks_taken == 1
+        assert source.counts["hooks_taken"] == 1
     with measuring(network) as source, attached(home(network, device), device, HOOKS[device], PASS):
         source.check()
         assert counted(source, network, packets) == (10, 10)
@@ -86,7 +86,7 @@ def test_what_comes_behind_ours_is_left_there(network: Any, forwarder: Any, pack
         assert source.measure().valid.all()
         assert links(network.dn.path, "n6", "ingress") == before
         network.send(packets.gtpu(numbered(packets, 1)))
-        assert source.hooks_taken == 0
+        assert source.counts["hooks_taken"] == 0
 
 
 def test_two_that_want_to_be_first_do_not_go_on_for_ever(network: Any, forwarder: Any, packets: Any) -> None:
@@ -104,7 +104,7 @@ def test_two_that_want_to_be_first_do_not_go_on_for_ever(network: Any, forwarder
             assert not source.measure().valid.any()
             assert source.check() == said, "said in the same words, which are logged once"
         assert links(network.dn.path, "n6", "ingress") == before
-        assert source.hooks_taken == MOST_TRIES + 1
+        assert source.counts["hooks_taken"] == MOST_TRIES + 1
         others.close()
         assert source.check() == []
         assert source.measure().valid.all()
@@ -130,7 +130,7 @@ def test_a_second_probe_is_no_stranger(network: Any, forwarder: Any, packets: An
             assert links(network.upf.path, "n3", "ingress") == before
             assert counted(first, network, packets) == (10, 10)
         assert first.check() == []
-        assert first.hooks_taken == 0
+        assert first.counts["hooks_taken"] == 0
 
 
 @pytest.mark.parametrize("by_force", [detach, functools.partial(replace, returns=NEXT)], ids=["detached", "replaced"])
@@ -158,7 +158,7 @@ def test_the_interface_is_deleted_and_made_again(network: Any, forwarder: Any, p
         assert not source.measure().valid.any()
         assert source.measure().valid.all()
         assert counted(source, network, packets) == (10, 10)
-        assert source.hooks_taken == 0
+        assert source.counts["hooks_taken"] == 0
 
 
 def test_a_filter_before_ours(clsact: None, network: Any, forwarder: Any, packets: Any) -> None:
@@ -211,7 +211,7 @@ def test_an_xdp_program_that_comes_later(network: Any) -> None:
                 assert said.startswith("n3 ingress")
                 assert "an XDP program has come to the device" in said
                 assert not source.measure().valid.any()
-            assert source.hooks_taken == 1
+            assert source.counts["hooks_taken"] == 1
         assert source.check() == []
         source.measure()
         assert source.measure().valid.all()
@@ -229,5 +229,5 @@ def test_packets_that_stop_are_looked_for_at_once(network: Any, forwarder: Any, 
             through(network, packets, 20)
             source.watch()
             source.measure()
-            assert source.hooks_taken == 1
+            assert source.counts["hooks_taken"] == 1
             assert counted(source, network, packets) == (10, 10)
