@@ -278,13 +278,13 @@ class Attachment:
         link = link_at(route, self._index)
         if link is None:
             return Loss(f"{self.point}: the device has gone")
-        if isinstance(self._attached, ClsactFilter):
+        if isinstance(self._attached, TcxProgram):
+            loss = self._attached.loss()
+        else:
             filters = self._attached.before(route)
             if filters is None:
                 return Loss(f"{self.point}: somebody removed the filter", others=True)
             loss = _behind(self.point, _programs_before(self._index, self.point.direction) + filters)
-        else:
-            loss = self._attached.loss()
         if loss is not None:
             return loss
         if self.point.direction == "ingress" and link.xdp is not None and not self._had_xdp:
