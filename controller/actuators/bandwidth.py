@@ -1,4 +1,7 @@
-"""The files of a group that hold its CFS quota and period, as they are, on cgroup v1 and v2.
+"""The files of a group that hold its CFS quota, period and burst, as they are, on cgroup v1 and v2.
+
+The kernel refuses a quota below the burst (kernel/sched/core.c, ``tg_set_cfs_bandwidth``), which was reported of
+neighbouring systems (koordinator#2778): a burst goes down before the quota does, and up again after it.
 
 Without NumPy: what restores after a crash uses them, too.
 """
@@ -9,30 +12,46 @@ import contextlib
 import errno
 import math
 import time
-from typing import Protocol
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
 
 NO_QUOTA = -1
-Bandwidth = tuple[int, int]
-"""Quota and period, in microseconds."""
 LEAST_US = 1000  # min_cfs_quota_period
 LET_GO_S, AGAIN_S = 0.5, 0.001
 
 
-class BandwidthFiles(Protocol):
-    """Quota and period in microseconds; a quota of -1 is none. All raise ActuatorError."""
+class Bandwidth(NamedTuple):
+    """Quota (-1 is none), period and burst, in microseconds; the burst is 0 where the kernel has none."""
 
-    def read(self) -> tuple[int, int]:
+    quota_us: int
+    period_us: int
+    burst_us: int = 0
+
+    @property
+    def fitting(self) -> Bandwidth:
+        """The same with no more burst than the kernel takes beside the quota."""
+        return self if self.quota_us < 0 else self._replace(burst_us=min(self.burst_us, self.quota_us))
+
+
+class BandwidthFiles(Protocol):
+    """Of one group. All raise ActuatorError, and leave what was there where the kernel refuses a value.
+
+    A burst that does not fit beside a quota is lowered to the quota (`Bandwidth.fitting`).
+    """
+
+    def read(self) -> Bandwidth:
         """What the kernel has."""
         ...
 
-    def write_quota(self, quota_us: int, period_us: int) -> None:
-        """Set the quota under the period that holds."""
+    def write_quota(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:
+        """Set quota and burst under the period that holds."""
 
-    def write(self, quota_us: int, period_us: int) -> None:
-        """Set both."""
+    def write(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:
+        """Set all three."""
 
     def close(self) -> None:
         """Release the files."""
@@ -49,9 +68,10 @@ def limit_mcpu(group: CpuGroup) -> float:
     return math.inf if quota in {b"max", b"-1"} else 1e3 * int(quota) / int(period)
 
 
-def in_words(quota_us: int, period_us: int) -> str:
+def in_words(quota_us: int, period_us: int, burst_us: int = 0) -> str:
     """A bandwidth for messages."""
-    return f"{'no quota' if quota_us < 0 else f'quota {quota_us} us'} in {period_us} us"
+    burst = f", burst {burst_us} us" if burst_us else ""
+    return f"{'no quota' if quota_us < 0 else f'quota {quota_us} us'} in {period_us} us{burst}"
 
 
 def put_back_limit(
@@ -68,11 +88,11 @@ def put_back_limit(
     """
     if _try(files, wanted) or (_try(above, wanted_above) and _try(files, wanted)):
         return wanted
-    quota_us, period_us = above.read()
+    quota_us, period_us, _ = above.read()
     if quota_us == NO_QUOTA:  # it is not the pod that has less
         files.write(*wanted)
         return wanted
-    most = max(LEAST_US, quota_us * wanted[1] // period_us), wanted[1]
+    most = wanted._replace(quota_us=max(LEAST_US, quota_us * wanted.period_us // period_us)).fitting
     files.write(*most)
     return most
 
@@ -113,52 +133,90 @@ def bandwidth_files(group: CpuGroup) -> BandwidthFiles:
     return _V1Files(group) if group.version == 1 else _V2File(group)
 
 
+class _Burst:
+    """``cpu.cfs_burst_us`` or ``cpu.max.burst``; kernels before 5.14 have neither."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = KernelFile(path) if path.exists() else None
+
+    def read(self) -> int:
+        return 0 if self._file is None else int(self._file.read())
+
+    def write(self, burst_us: int) -> None:
+        if self._file is not None:
+            self._file.write(b"%d" % burst_us)
+
+    @contextlib.contextmanager
+    def beside(self, burst_us: int) -> Iterator[None]:
+        """Write a quota inside that allows so much: a larger burst goes down first, a smaller burst up afterwards."""
+        before_us = self.read()
+        if burst_us < before_us:
+            self.write(burst_us)
+        try:
+            yield
+        except ActuatorError:
+            if burst_us < before_us:
+                self.write(before_us)
+            raise
+        # Kernels before 6.10 damage it at each write of cpu.max (cpu_max_write gave nanoseconds what are microseconds).
+        if burst_us and self.read() != burst_us:
+            self.write(burst_us)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
 class _V1Files:
-    """``cpu.cfs_quota_us`` (-1 is none) and ``cpu.cfs_period_us``."""
+    """``cpu.cfs_quota_us`` (-1 is none), ``cpu.cfs_period_us`` and ``cpu.cfs_burst_us``."""
 
     def __init__(self, group: CpuGroup) -> None:
         self._quota = KernelFile(group.path / "cpu.cfs_quota_us")
         self._period = KernelFile(group.path / "cpu.cfs_period_us")
+        self._burst = _Burst(group.path / "cpu.cfs_burst_us")
 
-    def read(self) -> tuple[int, int]:
-        return int(self._quota.read()), int(self._period.read())
+    def read(self) -> Bandwidth:
+        return Bandwidth(int(self._quota.read()), int(self._period.read()), self._burst.read())
 
-    def write_quota(self, quota_us: int, period_us: int) -> None:
-        del period_us  # has a file of its own
-        self._quota.write(b"%d" % quota_us)
+    def write_quota(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:
+        with self._burst.beside(Bandwidth(quota_us, period_us, burst_us).fitting.burst_us):
+            self._quota.write(b"%d" % quota_us)  # the period has a file of its own
 
-    def write(self, quota_us: int, period_us: int) -> None:
-        before_us, before_period_us = self.read()
+    def write(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:
+        before_us, before_period_us, before_burst_us = self.read()
         # Without a quota in between no combination of old and new value can be refused, except what does not fit
         # the groups above and below.
         self._quota.write(b"-1")
         try:
             self._period.write(b"%d" % period_us)
-            self._quota.write(b"%d" % quota_us)
+            self.write_quota(quota_us, period_us, burst_us)
         except ActuatorError:
             self._period.write(b"%d" % before_period_us)
-            self._quota.write(b"%d" % before_us)
+            self.write_quota(before_us, before_period_us, before_burst_us)
             raise
 
     def close(self) -> None:
-        self._quota.close()
-        self._period.close()
+        for file in (self._quota, self._period, self._burst):
+            file.close()
 
 
 class _V2File:
-    """``cpu.max``: quota (or ``max``) and period."""
+    """``cpu.max``: quota (or ``max``) and period; ``cpu.max.burst``."""
 
     def __init__(self, group: CpuGroup) -> None:
         self._max = KernelFile(group.path / "cpu.max")
+        self._burst = _Burst(group.path / "cpu.max.burst")
 
-    def read(self) -> tuple[int, int]:
+    def read(self) -> Bandwidth:
         quota, period = self._max.read().split()
-        return (NO_QUOTA if quota == b"max" else int(quota)), int(period)
+        return Bandwidth(NO_QUOTA if quota == b"max" else int(quota), int(period), self._burst.read())
 
-    def write_quota(self, quota_us: int, period_us: int) -> None:
-        self._max.write(b"%d %d" % (quota_us, period_us) if quota_us >= 0 else b"max %d" % period_us)
+    def write_quota(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:
+        with self._burst.beside(Bandwidth(quota_us, period_us, burst_us).fitting.burst_us):
+            self._max.write(b"%d %d" % (quota_us, period_us) if quota_us >= 0 else b"max %d" % period_us)
 
     write = write_quota
 
     def close(self) -> None:
         self._max.close()
+        self._burst.close()

@@ -55,14 +55,15 @@ class PodQuota:
         self._original = self._held = self._files.read()
 
     def widen(self, extra_mcpu: float) -> None:
-        """To the original and so much more; inf: to no limit."""
-        quota_us, period_us = self._original
+        """To the original and so much more; inf: to no limit. The burst stays, which fits beside the original."""
+        quota_us, period_us, _ = self._original
         if quota_us < 0:
             return
         wanted_us = NO_QUOTA if extra_mcpu == UNLIMITED else quota_us + math.ceil(extra_mcpu * 1e-3 * period_us)
-        if self._held != (wanted_us, period_us):
-            self._files.write(wanted_us, period_us)
-            self._held = wanted_us, period_us
+        wanted = self._original._replace(quota_us=wanted_us)
+        if self._held != wanted:
+            self._files.write(*wanted)
+            self._held = wanted
 
     def deviation(self) -> str | None:
         current = self._files.read()
@@ -78,11 +79,11 @@ class PodQuota:
 
     def share_of(self, period_us: int) -> int:
         """The quota of another period that would be as much as what is put back; -1 is none."""
-        quota_us, own_period_us = self._original
+        quota_us, own_period_us, _ = self._original
         return NO_QUOTA if quota_us < 0 else quota_us * period_us // own_period_us
 
     @property
-    def original(self) -> tuple[int, int]:
+    def original(self) -> Bandwidth:
         return self._original
 
     def reassert(self) -> None:
@@ -108,9 +109,9 @@ class PodQuota:
 class CpuQuota:
     """Sets a limit in thousandths of a CPU; inf is none.
 
-    The original quota and period are remembered at construction and come back with `restore`. A pod is widened before
-    its container and narrowed after it: the kernel refuses a container more than its pod has (cgroup v1), or lets the
-    pod's limit hold (v2).
+    The original quota, period and burst are remembered at construction and come back with `restore`. The burst is as
+    large as it was, or as the quota where that is less. A pod is widened before its container and narrowed after it:
+    the kernel refuses a container more than its pod has (cgroup v1), or lets the pod's limit hold (v2).
 
     Args:
         group: whose.
@@ -125,11 +126,12 @@ class CpuQuota:
     def __init__(self, group: CpuGroup, config: QuotaConfig | None = None, pod: PodQuota | None = None) -> None:
         self.config, self._pod = config or QuotaConfig(), pod
         self._files = bandwidth_files(group)
-        self._original = quota_us, period_us = self._files.read()
+        self._original = self._files.read()
+        quota_us, period_us, self._burst_us = self._original
         self.period_us = check_period_us(self.config.period_us or period_us)
         self._quota_us = self._in_own_period(quota_us, period_us)
         if self.period_us != period_us:
-            self._change_period(quota_us, period_us)
+            self._change_period()
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
 
@@ -152,7 +154,7 @@ class CpuQuota:
         if quota_us > 0 and held_us > 0 and not self._take_write(self.config.write_stock if near else 1.0):
             return self._limit_mcpu
         if self._pod is None:
-            self._files.write_quota(quota_us, self.period_us)
+            self._files.write_quota(quota_us, self.period_us, self._burst_us)
         else:
             self._write_both(self._pod, quota_us)
         self._quota_us = quota_us
@@ -160,17 +162,21 @@ class CpuQuota:
         return self._limit_mcpu
 
     def read(self) -> float:
-        return self._limit(*self._files.read())
+        return self._limit(*self._files.read()[:2])
+
+    @property
+    def _written(self) -> Bandwidth:
+        return Bandwidth(self._quota_us, self.period_us, self._burst_us).fitting
 
     def deviation(self) -> str | None:
-        written, current = (self._quota_us, self.period_us), self._files.read()
+        written, current = self._written, self._files.read()
         if current != written:
             return f"{in_words(*current)} instead of {in_words(*written)}"
         return None if self._pod is None else self._pod.deviation()
 
     def adopt(self) -> float:
         """Take what somebody else has written for what holds; returns that limit."""
-        quota_us, period_us = self._files.read()
+        quota_us, period_us, self._burst_us = self._files.read()
         self._quota_us = self._in_own_period(quota_us, period_us)
         self._limit_mcpu = self._limit(quota_us, period_us)
         return self._limit_mcpu
@@ -178,17 +184,19 @@ class CpuQuota:
     def rebase(self) -> None:
         """Put back in the end what somebody else has written, where that is so, for the pod as well."""
         current = self._files.read()
-        if current != (self._quota_us, self.period_us):
+        if current != self._written:
             self._original = current
+            self._burst_us = current.burst_us
         if self._pod is not None:
             self._pod.rebase()
-            most = self._pod.share_of(self._original[1])  # which the container has not noticed where it was at that
-            if 0 <= most < self._original[0] or self._original[0] < 0 <= most:
-                self._original = most, self._original[1]
+            # Which the container has not noticed where it was at that.
+            most = self._pod.share_of(self._original.period_us)
+            if 0 <= most < self._original.quota_us or self._original.quota_us < 0 <= most:
+                self._original = self._original._replace(quota_us=most).fitting
 
     @property
-    def originals(self) -> tuple[tuple[int, int], tuple[int, int] | None]:
-        """Quota and period that are put back, in microseconds, and those of the pod where that follows."""
+    def originals(self) -> tuple[Bandwidth, Bandwidth | None]:
+        """What is put back, and what of the pod where that follows."""
         return self._original, None if self._pod is None else self._pod.original
 
     def reassert(self) -> float:
@@ -196,7 +204,7 @@ class CpuQuota:
         narrows = self._limit(self._quota_us, self.period_us) < self.read()
         if self._pod is not None and not narrows:
             self._pod.reassert()
-        self._files.write(self._quota_us, self.period_us)
+        self._files.write(self._quota_us, self.period_us, self._burst_us)
         if self._pod is not None and narrows:
             self._pod.reassert()
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
@@ -215,8 +223,8 @@ class CpuQuota:
             raise
         if self._pod is not None:
             self._pod.restore(removed=False)
-        self._quota_us = self._original[0]
-        self._limit_mcpu = self._limit(*self._original)
+        self._quota_us, _, self._burst_us = self._original
+        self._limit_mcpu = self._limit(*self._original[:2])
 
     def close(self) -> None:
         self._files.close()
@@ -225,15 +233,15 @@ class CpuQuota:
 
     def _write_both(self, pod: PodQuota, quota_us: int) -> None:
         """The pod's first where the container's grows, the container's first where it shrinks."""
-        original_mcpu = self._limit(*self._original)
+        original_mcpu = self._limit(*self._original[:2])
         extra_mcpu = (
             max(0.0, self._limit(quota_us, self.period_us) - original_mcpu) if original_mcpu < UNLIMITED else 0.0
         )
         if quota_us < 0 or 0 <= self._quota_us < quota_us:
             pod.widen(extra_mcpu)
-            self._files.write_quota(quota_us, self.period_us)
+            self._files.write_quota(quota_us, self.period_us, self._burst_us)
         else:
-            self._files.write_quota(quota_us, self.period_us)
+            self._files.write_quota(quota_us, self.period_us, self._burst_us)
             pod.widen(extra_mcpu)
 
     def _take_write(self, least_stock: float) -> bool:
@@ -245,14 +253,14 @@ class CpuQuota:
         self._stock = stock - 1.0 if allowed else stock
         return allowed
 
-    def _change_period(self, quota_us: int, period_us: int) -> None:
+    def _change_period(self) -> None:
         """From the group's to ours. Where the kernel refuses that, the group's stays: a small quota in a long period
         has no equal in a short period, and under cgroup v1 more than a group above has is not allowed."""
         try:
-            self._files.write(self._quota_us, self.period_us)
+            self._files.write(self._quota_us, self.period_us, self._burst_us)
         except ActuatorError:
-            self._files.write(quota_us, period_us)
-            self.period_us, self._quota_us = period_us, quota_us
+            self._files.write(*self._original)
+            self._quota_us, self.period_us, _ = self._original
 
     def _in_own_period(self, quota_us: int, period_us: int) -> int:
         """The same share of a CPU under our period."""

@@ -12,7 +12,7 @@ from slicepilot.controller.system.cgroup_paths import awaited
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.knobs import KNOB_FIELDS, KnobName, NiceScope
 
-from .bandwidth import limit_mcpu
+from .bandwidth import Bandwidth, limit_mcpu
 from .cilium.choice import Choice
 from .cilium.rate import ThrottleRate
 from .egress import EgressConfig, EgressRate
@@ -36,11 +36,11 @@ class Held(NamedTuple):
 
 
 class OriginalCpu(NamedTuple):
-    """What is put back of a slice's CPU knobs: quota and period, those of its pod, and the weight; None for what is
-    not moved."""
+    """What is put back of a slice's CPU knobs: its quota, that of its pod, and the weight; None for what is not
+    moved."""
 
-    quota: tuple[int, int] | None
-    pod_quota: tuple[int, int] | None
+    quota: Bandwidth | None
+    pod_quota: Bandwidth | None
     weight: int | None
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slicepilot.controller.actuators.bandwidth import Bandwidth
 from slicepilot.controller.actuators.cilium.rate import OriginalThrottle
 from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
@@ -26,7 +27,7 @@ from slicepilot.controller.system.processes import start_ticks
 
 from .lock import private_folder
 
-VERSION = 5
+VERSION = 6
 PREFIX = "journal-"
 
 
@@ -65,7 +66,7 @@ class PodOriginals:
 
     Attributes:
         cgroup, cgroup_inode: identify the group.
-        quota_us, period_us: its limit, where that follows the container's.
+        quota_us, period_us, burst_us: its limit, where that follows the container's.
         weight: its weight, where that is moved instead of the container's.
     """
 
@@ -74,6 +75,7 @@ class PodOriginals:
     quota_us: int | None
     period_us: int | None
     weight: int | None
+    burst_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class SliceOriginals:
         name: of the slice.
         cgroup: path of its group; None where its CPU time is left alone.
         cgroup_inode: identifies that group; a group that was removed and made again has none of our settings.
-        quota_us, period_us: CFS bandwidth; a quota of -1 is none.
-        weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2); None where its pod's is moved.
+        quota_us, period_us, burst_us: CFS bandwidth; a quota of -1 is none.
+        weight: of ``cpu.shares`` (cgroup v1) or ``cpu.weight`` (v2); None where its pod's is moved, or none can be.
         threads: originals of threads that were reniced, oldest first.
         egress: its device, or None; throttle: its entry in Cilium's map, where that sets its egress rate instead.
         pod: the group above, where that follows the container's limit, or has the weight.
@@ -101,6 +103,7 @@ class SliceOriginals:
     egress: EgressOriginals | None = None
     pod: PodOriginals | None = None
     throttle: OriginalThrottle | None = None
+    burst_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,24 +175,19 @@ class Journal:
         others = tuple(entry for entry in self.slices if entry.name != original.name)
         return dataclasses.replace(self, slices=(*others, original))
 
-    def with_cpu(
-        self, name: str, quota: tuple[int, int] | None, pod_quota: tuple[int, int] | None, weight: int | None
-    ) -> Journal:
-        """A copy with other CPU settings of one slice: quota and period in microseconds; None keeps a setting."""
+    def with_cpu(self, name: str, quota: Bandwidth | None, pod_quota: Bandwidth | None, weight: int | None) -> Journal:
+        """A copy with other CPU settings of one slice; None keeps a setting."""
         [entry] = [each for each in self.slices if each.name == name]
         pod = entry.pod
         if pod is not None:
-            if pod_quota is None or pod_quota[0] < 0:  # without a limit there is nothing to follow
-                quota_us, period_us = pod.quota_us, pod.period_us
-            else:
-                quota_us, period_us = pod_quota
+            if pod_quota is not None and pod_quota.quota_us >= 0:  # without a limit there is nothing to follow
+                pod = dataclasses.replace(pod, **pod_quota._asdict())
             pod_weight = pod.weight if weight is None or pod.weight is None else weight
-            pod = dataclasses.replace(pod, quota_us=quota_us, period_us=period_us, weight=pod_weight)
-        quota_us, period_us = quota or (entry.quota_us, entry.period_us)
+            pod = dataclasses.replace(pod, weight=pod_weight)
+        if quota is not None:
+            entry = dataclasses.replace(entry, **quota._asdict())
         own_weight = entry.weight if weight is None or entry.weight is None else weight
-        return self.with_slice(
-            dataclasses.replace(entry, quota_us=quota_us, period_us=period_us, weight=own_weight, pod=pod)
-        )
+        return self.with_slice(dataclasses.replace(entry, weight=own_weight, pod=pod))
 
     def with_threads(self, name: str, threads: tuple[ThreadOriginal, ...]) -> Journal:
         """A copy with original nice values of threads added to one slice; raises KeyError for an unknown slice."""

@@ -155,13 +155,11 @@ def _slice(target: SliceTargets) -> SliceOriginals:
     path = target.cgroup.resolve()
     group = CpuGroup.at(path)
     with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
-        quota_us, period_us = bandwidth.read()
         return SliceOriginals(
             name=target.name,
             cgroup=str(path),
             cgroup_inode=_stat(path).st_ino,
-            quota_us=quota_us,
-            period_us=period_us,
+            **bandwidth.read()._asdict(),
             weight=None if target.weighs_pod else int(weight.read()),
             egress=egress,
             pod=_pod(pod_of(group), target) if target.moves_pod or target.weighs_pod else None,
@@ -171,11 +169,11 @@ def _slice(target: SliceTargets) -> SliceOriginals:
 
 def _pod(group: CpuGroup, target: SliceTargets) -> PodOriginals:
     with contextlib.closing(bandwidth_files(group)) as bandwidth, contextlib.closing(weight_file(group)) as weight:
-        quota_us, period_us = bandwidth.read()
-        follows = target.moves_pod and quota_us != NO_QUOTA  # without a limit there is nothing to follow
+        limit = bandwidth.read()
+        follows = target.moves_pod and limit.quota_us != NO_QUOTA  # without a limit there is nothing to follow
         own_weight = int(weight.read()) if target.weighs_pod else None
-        limit = (quota_us, period_us) if follows else (None, None)
-        return PodOriginals(str(group.path), _stat(group.path).st_ino, limit[0], limit[1], own_weight)
+        original = PodOriginals(str(group.path), _stat(group.path).st_ino, None, None, own_weight)
+        return dataclasses.replace(original, **limit._asdict()) if follows else original
 
 
 def _egress(device: str, netns: Path | None) -> EgressOriginals:

@@ -139,7 +139,7 @@ class _Restoration:
         pod = original.pod
         if pod is None or pod.quota_us is None or pod.period_us is None:
             return
-        wanted = pod.quota_us, pod.period_us
+        wanted = Bandwidth(pod.quota_us, pod.period_us, pod.burst_us)
 
         def write(files: BandwidthFiles) -> None:
             if not put_back_pod_limit(files, wanted, until_s):
@@ -193,7 +193,7 @@ class _Restoration:
                 self._done(group.slice, group_back(group, self._dry_run))
 
     def _container_quota(self, group: CpuGroup, original: SliceOriginals) -> str:
-        wanted, pod = (original.quota_us, original.period_us), original.pod
+        wanted, pod = Bandwidth(original.quota_us, original.period_us, original.burst_us), original.pod
 
         def write(files: BandwidthFiles) -> None:
             above = None if pod is None else group_of(Path(pod.cgroup), pod.cgroup_inode)
@@ -201,7 +201,8 @@ class _Restoration:
                 files.write(*wanted)
                 return
             with contextlib.closing(bandwidth_files(CpuGroup.at(above))) as pods:
-                if put_back_limit(files, wanted, pods, (pod.quota_us, pod.period_us)) != wanted:
+                pods_own = Bandwidth(pod.quota_us, pod.period_us, pod.burst_us)
+                if put_back_limit(files, wanted, pods, pods_own) != wanted:
                     self._report.notes.append(
                         f"{original.name}: the pod's limit was lowered; the container is capped to it"
                     )

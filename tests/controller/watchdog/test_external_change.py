@@ -47,7 +47,7 @@ class Group:
 
     @property
     def bandwidth(self) -> tuple[int, int]:
-        return self._band.read()
+        return self._band.read()[:2]
 
     @bandwidth.setter
     def bandwidth(self, value: tuple[int, int]) -> None:
