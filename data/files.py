@@ -1,5 +1,8 @@
 """Files that are whole whatever happens: written to a temporary file, flushed to disk, renamed; and types of files.
 
+All that is written goes through these functions: what is at a path is replaced and never written to, since in a folder
+of somebody else it may be a link to anything.
+
 Nothing beside the standard library: the supervisor, which must stay tiny, writes with these too.
 """
 
@@ -9,7 +12,9 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 READABLE, PRIVATE = 0o644, 0o600
 LEFTOVERS = ".*.[0-9]*"  # glob of what a writer that was killed leaves behind
@@ -56,16 +61,60 @@ def replace_file(path: Path, data: bytes, mode: int = READABLE) -> None:
     Raises:
         OSError: it cannot be written; the old file is untouched and nothing else is left behind.
     """
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    with replacing(path, mode) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = READABLE) -> Iterator[BinaryIO]:
+    """A new file to write to and read from, in pieces, which in the end replaces ``path``, or is removed on failure.
+
+    Raises:
+        OSError: as `replace_file`.
+    """
+    file, staging = _staged(path, mode)
     try:
-        staging.unlink(missing_ok=True)  # of a writer of this process id that was killed
-        write_synced(staging, data, mode)
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         staging.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             staging.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def created(path: Path, mode: int = READABLE) -> BinaryIO:
+    """A new, empty file in place of what is there, to which rows are added while others may look on; raises OSError."""
+    file, staging = _staged(path, mode)
+    try:
+        staging.replace(path)
+    except BaseException:
+        file.close()
+        with contextlib.suppress(OSError):
+            staging.unlink(missing_ok=True)
+        raise
+    return file
+
+
+def appended(path: Path, mode: int = READABLE) -> BinaryIO:
+    """A file to add to, made if it is not there; raises OSError, also where it is a link."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, mode), "a+b")
+
+
+def _staged(path: Path, mode: int) -> tuple[BinaryIO, Path]:
+    """A new file beside ``path`` and its path."""
+    problem = what_else(path)
+    if (problem is not None and path.exists()) or os.path.realpath(path.parent) == "/dev":
+        # Replaced, a device such as /dev/null or the link /dev/stdout would be lost to everybody.
+        raise FileExistsError(errno.EEXIST, f"{problem or 'is no regular file'}; expected a regular file", str(path))
+    staging = path.with_name(f".{path.name}.{os.getpid()}")
+    staging.unlink(missing_ok=True)  # of a writer of this process id that was killed
+    descriptor = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    return os.fdopen(descriptor, "w+b"), staging
 
 
 def remove_file(path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from slicepilot.data.files import replace_file
 from slicepilot.training.evaluation.drawn import draw_scenarios
 
 RIVALS = ("over_rule", "over_best_fixed")
@@ -37,7 +38,7 @@ def judged(scenario: Path, out: Path, options: argparse.Namespace) -> dict[str, 
         runs = ["--seeds", str(options.runs), "--seed", str(options.seed), "--agents", FIXED]
         bundle = ["--bundle", str(out / "bundle")]
         document = json.loads(slicepilot("evaluate", "--scenario", str(scenario), *bundle, *runs, "--json"))
-        file.write_text(json.dumps(document["summary"][out.name]))
+        replace_file(file, json.dumps(document["summary"][out.name]).encode())
     result: dict[str, Any] = json.loads(file.read_text())
     return result
 

@@ -29,6 +29,7 @@ from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.cli.shared.output import figures_table, progress_bar
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.files import replace_file
 from slicepilot.data.intervals import Interval, interval, mean, paired_differences
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
@@ -77,7 +78,7 @@ def main() -> None:
     show(table, episodes, options)
     if options.json is not None:
         document = {"options": vars(options), "returns": {name: list(values) for name, values in returns.items()}}
-        options.json.write_text(json.dumps(document, default=str))
+        replace_file(options.json, json.dumps(document, default=str).encode())
 
 
 def trained(options: argparse.Namespace) -> list[Agent]:

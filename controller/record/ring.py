@@ -136,7 +136,8 @@ class TickRing:
         self.path, self.num_slices, self.slots = path, num_slices, slots
         layout = RingLayout(num_slices, slots)
         staging = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        staging.unlink(missing_ok=True)  # of a controller of this process id that was killed
+        descriptor = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
         try:
             os.posix_fallocate(descriptor, 0, layout.size)
             self._memory = mmap.mmap(descriptor, layout.size)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import os
 import ssl
 import time
 import urllib.error
@@ -15,8 +14,9 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
-from slicepilot.data.files import sync_folder
+from slicepilot.data.files import replacing
 
 CHUNK_BYTES = 1 << 18
 ATTEMPTS = 5
@@ -66,36 +66,32 @@ def fetch(
     """
     if not address.startswith(("http://", "https://")):
         raise FetchError(f"{address}: expected an address that starts with http:// or https://")
-    staging = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if target.exists():
-            size, digest, wrong = _checked(target, sha256, num_bytes)
+            with target.open("rb") as there:
+                size, digest, wrong = _checked(there, sha256, num_bytes)
             if wrong:
                 raise FetchError(f"{target}: {wrong}; remove it to fetch {address} again")
             return Fetched(target, size, digest, bool(sha256))
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _transfer(address, staging, on_progress, timeout_s, pause_s)
-            size, digest, wrong = _checked(staging, sha256, num_bytes)
+        with replacing(target) as file:
+            _transfer(address, file, on_progress, timeout_s, pause_s)
+            size, digest, wrong = _checked(file, sha256, num_bytes)
             if wrong:
                 raise FetchError(f"{address}: {wrong}; nothing was kept")
-            staging.replace(target)
-            sync_folder(target.parent)
-        finally:
-            staging.unlink(missing_ok=True)
     except OSError as error:
         raise FetchError(f"{error.filename or target}: {error.strerror or error}") from error
     return Fetched(target, size, digest, bool(sha256))
 
 
-def _transfer(address: str, path: Path, on_progress: OnProgress | None, timeout_s: float, pause_s: float) -> None:
+def _transfer(address: str, file: BinaryIO, on_progress: OnProgress | None, timeout_s: float, pause_s: float) -> None:
     """Write the whole file, in several attempts if need be."""
     reason = ""
     for attempt in range(ATTEMPTS):
         if attempt:
             time.sleep(pause_s * 2 ** (attempt - 1))
         try:
-            return _attempt(address, path, on_progress, timeout_s)
+            return _attempt(address, file, on_progress, timeout_s)
         except urllib.error.HTTPError as error:
             error.close()
             reason = f"the server answers {error.code} {error.reason}"
@@ -109,9 +105,11 @@ def _transfer(address: str, path: Path, on_progress: OnProgress | None, timeout_
     raise FetchError(f"{address}: {reason}, {ATTEMPTS} times in a row")
 
 
-def _attempt(address: str, path: Path, on_progress: OnProgress | None, timeout_s: float) -> None:
+def _attempt(address: str, file: BinaryIO, on_progress: OnProgress | None, timeout_s: float) -> None:
     request = urllib.request.Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "slicepilot"})
-    with urllib.request.urlopen(request, timeout=timeout_s) as response, path.open("wb") as file:
+    file.seek(0)
+    file.truncate()  # of what an earlier attempt has left
+    with urllib.request.urlopen(request, timeout=timeout_s) as response:
         length = response.headers.get("Content-Length", "")
         total, size = int(length) if length.isdigit() else None, 0
         while chunk := response.read(CHUNK_BYTES):
@@ -121,15 +119,13 @@ def _attempt(address: str, path: Path, on_progress: OnProgress | None, timeout_s
                 on_progress(size, total)
         if total is not None and size < total:
             raise http.client.IncompleteRead(b"", total - size)
-        file.flush()
-        os.fsync(file.fileno())
 
 
-def _checked(path: Path, sha256: str | None, num_bytes: int | None) -> tuple[int, str, str]:
+def _checked(file: BinaryIO, sha256: str | None, num_bytes: int | None) -> tuple[int, str, str]:
     """A file's size and SHA-256, and how they differ from what is published; empty where they do not."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    file.seek(0)
+    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    size = file.tell()
     if num_bytes is not None and size != num_bytes:
         return size, digest, f"{size:,} bytes; published: {num_bytes:,}"
     if sha256 is not None and digest != sha256:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from slicepilot.data.faults import DatasetError, Faults
-from slicepilot.data.files import sync_folder, what_else
+from slicepilot.data.files import replacing, what_else
 
 FORMAT, KEY = 1, "slicepilot-dataset"
 ROW_GROUP = 1 << 19  # rows at least, but for the last one
@@ -105,14 +103,14 @@ def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Desc
     Raises:
         DatasetError: what reading the rows raises; nothing is written then.
     """
-    with _replacing(path) as staging, ThreadPoolExecutor(1) as pool:
+    with replacing(path) as file, ThreadPoolExecutor(1) as pool:
         digest = pool.submit(_sha256, origin.path)
         writer: pq.ParquetWriter | None = None
         count = 0
         try:
             for table in _gathered(rows):
                 if writer is None:
-                    writer = pq.ParquetWriter(staging, rows.schema, compression="zstd", write_page_checksum=True)
+                    writer = pq.ParquetWriter(file, rows.schema, compression="zstd", write_page_checksum=True)
                 writer.write_table(table, row_group_size=max(table.num_rows, 1))
                 count += table.num_rows
             assert writer is not None
@@ -139,26 +137,11 @@ def write_csv(stream: Stream, path: Path) -> int:
     kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in stream.schema]
     schema = pa.schema([field.with_type(kind) for field, kind in zip(stream.schema, kinds, strict=True)])
     rows = 0
-    with _replacing(path) as staging, pacsv.CSVWriter(str(staging), schema) as writer:
+    with replacing(path) as file, pacsv.CSVWriter(file, schema) as writer:
         for batch in stream.batches:
             writer.write_batch(batch.cast(schema))
             rows += batch.num_rows
     return rows
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which in the end becomes ``path``, or is removed if something fails."""
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield staging
-        _sync(staging)
-        staging.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            staging.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
 
 
 def read_description(path: Path) -> Description:
@@ -254,11 +237,3 @@ def is_made_of(path: Path, source: Path) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

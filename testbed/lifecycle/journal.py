@@ -38,7 +38,7 @@ class TestbedJournal:
         """Note a thing; raises OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         line = json.dumps({"kind": kind, **facts}) + "\n"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             os.write(descriptor, line.encode())
         finally:
@@ -66,7 +66,7 @@ class TestbedJournal:
     def locked(self) -> Iterator[None]:
         """One ``up`` or ``down`` at a time; raises ConfigError where another is at work."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

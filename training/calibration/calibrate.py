@@ -27,6 +27,7 @@ import yaml
 from rich.console import Console
 from rich.progress import Progress
 
+from slicepilot.data.files import replace_file
 from slicepilot.data.reference import calibration_rows, calibration_series
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.study import (
@@ -229,7 +230,7 @@ def main() -> None:
         "hardware": {k: v for k, v in dataclasses.asdict(hardware).items() if v != getattr(Hardware(), k)},
         "fit": {name: round(error, 2) for name, error in fit.items()},
     }
-    args.out.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
+    replace_file(args.out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
     for name, error in fit.items():
         print(f"{name:<40}{error:8.2f}")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -59,15 +60,21 @@ def write_minari(episodes: EpisodeSet, path: Path) -> None:
     if empty := [number for number, episode in enumerate(header.episodes) if not episode.steps]:
         raise ConfigError(f"episode {empty[0]}: steps = 0: expected 1 or more, in a Minari dataset")
     document = header.to_json()
-    staging = path.with_name(f".{path.name}.{os.getpid()}")
-    shutil.rmtree(staging, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        (staging / DATA).mkdir(parents=True)
-        _write(episodes, header, document, staging / DATA, path.name)
+        # By its descriptor: whoever owns the folder around it may put a link in its place.
+        itself = Path(f"/proc/self/fd/{folder}")
+        os.fchmod(folder, 0o755)
+        (itself / DATA).mkdir()
+        _write(episodes, header, document, itself / DATA, path.name)
         staging.rename(path)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
+    finally:
+        os.close(folder)
     sync_folder(path.parent)
 
 

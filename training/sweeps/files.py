@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import yaml
 
 from slicepilot.configs import ConfigError
-from slicepilot.data.files import replace_file
+from slicepilot.data.files import appended, replace_file
 from slicepilot.training.online.config import TrainingConfig
 from slicepilot.training.runs.run import plain, plain_config
 
@@ -169,10 +170,12 @@ def read_reports(folder: Path) -> list[dict[str, float]]:
 
 def add_report(folder: Path, report: dict[str, float]) -> None:
     """Append a report."""
-    with (folder / REPORTS_FILE).open("a", encoding="utf-8") as file:
-        if file.tell() and not (folder / REPORTS_FILE).read_text(encoding="utf-8").endswith("\n"):
-            file.write("\n")
-        file.write(json.dumps(report) + "\n")
+    with appended(folder / REPORTS_FILE) as file:
+        if end := file.seek(0, os.SEEK_END):
+            file.seek(end - 1)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(json.dumps(report).encode() + b"\n")
 
 
 def label(values: dict[str, Value]) -> str:

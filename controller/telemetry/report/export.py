@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -10,6 +11,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.telemetry.layout import PFCP_KINDS
 from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.pfcp import PfcpProbe
+from slicepilot.data.files import created
 
 PACKET_COLUMNS = "slice,delay_us,pkt_len,ts_rx_ns,ts_tx_ns,netif_rx"
 PFCP_COLUMNS = "pfcp_type,latency_us"
@@ -17,7 +19,7 @@ PFCP_COLUMNS = "pfcp_type,latency_us"
 
 def _open(path: Path, columns: str, option: str) -> TextIO:
     try:
-        file = path.open("w")
+        file = io.TextIOWrapper(created(path), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{option} = {path}: {error.strerror}; expected a file that can be written") from error
     file.write(columns + "\n")
