@@ -13,7 +13,7 @@ from slicepilot.configs import ConfigError, FailureError, outside
 from slicepilot.configs.backends import Command, load_target
 from slicepilot.configs.errors import expectation
 from slicepilot.configs.text import printable
-from slicepilot.controller.system.own_programs import check_compiled
+from slicepilot.controller.system.own_programs import check_environment
 
 from .registry import commands, groups
 from .shared.endings import end_in_c_code
@@ -66,7 +66,7 @@ class CommandGroup(TyperGroup):
         """Import the called command; raises the usage errors of Typer."""
         name, command, rest = super().resolve_command(ctx, args)
         if isinstance(command, CommandByName):
-            check_compiled()
+            check_environment()
             if command.entry.makes:
                 outside.will_make(command.entry.target)
             else:

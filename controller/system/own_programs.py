@@ -7,6 +7,7 @@ LD_PRELOAD and LD_LIBRARY_PATH say. Whoever may write into the folder that root 
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import subprocess
 import sys
@@ -18,8 +19,16 @@ from slicepilot.configs import ConfigError
 ROOT = Path(__file__).parents[3]
 """Where `slicepilot` is, however it was installed."""
 
+CODE_FOLDERS = (
+    *("NUMBA_CACHE_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "MPLCONFIGDIR"),
+    *("PYTHONUSERBASE", "PYTHONPYCACHEPREFIX", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"),
+)
+"""Variables with a folder from which Python, numba, matplotlib or torch take code, or settings that name code."""
+CODE_PATHS = ("PYTHONPATH",)
+TEMPORARY = "TMPDIR"
+
 # What a process of ours may know of its starter's environment. No variable that Python, the dynamic linker or a library
-# of ours takes code from, but for what numba has compiled: see `check_compiled`.
+# of ours takes code from, but for what numba has compiled: see `check_environment`.
 _KEPT = frozenset(
     {
         *("HOME", "LANG", "LANGUAGE", "PATH", "TERM", "TZ", "TMPDIR", "COLUMNS", "NO_COLOR"),
@@ -79,20 +88,60 @@ def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT)} | _LEAN
 
 
-def check_compiled() -> None:
-    """Refuse, as root, a folder of compiled code (NUMBA_CACHE_DIR) that others may write into: it runs what it finds.
+def check_environment() -> None:
+    """Refuse, as root, folders in the environment that code or settings are taken from and that others may change.
+
+    All folders above count as well: whoever may rename one of them may put another in its place. What is in use from
+    then on is the real path, so that links in it do not matter any more. A HOME of somebody else, as ``sudo -E`` leaves
+    it, is replaced by root's.
 
     Raises:
-        ConfigError: names folder and owner.
+        ConfigError: names variable, folder and owner.
     """
-    named = os.environ.get("NUMBA_CACHE_DIR")
-    if not named or os.geteuid() != 0:
+    if os.geteuid() != 0:
         return
+    for name in (*CODE_FOLDERS, *CODE_PATHS, TEMPORARY):
+        if given := os.environ.get(name):
+            folders = given.split(os.pathsep) if name in CODE_PATHS else [given]
+            os.environ[name] = os.pathsep.join(_safe(name, folder) for folder in folders if folder)
+    home = Path(os.environ.get("HOME") or "/")
+    if home.exists() and _changeable(home.resolve()) is not None:
+        os.environ["HOME"] = pwd.getpwuid(0).pw_dir
+
+
+def _safe(name: str, given: str) -> str:
+    """The real path of a folder that only root may change; raises ConfigError for any other."""
     accepted = "a folder of root's that nobody else may write into"
-    try:
-        result = Path(named).stat()
-    except OSError:
-        return  # made by ourselves
-    if result.st_uid != 0 or result.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.filemode(result.st_mode)
-        raise ConfigError(f"NUMBA_CACHE_DIR = {named!r}: user {result.st_uid}, {mode}; expected {accepted}")
+    path = Path(given).absolute()
+    if not path.exists() and name in CODE_FOLDERS:
+        # Before anybody else makes it, whose it would be then.
+        try:
+            path.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise ConfigError(f"{name} = {given!r}: {error.strerror}; expected {accepted}") from None
+    real = path.resolve()
+    if (folder := _changeable(real, shared=name == TEMPORARY)) is None:
+        return str(real)
+    result = folder.stat()
+    where = "" if folder == real else f"{folder}: "
+    mode = stat.filemode(result.st_mode)
+    raise ConfigError(f"{name} = {given!r}: {where}user {result.st_uid}, {mode}; expected {accepted}")
+
+
+def _changeable(real: Path, shared: bool = False) -> Path | None:
+    """The first of a folder and those above it, from the top, that others than root may change; None: there is none.
+
+    Args:
+        real: a path without links.
+        shared: whether others may write into the last folder, if they can only remove what is theirs, as in /tmp.
+    """
+    for folder in (*reversed(real.parents), real):
+        try:
+            result = folder.stat()
+        except OSError:
+            return None  # nobody but root can make it, for what is above belongs to root
+        open_to_all = result.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        sticky = result.st_mode & stat.S_ISVTX and (shared or folder != real)
+        if result.st_uid != 0 or (open_to_all and not sticky):
+            return folder
+    return None

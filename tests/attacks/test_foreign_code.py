@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.system.own_programs import check_compiled, environment
+from slicepilot.controller.system.own_programs import (
+    CODE_FOLDERS,
+    CODE_PATHS,
+    TEMPORARY,
+    check_environment,
+    environment,
+)
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 
@@ -87,14 +93,69 @@ def test_a_child_has_nothing_of_the_environment_that_code_could_come_from(trap: 
 def test_compiled_code_of_others_is_refused(trap: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(trap))
     with pytest.raises(ConfigError, match=r"NUMBA_CACHE_DIR = .*: user 65534, drwx"):
-        check_compiled()
+        check_environment()
     own = tmp_path / "own"
     own.mkdir(mode=0o755)
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(own))
-    check_compiled()
+    check_environment()
     own.chmod(0o777)
     with pytest.raises(ConfigError, match="expected a folder of root's"):
-        check_compiled()
+        check_environment()
     command = [str(COMMAND), "bench", "loop", "--seconds", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+VARIABLES = (*CODE_FOLDERS, *CODE_PATHS, TEMPORARY)
+
+
+@pytest.fixture(name="theirs")
+def _theirs(tmp_path: Path) -> Path:
+    """A folder of nobody's, with a folder of root's in it."""
+    theirs = tmp_path / "theirs"
+    (theirs / "ours").mkdir(parents=True)
+    os.chown(theirs, 65534, 65534)
+    return theirs
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_a_folder_of_roots_below_a_strangers_is_refused(
+    name: str, theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stranger may rename it after the check, and put another folder in its place."""
+    for given in (theirs / "ours", theirs / "ours" / "deeper" / "not-there-yet"):
+        monkeypatch.setenv(name, str(given))
+        with pytest.raises(ConfigError, match=rf"{name} = .*{theirs}: user 65534, drwx.*; expected a folder of root's"):
+            check_environment()
+    shown = [str(COMMAND), "doctor"]
+    done = subprocess.run(shown, env={**os.environ}, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def test_links_in_a_path_are_resolved_once(theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's link to a folder of root's is followed while it is checked, and not afterwards."""
+    own = tmp_path / "own"
+    own.mkdir(mode=0o755)
+    (theirs / "link").symlink_to(own)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(theirs / "link"))
+    check_environment()
+    assert os.environ["NUMBA_CACHE_DIR"] == str(own)
+
+
+def test_a_folder_that_is_not_there_yet_is_made_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(shared / "cache"))
+    monkeypatch.setenv("TMPDIR", str(shared))
+    check_environment()
+    assert (shared / "cache").stat().st_mode & 0o777 == 0o700
+    shared.chmod(0o777)
+    with pytest.raises(ConfigError, match="NUMBA_CACHE_DIR"):
+        check_environment()
+
+
+def test_a_home_of_somebody_else_is_not_used(theirs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(theirs))
+    check_environment()
+    assert os.environ["HOME"] == "/root"

@@ -13,7 +13,7 @@ import pytest
 from slicepilot.cluster.agent import container
 from slicepilot.cluster.agent.lock import AgentLock
 from slicepilot.controller.system.cgroup import CpuHierarchy
-from slicepilot.controller.system.own_programs import ROOT, check_compiled
+from slicepilot.controller.system.own_programs import ROOT, check_environment
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 INSIDE = """
@@ -93,7 +93,7 @@ def test_what_is_compiled_is_kept_by_version_where_the_image_is_read_only(
     assert folder.parent == tmp_path / container.COMPILED
     assert folder.stat().st_mode & 0o777 == 0o700
     assert not older.exists()
-    check_compiled()
+    check_environment()
 
 
 def test_ready_is_a_file_that_a_killed_agent_does_not_leave(tmp_path: Path) -> None:
