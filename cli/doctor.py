@@ -124,23 +124,42 @@ def _machine_checks() -> list[Check]:
 
 
 def _kernel_checks() -> list[Check]:
-    unified = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    split = Path("/sys/fs/cgroup/cpu").exists()
-    btf = Path("/sys/kernel/btf/vmlinux").exists()
+    from slicepilot.controller.system.bpf.btf import unusable
+
+    version = _cpu_controller()
+    btf = unusable()
     return [
         Check("kernel", True, platform.release(), "live"),
         Check("root", os.geteuid() == 0, f"uid {os.geteuid()}", "live", "namespaces, cgroups and BPF need root"),
         Check(
             "cpu cgroup",
-            unified or split,
-            "v2" if unified else "v1" if split else "none",
+            version is not None,
+            "none" if version is None else f"v{version}",
             "live",
             "mount the cpu controller of cgroup v1 or v2",
         ),
-        Check("kernel BTF", btf, "yes" if btf else "no", "live", "eBPF telemetry needs CONFIG_DEBUG_INFO_BTF"),
+        Check(
+            "kernel BTF",
+            btf is None,
+            "yes" if btf is None else btf,
+            "live",
+            "eBPF telemetry needs CONFIG_DEBUG_INFO_BTF",
+        ),
         *_confinement_checks(),
         *_program_checks(),
     ]
+
+
+def _cpu_controller() -> int | None:
+    """Version of the mounted hierarchy that has the CPU controller: version 2 may be mounted without it, and version 1
+    anywhere."""
+    from slicepilot.controller.system.cgroup import CpuHierarchy
+    from slicepilot.controller.system.kernel_file import ActuatorError
+
+    try:
+        return CpuHierarchy.find().version
+    except ActuatorError:
+        return None
 
 
 def _confinement_checks() -> list[Check]:

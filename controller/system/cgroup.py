@@ -102,6 +102,11 @@ class CpuGroup:
             return cls(2, path)
         if not path.is_dir():
             raise ActuatorError(f"{path}: no such cgroup")
+        if any((path / name).exists() for name in ("cpu.shares", "cpu.weight")):
+            raise ActuatorError(
+                f"{path}: has a weight and no CPU limit: the kernel was built without CONFIG_CFS_BANDWIDTH; expected a "
+                "kernel with it"
+            )
         if (path / "cgroup.controllers").exists():
             raise ActuatorError(f"{path}: no cpu.max; enable it: echo +cpu > {path.parent / 'cgroup.subtree_control'}")
         raise ActuatorError(f"{path}: neither cpu.cfs_quota_us nor cpu.max; expected a cgroup of the cpu controller")

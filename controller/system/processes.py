@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 from .kernel_file import kernel_lines
+
+SCHED_DEADLINE = 6  # linux/sched.h
 
 
 def start_ticks(task: int) -> int | None:
@@ -15,6 +19,19 @@ def start_ticks(task: int) -> int | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if state in b"ZX" else int(rest[18])
+
+
+def real_time_share(pid: int) -> tuple[int, int]:
+    """How many threads of a process the scheduler runs in real time or by deadline, and of how many.
+
+    Neither quotas nor weights nor nice levels act on those (sched(7); Documentation/admin-guide/cgroup-v2.rst, "CPU").
+    """
+    policies = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(ProcessLookupError):
+                policies.append(os.sched_getscheduler(int(thread.name)) & ~os.SCHED_RESET_ON_FORK)
+    return sum(policy in {os.SCHED_FIFO, os.SCHED_RR, SCHED_DEADLINE} for policy in policies), len(policies)
 
 
 def process_of(thread: int) -> int | None:

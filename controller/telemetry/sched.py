@@ -13,6 +13,7 @@ import numpy as np
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system import cgroup_paths as cgroups
+from slicepilot.controller.system.bpf.btf import unusable
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.bpf.libbpf import BpfObject, RunStats, run_stats
 from slicepilot.controller.system.cgroup import CpuHierarchy
@@ -22,7 +23,6 @@ from . import layout
 from .layout import FOLDER, mapped
 from .window import CpuWindow
 
-BTF = Path("/sys/kernel/btf/vmlinux")
 MOST_GROUPS = 256
 """Of one slice: its owner can make any number, and they are looked at between two ticks. A container has one or two."""
 
@@ -48,9 +48,9 @@ class SchedProbe:
 
     def __init__(self, groups: Sequence[Path | None]) -> None:
         self._groups = tuple(groups)
-        if not BTF.exists():
+        if (why := unusable()) is not None:
             raise ProbeError(
-                f"this kernel does not describe itself ({BTF} is missing): it needs CONFIG_DEBUG_INFO_BTF; without it "
+                f"this kernel does not describe itself ({why}): it needs CONFIG_DEBUG_INFO_BTF; without it "
                 "nothing is measured here, but UPFs are found (slicepilot node discover), and simulations run"
             )
         versions = {cgroups.unified(group) for group in groups if group and not cgroups.awaited(group)}

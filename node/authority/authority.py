@@ -15,6 +15,7 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.controller.system.privileges import lacking
+from slicepilot.controller.system.processes import real_time_share
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.env.knobs import KnobName
 from slicepilot.node.find.known import known
@@ -100,6 +101,13 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
     """Of whatever is a process's in its group."""
     kind = known(located.process)
     polls = kind is not None and kind.work == "polling"
+    in_real_time, threads = real_time_share(located.process.pid)
+    if threads and in_real_time == threads:
+        return Authority(
+            False,
+            f"{located.process} runs in real time (SCHED_FIFO, SCHED_RR or SCHED_DEADLINE), where neither limits nor "
+            f"weights hold it back; chrt --all-tasks --other --pid 0 {located.process.pid} would change that",
+        )
     if needs_own_group(located):
         shared = located.others[0] if located.others else None
         lack = (
@@ -116,16 +124,24 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
         return Authority(True, f"once {located.process} is in a group of its own: {ALLOWED} to {path}")
     assert located.cgroup is not None
     if target.cgroup is None:
-        return Authority(False, _without_controller(located.cgroup))
+        return Authority(False, _why_unlimited(located.cgroup))
     if kind is not None and polls:
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
         )
     where = f"{located.process} is in {located.cgroup}"
+    if in_real_time:
+        where = f"{where}; {in_real_time} of its {threads} threads run in real time, which nothing of this holds back"
     return Authority(True, where if kind is None else f"{kind.name} forwards in its process; {where}")
 
 
-def _without_controller(group: Path) -> str:
+def _why_unlimited(group: Path) -> str:
+    """Of a group that `can_be_limited` denies."""
+    try:
+        CpuGroup.at(group)
+    except ActuatorError as error:
+        if (group / "cpu.weight").exists():
+            return str(error)
     above = group.parent / "cgroup.subtree_control"
     return (
         f"{group} has no CPU controller, so that neither limit nor weight can be set; echo +cpu > {above} delegates "

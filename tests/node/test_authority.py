@@ -64,6 +64,27 @@ def test_one_that_does_not_feels_none(program: str, why: str) -> None:
     assert why in result["nice"].why
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: real time")
+@pytest.mark.parametrize(("policy", "moves"), [("fifo", False), ("rr", False), ("other", True)])
+def test_a_process_in_real_time_feels_neither_limit_nor_weight(policy: str, moves: bool) -> None:
+    """moby/moby#31411, siderolabs/pkgs#1484."""
+    chrt = ["chrt", f"--{policy}", "0" if policy == "other" else "1"]
+    with (
+        cgroup(f"sp-test-{os.getpid()}") as group,
+        subprocess.Popen(
+            [*chrt, "sh", "-c", "echo; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.readline()
+        located = upf("open5gs-upfd", group)
+        located = replace(located, process=replace(located.process, pid=process.pid))
+        result = authority(SliceTargets("a", group, "lo", OWN), located, POINTS)
+        process.kill()
+    assert without(result) == (frozenset() if moves else {"cpu_limit_mcpu", "nice"})
+    assert ("runs in real time" in result["nice"].why) != moves
+
+
 def test_a_group_that_others_are_in_is_left_alone() -> None:
     other = replace(upf("bash", None).process, pid=7)
     with cgroup(f"sp-test-{os.getpid()}") as group:

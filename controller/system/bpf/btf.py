@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
+KERNEL = Path("/sys/kernel/btf/vmlinux")
 MAGIC = 0xEB9F
 # Magic, version, flags, length of this, offset and length of types, and of strings.
 _HEADER = struct.Struct("=HBBIIIII")
@@ -25,6 +27,27 @@ MOST_STEPS = 32
 
 class BtfError(ValueError):
     """What is no BTF, or has no such type; the message says what."""
+
+
+def unusable(file: Path = KERNEL) -> str | None:
+    """Why the kernel's own types cannot be used; None where they can be.
+
+    A kernel that was built with another compiler's tools may have a file with a header and nothing behind it
+    (cilium/ebpf#1902).
+    """
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(_HEADER.size)
+        size = file.stat().st_size
+    except OSError:
+        return f"{file} is missing"
+    if len(head) < _HEADER.size:
+        return f"{file} is damaged: {size} bytes"
+    magic, _, _, length, types_at, types_bytes, strings_at, strings_bytes = _HEADER.unpack(head)
+    whole = length + max(types_at + types_bytes, strings_at + strings_bytes)
+    if magic != MAGIC or not types_bytes or not strings_bytes or size < whole:
+        return f"{file} is damaged: {size} bytes"
+    return None
 
 
 @dataclass(frozen=True)
