@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from .window import PacketWindow
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
 WAITING = 65536  # conversations with services that are remembered
+SECRET_OCTETS = 16  # of bpf/siphash.h: every load has its own, which is kept nowhere
 
 
 class PacketPrograms:
@@ -65,7 +67,10 @@ class PacketPrograms:
         self.points = tuple(points)
         self.object = BpfObject(
             FOLDER / "packets.bpf.o",
-            {".rodata.packets": _constants(points, max(report_every, sample_every), bool(report_every), by_flow)},
+            {
+                ".rodata.packets": _constants(points, max(report_every, sample_every), bool(report_every), by_flow),
+                ".rodata.secret": os.urandom(SECRET_OCTETS),
+            },
             {
                 "slices": len(points) + 1,
                 "flights": len(points),

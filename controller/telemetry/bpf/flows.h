@@ -9,6 +9,7 @@
 #pragma once
 
 #include "layout.h"
+#include "siphash.h"
 
 #define PROBES 4
 
@@ -20,10 +21,19 @@ static __always_inline __u64 flow_key(__u32 slice, __u32 teid, __u32 qfi)
 	return FLOW_VALID | (__u64)slice << 40 | (__u64)qfi << 32 | teid;
 }
 
+/*
+ * Where to look first: multiply-shift hashing (Dietzfelbinger et al., 1997) by a secret, so that nobody can choose flows
+ * that take all places which are near another's. Keys are compared as a whole, so this need not be more.
+ */
+static __always_inline __u64 flow_home(__u64 key)
+{
+	return key * (secret.key[0] | 1) >> 48;
+}
+
 /* Index of a flow, FLOWS where there is no place: near its home, or for a slice that has `most` of them. */
 static __always_inline __u32 flow_of(__u64 key, __u32 most)
 {
-	__u64 home = key * 0x9e3779b97f4a7c15ULL >> 48;
+	__u64 home = flow_home(key);
 	__u32 *count = &flows_of[key >> 40 & (MAX_SLICES - 1)];
 
 #pragma unroll
@@ -59,6 +69,9 @@ static __always_inline __u32 flow_of(__u64 key, __u32 most)
  * A slice that has senders without number which its UPF lets through could hold every place. So where all are held, one
  * of a slice that has more than its part of them goes to one that has less.
  *
+ * Senders are known by 64 bits of a keyed hash (packets.bpf.c): with an unkeyed hash a UE of another slice could find,
+ * within seconds, a conversation of its own that is taken for somebody else's.
+ *
  * Word: 48 bits of the sender's hash, whether it holds, when it was made (in units of 2^27 ns, modulo 64) or last
  * renewed (in units of 2^33 ns), and slice + 1.
  */
@@ -76,13 +89,6 @@ __u32 senders_of[MAX_SLICES] SEC(".bss.senders_of"); /* places by slice */
 #define STALE_UNITS 2
 #define SENDER_TAG(hash) ((hash) & ~0xffffULL)
 #define SENDER_HOME(hash) ((__u32)((hash) >> 40))
-
-static __always_inline __u64 sender_hash(__u64 sender)
-{
-	sender *= 0x9e3779b97f4a7c15ULL;
-	sender ^= sender >> 32;
-	return sender * 0xd6e8feb86659fd93ULL;
-}
 
 /* Whether somebody else may have the place of a word. */
 static __always_inline bool sender_yields(__u64 word)
@@ -105,8 +111,8 @@ static __always_inline __u32 *senders_with(__u64 word)
  */
 static __always_inline enum claim sender_claim(__u64 sender, __u32 slice, __u32 part)
 {
-	__u64 hash = sender_hash(sender), tag = SENDER_TAG(hash), word, before = 0;
-	__u32 home = SENDER_HOME(hash), place = SENDERS, others = SENDERS;
+	__u64 tag = SENDER_TAG(sender), word, before = 0;
+	__u32 home = SENDER_HOME(sender), place = SENDERS, others = SENDERS;
 	bool poor = READ_ONCE(*senders_with(slice + 1)) < part;
 
 #pragma unroll
@@ -148,11 +154,11 @@ static __always_inline enum claim sender_claim(__u64 sender, __u32 slice, __u32 
 /* A packet of a sender has left by its slice. */
 static __always_inline void sender_prove(__u64 sender, __u32 slice, __u64 now)
 {
-	__u64 hash = sender_hash(sender), word = SENDER_TAG(hash) | SENDER_HOLDS | SENDER_RENEWED(now) | (slice + 1);
+	__u64 word = SENDER_TAG(sender) | SENDER_HOLDS | SENDER_RENEWED(now) | (slice + 1);
 
 #pragma unroll
 	for (int i = 0; i < SENDER_PROBES; i++) {
-		__u32 index = (SENDER_HOME(hash) + i) & (SENDERS - 1);
+		__u32 index = (SENDER_HOME(sender) + i) & (SENDERS - 1);
 		__u64 seen = READ_ONCE(sender_slices[index]);
 
 		if (((seen ^ word) & ~(SENDER_HOLDS | SENDER_UNITS)) == 0) {
@@ -166,13 +172,11 @@ static __always_inline void sender_prove(__u64 sender, __u32 slice, __u64 now)
 /* Slice of a sender; -1 when N3 has not seen it. */
 static __always_inline int sender_slice(__u64 sender)
 {
-	__u64 hash = sender_hash(sender);
-
 #pragma unroll
 	for (int i = 0; i < SENDER_PROBES; i++) {
-		__u64 seen = READ_ONCE(sender_slices[(SENDER_HOME(hash) + i) & (SENDERS - 1)]);
+		__u64 seen = READ_ONCE(sender_slices[(SENDER_HOME(sender) + i) & (SENDERS - 1)]);
 
-		if (SENDER_TAG(seen) == SENDER_TAG(hash) && seen)
+		if (SENDER_TAG(seen) == SENDER_TAG(sender) && seen)
 			return (int)(seen & SENDER_SLICE) - 1;
 	}
 	return -1;

@@ -2,7 +2,7 @@
 /*
  * Packets of each slice at N3 ingress, at the TUN device and at N6: how many, how many bytes, how long they took.
  *
- * A packet is stamped at N3 under a hash of its inner packet and looked up at the later points. The programs change
+ * A packet is stamped at N3 under a keyed hash of its inner packet and looked up at the later points. The programs change
  * nothing and pass every packet on to the next filter. Where a device merges packets before the hook (GRO), the single
  * ones cannot be seen there.
  */
@@ -52,12 +52,28 @@ static __always_inline struct flow_stats *flow_stats_of(__u32 flow)
 	return bpf_map_lookup_elem(&flows, &flow);
 }
 
-/* Where no point is shared: of one slice alone. */
+/* Who has sent a packet, by a keyed hash; where no point is shared, of one slice alone. See flows.h. */
 static __always_inline __u64 sender_of(const struct inner *inner, __u32 slice)
 {
-	__u64 sender = config.by_conversation ? inner->conversation : inner->ue;
+	__u64 scope = config.shared ? 0 : (__u64)(slice + 1) << 48;
+	struct siphash s;
 
-	return config.shared ? sender : mix(slice + 1, sender);
+	siphash_start(&s);
+	if (config.by_conversation) {
+		siphash_add(&s, scope | inner->talk);
+		siphash_add(&s, inner->addresses[0]);
+		if (inner->version == 6) {
+#pragma unroll
+			for (int i = 1; i < 4; i++)
+				siphash_add(&s, inner->addresses[i]);
+		}
+	} else if (inner->version == 4) {
+		siphash_add(&s, scope | inner->ue);
+	} else {
+		siphash_add(&s, scope);
+		siphash_add(&s, inner->ue);
+	}
+	return siphash_end(&s);
 }
 
 static __always_inline bool chosen(__u64 hash, __u32 up_to)
@@ -190,15 +206,17 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 	struct slice_stats *s;
 	struct cursor c;
 	int slice = class & CLASS_SLICE;
-	__u64 now, delay, found;
+	__u64 now, delay, found, sender = 0;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return;
 	if (!open_packet(skb, link_bytes(skb), IP_HEADERS, &c) || !read_inner(&c, &inner))
 		return;
 	if (at == AT_N6 || slice == CLASS_SHARED) { /* other traffic passes here too */
-		int owner = sender_slice(sender_of(&inner, slice));
+		int owner;
 
+		sender = sender_of(&inner, slice);
+		owner = sender_slice(sender);
 		slice = owner < 0 || (slice != CLASS_SHARED && slice != owner) ? (int)config.slices : owner;
 	}
 	s = stats_of(slice);
@@ -227,7 +245,7 @@ static __always_inline void leave(struct __sk_buff *skb, enum exit_point at)
 	}
 	if (!READ_ONCE(s->timing.proven))
 		WRITE_ONCE(s->timing.proven, 1);
-	sender_prove(sender_of(&inner, slice), slice, now);
+	sender_prove(at == AT_N6 ? sender : sender_of(&inner, slice), slice, now);
 	if (config.report && chosen(inner.hash, config.report_up_to) && !report(slice, inner.bytes, now - delay, now))
 		ADD(s->exit[at].unreported, 1);
 }

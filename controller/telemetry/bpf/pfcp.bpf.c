@@ -26,10 +26,13 @@ const volatile struct {
 } config SEC(".rodata.pfcp");
 
 struct transaction {
-	__u64 peers; /* hash of who asked, from which port, and whom */
+	__u32 asker[4]; /* IPv4: in the first word */
+	__u32 asked[4];
 	__u32 sequence;
 	__u16 slice;
 	__u16 type;
+	__be16 port; /* of who asked */
+	__u16 version; /* of IP */
 };
 
 struct {
@@ -72,16 +75,6 @@ static __always_inline enum pfcp_kind kind_of(__u8 request)
 	default:
 		return PFCP_OTHER;
 	}
-}
-
-static __always_inline __u64 hash_peers(const __u32 *asker, const __u32 *asked, __be16 port)
-{
-	__u64 hash = port;
-
-#pragma unroll
-	for (int i = 0; i < 4; i++)
-		hash = (hash ^ ((__u64)asker[i] << 32 | asked[i])) * 0x9e3779b97f4a7c15ULL;
-	return hash ^ hash >> 32;
 }
 
 static __always_inline void report(const struct transaction *t, __u64 asked_ns, __u64 now)
@@ -147,8 +140,10 @@ int n4_message(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 
 	t.type = request ? type : type - 1;
-	t.peers = request ? hash_peers(who.source, who.destination, udp.source) :
-			    hash_peers(who.destination, who.source, udp.dest);
+	t.version = skb->protocol == bpf_htons(ETH_P_IP) ? 4 : 6;
+	t.port = request ? udp.source : udp.dest;
+	__builtin_memcpy(t.asker, request ? who.source : who.destination, sizeof(t.asker));
+	__builtin_memcpy(t.asked, request ? who.destination : who.source, sizeof(t.asked));
 	index = t.slice * PFCP_KINDS + kind_of(t.type);
 	s = bpf_map_lookup_elem(&transactions, &index);
 	if (!s)

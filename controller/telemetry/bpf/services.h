@@ -3,11 +3,11 @@
  * Slices that are no UPFs: a service takes requests at TCP or UDP ports and sends answers from them.
  *
  * A request is a packet with payload that comes for one of its ports, an answer one that leaves from there. Requests
- * wait by conversation (addresses, protocol, ports). The first one that finds none waiting is timed, until the first
- * answer, which is taken to answer all that came before it. That is exact where a client waits for its answer before it
- * asks again; of long and of pipelined requests it is the time of the first packet of several, and `joined` counts the
- * others. Where answers over UDP repeat the first octets of their request (an identifier, as in DNS), these tell one
- * request of a conversation from another.
+ * wait by conversation: addresses, protocol, ports, all of which are compared, as clients choose most of them. The first
+ * one that finds none waiting is timed, until the first answer, which is taken to answer all that came before it. That
+ * is exact where a client waits for its answer before it asks again; of long and of pipelined requests it is the time of
+ * the first packet of several, and `joined` counts the others. Where answers over UDP repeat the first octets of their
+ * request (an identifier, as in DNS), these tell one request of a conversation from another.
  */
 #pragma once
 
@@ -34,6 +34,17 @@ struct {
 	__uint(max_entries, 4096);
 } service_ports SEC(".maps");
 
+/* A conversation, with the first octets of a request where answers repeat them; IPv4 in the first word. */
+struct conversation {
+	__u32 client[4];
+	__u32 service[4];
+	__u64 echo;
+	__u32 ports;
+	__u16 slice;
+	__u8 protocol;
+	__u8 version; /* of IP */
+};
+
 /* What waits for an answer; `since_ns` 0: nothing. */
 struct waiting {
 	__u64 since_ns;
@@ -42,14 +53,13 @@ struct waiting {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__type(key, __u64);
+	__type(key, struct conversation);
 	__type(value, struct waiting);
 	__uint(max_entries, 65536); /* set before loading */
 } requests SEC(".maps");
 
 struct exchange {
-	__u64 conversation;
-	__u32 slice;
+	struct conversation of;
 	__u32 bytes; /* of IP packets as they are on the wire, where one skb stands for several (GSO) */
 };
 
@@ -89,20 +99,20 @@ static __always_inline bool read_exchange(struct __sk_buff *skb, bool answer, st
 		protocol = ip->protocol;
 		packet = bpf_ntohs(ip->tot_len);
 		headers = ip->ihl * 4;
-		x->conversation = answer ? (__u64)ip->daddr << 32 | ip->saddr : (__u64)ip->saddr << 32 | ip->daddr;
+		x->of.version = 4;
+		x->of.client[0] = answer ? ip->daddr : ip->saddr;
+		x->of.service[0] = answer ? ip->saddr : ip->daddr;
 	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = c.pos;
-		void *client, *service;
 
 		if ((void *)(ip + 1) > c.end || ip->version != 6)
 			return false;
-		client = answer ? &ip->daddr : &ip->saddr;
-		service = answer ? &ip->saddr : &ip->daddr;
+		x->of.version = 6;
+		__builtin_memcpy(x->of.client, answer ? &ip->daddr : &ip->saddr, sizeof(x->of.client));
+		__builtin_memcpy(x->of.service, answer ? &ip->saddr : &ip->daddr, sizeof(x->of.service));
 		protocol = ip->nexthdr;
 		packet = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 		headers = sizeof(*ip);
-		x->conversation = mix(mix(word_at(client), word_at(client + 8)), word_at(service));
-		x->conversation = mix(x->conversation, word_at(service + 8));
 	} else {
 		return false;
 	}
@@ -136,11 +146,12 @@ static __always_inline bool read_exchange(struct __sk_buff *skb, bool answer, st
 	owner = bpf_map_lookup_elem(&service_ports, &key);
 	if (!owner)
 		return false;
-	x->slice = owner->slice;
+	x->of.slice = owner->slice;
+	x->of.ports = ports;
+	x->of.protocol = protocol;
 	x->bytes = packet + (skb->gso_segs > 1 ? (skb->gso_segs - 1) * headers : 0);
-	x->conversation = mix(mix(x->conversation, ports), (__u64)owner->slice << 8 | protocol);
 	if (protocol == IPPROTO_UDP && owner->echoed)
-		x->conversation = mix(x->conversation, echo_at(&c, owner->echoed));
+		x->of.echo = echo_at(&c, owner->echoed);
 	return true;
 }
 
@@ -152,16 +163,16 @@ int service_request(struct __sk_buff *skb)
 	struct slice_stats *s;
 	__u64 now, since;
 
-	if (!read_exchange(skb, false, &x) || !(s = stats_of(x.slice)))
+	if (!read_exchange(skb, false, &x) || !(s = stats_of(x.of.slice)))
 		return TC_ACT_UNSPEC;
 	ADD(s->n3.packets, 1);
 	ADD(s->n3.bytes, x.bytes);
 	now = bpf_ktime_get_ns();
-	w = bpf_map_lookup_elem(&requests, &x.conversation);
+	w = bpf_map_lookup_elem(&requests, &x.of);
 	if (!w) {
 		first.since_ns = now;
 		first.bytes = x.bytes;
-		bpf_map_update_elem(&requests, &x.conversation, &first, BPF_ANY);
+		bpf_map_update_elem(&requests, &x.of, &first, BPF_ANY);
 	} else {
 		since = READ_ONCE(w->since_ns);
 		if (since && now - since < ANSWER_NS) {
@@ -184,11 +195,11 @@ int service_answer(struct __sk_buff *skb)
 	struct waiting *w;
 	__u64 since, now;
 
-	if (!read_exchange(skb, true, &x) || !(s = stats_of(x.slice)))
+	if (!read_exchange(skb, true, &x) || !(s = stats_of(x.of.slice)))
 		return TC_ACT_UNSPEC;
 	ADD(s->exit[AT_N6].packets, 1);
 	ADD(s->exit[AT_N6].bytes, x.bytes);
-	w = bpf_map_lookup_elem(&requests, &x.conversation);
+	w = bpf_map_lookup_elem(&requests, &x.of);
 	if (!w)
 		return TC_ACT_UNSPEC;
 	since = __sync_lock_test_and_set(&w->since_ns, 0);
