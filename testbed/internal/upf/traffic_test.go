@@ -218,3 +218,40 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 	}
 	b.upf.server, b.upf.plane = nil, nil
 }
+
+// To addresses of the machine's own no rule lets a terminal send: N3 would take GTP-U from there for a gNB's, N4 PFCP for
+// an SMF's. Neither does a rule without a UE address, without a QER, or into another tunnel.
+func TestATerminalCannotReachTheUPFItself(t *testing.T) {
+	b := newBench(t, nil)
+	b.associate()
+	const wide, onwards = teid + 1, teid + 2
+	tunnel := func(id uint32) *ie.IE {
+		return ie.NewPDI(ie.NewSourceInterface(ie.SrcInterfaceAccess), ie.NewFTEID(0x01, id, b.n3.AsSlice(), nil, 0))
+	}
+	b.establish(b.toGNB(),
+		ie.NewCreatePDR(ie.NewPDRID(3), ie.NewPrecedence(1), tunnel(wide), ie.NewFARID(1)),
+		ie.NewCreatePDR(ie.NewPDRID(4), ie.NewPrecedence(1), tunnel(onwards), ie.NewFARID(2)))
+	inner := gpdu(wide, uplinkPacket(100, 7))
+	var sent uint64
+	for _, to := range []netip.Addr{b.n3, netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("255.255.255.255"), netip.IPv4Unspecified()} {
+		packet := userPacket(terminal, to, 28+len(inner), 0)
+		binary.BigEndian.PutUint16(packet[22:], gtpu.Port)
+		copy(packet[28:], inner)
+		for _, fragment := range []uint16{0, 0x2000, 0x0001} {
+			binary.BigEndian.PutUint16(packet[6:], fragment)
+			for _, id := range []uint32{teid, wide, onwards} {
+				b.fromGNB(gpdu(id, packet))
+				sent++
+			}
+		}
+	}
+	b.expectDropped("uplink", "own_address", sent)
+	if got := b.atNetwork(quiet); got != nil {
+		t.Errorf("to the data network went %x", got)
+	}
+	if got := b.atGNB(quiet); got != nil {
+		t.Errorf("to the gNB went %x", got)
+	}
+	b.fromGNB(gpdu(wide, uplinkPacket(100, 8)))
+	b.expectAtNetwork(uplinkPacket(100, 8))
+}

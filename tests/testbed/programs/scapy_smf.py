@@ -56,20 +56,21 @@ class Addresses:
 
 IPV4 = Addresses(4, "10.100.0.1", "10.100.0.2", "10.60.0.1", "10.60.0.0/24", "10.103.0.2")
 IPV6 = Addresses(6, "fd00:100::1", "fd00:100::2", "fd00:60::1", "fd00:60::/48", "fd00:103::2")
+N6_ADDRESS, N6_ADDRESS6 = "10.102.0.1", "fd00:102::1"
 BOTH = pytest.mark.parametrize("outer", [IPV4, IPV6], ids=["outer-ipv4", "outer-ipv6"])
 
 
 class Network:
-    """Two namespaces joined by a veth pair: the SMF and the gNB are in one, the UPF and a server in the other."""
+    """Three namespaces joined by veth pairs: SMF and gNB, the UPF, and a server behind its N6."""
 
     def __init__(self) -> None:
-        self.names = {side: f"spt-interop-{os.getpid()}-{side}" for side in ("ran", "upf")}
+        self.names = {side: f"spt-interop-{os.getpid()}-{side}" for side in ("ran", "upf", "dn")}
         self._handles: list[Any] = []
 
     def build(self) -> None:
         for name in self.names.values():
             pyroute2.netns.create(name)
-        ran, upf = (pyroute2.NetNS(name, flags=0) for name in self.names.values())
+        ran, upf = (pyroute2.NetNS(self.names[side], flags=0) for side in ("ran", "upf"))
         self._handles = [ran, upf]
         ran.link("add", ifname="n3", kind="veth", peer={"ifname": "n3", "net_ns_fd": self.names["upf"]})
         for handle, side in ((ran, "ran"), (upf, "upf")):
@@ -81,8 +82,27 @@ class Network:
                 # IFA_F_NODAD: usable at once, without looking for duplicates first.
                 options = {} if family is IPV4 else {"flags": 0x02, "family": socket.AF_INET6}
                 handle.addr("add", index=index, address=getattr(family, side), prefixlen=length, **options)
-                if side == "upf":
-                    handle.addr("add", index=1, address=family.server, prefixlen=family.bits, **options)
+        self._build_n6()
+
+    def _build_n6(self) -> None:
+        self.sh("upf", f"ip link add n6 type veth peer name n6 netns {self.names['dn']}; ip link set n6 up")
+        self.sh("upf", "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
+        self.sh("dn", "ip link set lo up; ip link set n6 up")
+        for family, inside, outside, length in (
+            (IPV4, N6_ADDRESS, "10.102.0.2", 24),
+            (IPV6, N6_ADDRESS6, "fd00:102::2", 64),
+        ):
+            ip, nodad = f"ip -{family.version}", "nodad" * (family is IPV6)
+            self.sh("upf", f"{ip} addr add {inside}/{length} dev n6 {nodad}")
+            self.sh(
+                "dn", f"{ip} addr add {outside}/{length} dev n6 {nodad}; {ip} addr add {family.server} dev lo {nodad}"
+            )
+            self.sh("dn", f"{ip} route add default via {inside}")
+            self.sh("upf", f"{ip} route add {family.server} via {outside}")
+
+    def sh(self, side: str, commands: str) -> None:
+        """Run shell commands in a namespace."""
+        subprocess.run(["nsenter", f"--net=/run/netns/{self.names[side]}", "sh", "-ec", commands], check=True)
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -249,10 +269,18 @@ class Peer:
         self.seid = answer[pfcp.IE_FSEID].seid
         return answer
 
-    def send_uplink(self, inner: Addresses, teid: int = TEID) -> bytes:
-        """A packet of the terminal in the uplink tunnel; returns it."""
+    def send_uplink(
+        self,
+        inner: Addresses,
+        teid: int = TEID,
+        *,
+        to: str | None = None,
+        port: int = APPLICATION_PORT,
+        payload: bytes = PAYLOAD,
+    ) -> bytes:
+        """A packet of the terminal in the uplink tunnel, to the server by default; returns it."""
         network = inet.IP if inner is IPV4 else inet6.IPv6
-        user = network(src=inner.terminal, dst=inner.server) / inet.UDP(sport=5000, dport=APPLICATION_PORT) / PAYLOAD
+        user = network(src=inner.terminal, dst=to or inner.server) / inet.UDP(sport=5000, dport=port) / payload
         tunnel = gtp.GTP_U_Header(teid=teid, next_ex=0x85, E=1) / gtp.GTPPDUSessionContainer(type=1, QFI=QFI)
         self.n3.sendto(bytes(tunnel / user), (self.outer.upf, GTPU_PORT))
         return bytes(user)

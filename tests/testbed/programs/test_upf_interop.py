@@ -27,6 +27,8 @@ from .scapy_smf import (
     GTPU_PORT,
     IPV4,
     IPV6,
+    N6_ADDRESS,
+    N6_ADDRESS6,
     PAYLOAD,
     PFCP_PORT,
     QFI,
@@ -88,7 +90,7 @@ def test_a_session_from_setup_to_deletion(network: Network, outer: Addresses, in
         assert association[pfcp.IE_UPFunctionFeatures].FTUP == 1
         assert association[pfcp.IE_RecoveryTimeStamp].timestamp > STARTED
         peer.establish(inner)
-        with network.udp("upf", inner, inner.server, APPLICATION_PORT) as server:
+        with network.udp("dn", inner, inner.server, APPLICATION_PORT) as server:
             peer.send_uplink(inner)
             data, terminal = server.recvfrom(2048)
             assert (data, ip_address(terminal[0]), terminal[1]) == (PAYLOAD, ip_address(inner.terminal), 5000)
@@ -127,7 +129,7 @@ def test_the_upf_chooses_a_tunnel(network: Network, outer: Addresses) -> None:
         assert created[pfcp.IE_PDR_Id].id == 1
         tunnel = created[pfcp.IE_FTEID]
         assert ip_address(tunnel.ipv4 if outer is IPV4 else tunnel.ipv6) == ip_address(outer.upf)
-        with network.udp("upf", IPV4, IPV4.server, APPLICATION_PORT) as server:
+        with network.udp("dn", IPV4, IPV4.server, APPLICATION_PORT) as server:
             peer.send_uplink(IPV4, teid=tunnel.TEID)
             assert server.recv(2048) == PAYLOAD
 
@@ -137,7 +139,7 @@ def test_one_octet_of_apply_action_and_a_handover(network: Network) -> None:
     with running(network, IPV4), peer_of(network, IPV4) as peer:
         peer.associate()
         peer.establish(IPV4, action=pfcp.IE_ApplyAction(FORW=1))
-        with network.udp("upf", IPV4, IPV4.server, APPLICATION_PORT) as server:
+        with network.udp("dn", IPV4, IPV4.server, APPLICATION_PORT) as server:
             server.sendto(ANSWER, (IPV4.terminal, 5000))
             assert gtp.GTP_U_Header(peer.n3.recv(2048)).teid == GNB_TEID
             change = pfcp.IE_UpdateFAR(
@@ -163,13 +165,46 @@ def test_an_idle_terminal_gets_nothing_until_it_is_active(network: Network) -> N
             IE_list=[pfcp.IE_FAR_Id(id=2), pfcp.IE_ApplyAction(BUFF=1, NOCP=1, extra_data=b"\x00")]
         )
         peer.ask(pfcp.PFCPSessionModificationRequest(IE_list=[idle]), seid=peer.seid)
-        with network.udp("upf", IPV4, IPV4.server, APPLICATION_PORT) as server:
+        with network.udp("dn", IPV4, IPV4.server, APPLICATION_PORT) as server:
             for number in range(3):
                 server.sendto(bytes([number]), (IPV4.terminal, 5000))
             active = pfcp.IE_UpdateFAR(IE_list=[pfcp.IE_FAR_Id(id=2), forward()])
             peer.ask(pfcp.PFCPSessionModificationRequest(IE_list=[active]), seid=peer.seid)
             server.sendto(b"awake", (IPV4.terminal, 5000))
             assert bytes(gtp.GTP_U_Header(peer.n3.recv(2048))[inet.UDP].payload) == b"awake"
+
+
+@needs_root
+@pytest.mark.parametrize("inner", [IPV4, IPV6], ids=["inner-ipv4", "inner-ipv6"])
+def test_a_terminal_reaches_no_address_of_the_upf(network: Network, inner: Addresses) -> None:
+    """Neither GTP-U for a tunnel, which would be forwarded as a gNB's, nor PFCP; also at addresses that come later."""
+    late, own = (
+        (
+            "10.9.9.9",
+            ["10.100.0.2", "10.100.0.255", N6_ADDRESS, "10.102.0.255", "127.0.0.1", "255.255.255.255", "224.0.0.1"],
+        )
+        if inner is IPV4
+        else ("fd00:9::9", ["fd00:100::2", N6_ADDRESS6, "fd00:102::", "::1", "ff02::1", "fe80::1"])
+    )
+    with running(network, IPV4) as upf, peer_of(network, IPV4) as peer:
+        peer.associate()
+        peer.establish(inner)
+        nested = inet.IP(src=IPV4.terminal, dst=IPV4.server) / inet.UDP(sport=5000, dport=APPLICATION_PORT) / PAYLOAD
+        tunnelled = bytes(
+            gtp.GTP_U_Header(teid=TEID, next_ex=0x85, E=1) / gtp.GTPPDUSessionContainer(type=1, QFI=QFI) / nested
+        )
+        heartbeat = bytes(pfcp.PFCP(S=0, seq=9) / pfcp.PFCPHeartbeatRequest())
+        network.sh("upf", f"ip -{inner.version} addr add {late} dev n6 {'nodad' * (inner is IPV6)}")
+        with network.udp("dn", inner, inner.server, APPLICATION_PORT) as server:
+            for address in [*own, late]:
+                peer.send_uplink(inner, to=address, port=GTPU_PORT, payload=tunnelled)
+                peer.send_uplink(inner, to=address, port=PFCP_PORT, payload=heartbeat)
+            peer.send_uplink(inner, payload=b"the last")
+            assert server.recv(2048) == b"the last"
+        upf.send_signal(signal.SIGTERM)
+        output, _ = upf.communicate(timeout=TIMEOUT_S)
+        assert upf.returncode == 0
+    assert json.loads(output.splitlines()[-1])["uplink"]["dropped"]["own_address"] == 2 * (len(own) + 1)
 
 
 @needs_root
@@ -192,7 +227,7 @@ def test_stops_with_its_counters_and_removes_the_device(network: Network) -> Non
         with peer_of(network, IPV4) as peer:
             peer.associate()
             peer.establish(IPV4)
-            with network.udp("upf", IPV4, IPV4.server, APPLICATION_PORT) as server:
+            with network.udp("dn", IPV4, IPV4.server, APPLICATION_PORT) as server:
                 sent = peer.send_uplink(IPV4)
                 server.recv(2048)
         assert upf.stdout is not None

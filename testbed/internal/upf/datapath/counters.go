@@ -15,11 +15,13 @@ const (
 	Malformed                 // not GTP-U, not IP, or shorter than it says
 	Extension                 // an extension header that has to be understood and is not
 	WriteFailed               // the kernel refused the packet on its way out
+	OwnAddress                // from a terminal to an address of this machine, which is no data network
 	numReasons
 )
 
 var reasonNames = [numReasons]string{
 	"no_session", "no_rule", "far_drop", "gate", "no_tunnel", "malformed", "extension_header", "write_failed",
+	"own_address",
 }
 
 // Counters count one direction. They are written by its loop and read by anyone.

@@ -12,6 +12,7 @@ import (
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/upf/netio"
+	"slicepilot/userplane/internal/upf/own"
 	"slicepilot/userplane/internal/upf/session"
 )
 
@@ -31,6 +32,9 @@ func idlePlane(t testing.TB, config Config) (*Plane, int) {
 		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), config: config,
 	}
 	p.path = newPath(n3)
+	if p.own, err = own.Watch(); err != nil {
+		t.Fatal(err)
+	}
 	if p.uplink, err = newUplink(p); err != nil {
 		t.Fatal(err)
 	}
@@ -42,6 +46,7 @@ func idlePlane(t testing.TB, config Config) (*Plane, int) {
 		n3.Close()
 		unix.Close(pair[0])
 		unix.Close(pair[1])
+		p.own.Close()
 		p.uplink.waker.Close()
 		p.downlink.waker.Close()
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"slicepilot/userplane/internal/upf/netio"
+	"slicepilot/userplane/internal/upf/own"
 	"slicepilot/userplane/internal/upf/session"
 )
 
@@ -40,6 +41,7 @@ type Plane struct {
 	uplink   *uplink
 	downlink *downlink
 	path     *path
+	own      *own.Addresses
 	stopping atomic.Bool
 	loops    sync.WaitGroup
 	failed   chan error
@@ -48,21 +50,27 @@ type Plane struct {
 // Start starts the loops.
 func Start(config Config) (*Plane, error) {
 	p := &Plane{
-		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), config: config, failed: make(chan error, 2),
+		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), config: config, failed: make(chan error, 3),
 	}
 	var err error
 	p.path = newPath(config.N3)
+	if p.own, err = own.Watch(); err != nil {
+		return nil, err
+	}
 	if p.uplink, err = newUplink(p); err != nil {
+		p.own.Close()
 		return nil, fmt.Errorf("uplink: %w", err)
 	}
 	if p.downlink, err = newDownlink(p); err != nil {
+		p.own.Close()
 		p.uplink.waker.Close()
 		return nil, fmt.Errorf("downlink: %w", err)
 	}
-	p.loops.Add(3)
+	p.loops.Add(4)
 	go p.loop("uplink", p.uplink.run)
 	go p.loop("downlink", p.downlink.run)
 	go p.loop("path management", p.path.run)
+	go p.loop("own addresses", p.own.Follow)
 	return p, nil
 }
 
@@ -82,6 +90,7 @@ func (p *Plane) Stop() {
 	p.uplink.waker.Wake()
 	p.downlink.waker.Wake()
 	close(p.path.stop)
+	p.own.Close()
 	p.loops.Wait()
 	p.uplink.waker.Close()
 	p.downlink.waker.Close()

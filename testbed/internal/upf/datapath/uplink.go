@@ -10,6 +10,7 @@ import (
 
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/upf/netio"
+	"slicepilot/userplane/internal/upf/own"
 	"slicepilot/userplane/internal/upf/session"
 )
 
@@ -17,6 +18,7 @@ import (
 type uplink struct {
 	teids    *session.Table[uint32]
 	path     *path
+	own      *own.Addresses
 	socket   *netio.Socket
 	receiver *netio.Receiver
 	batch    int
@@ -36,7 +38,7 @@ func newUplink(p *Plane) (*uplink, error) {
 	}
 	batch, size := p.config.batch(), p.config.TUNMTU+slack
 	return &uplink{
-		teids: p.TEIDs, path: p.path, socket: p.config.N3, tun: p.config.TUN, waker: waker, burn: p.config.Burn,
+		teids: p.TEIDs, path: p.path, own: p.own, socket: p.config.N3, tun: p.config.TUN, waker: waker, burn: p.config.Burn,
 		receiver: netio.NewReceiver(p.config.N3, batch, size), batch: batch, stopping: &p.stopping,
 		scratch: make([]byte, 0, gtpu.GPDULen+size),
 	}, nil
@@ -105,6 +107,10 @@ func (u *uplink) packet(header *gtpu.Header, payload []byte, from *netio.Sockadd
 	packet, ok := session.ParsePacket(payload)
 	if !ok {
 		u.counters.drop(Malformed)
+		return
+	}
+	if u.own.Has(packet.Dst) { // whatever the rules say: N3 and N4 are not for terminals
+		u.counters.drop(OwnAddress)
 		return
 	}
 	rule := s.Rules().MatchTunnel(header.TEID, header.QFI, &packet)
