@@ -79,7 +79,7 @@ TrialRatio = dict[Literal["value", "low", "high"], float]
 
 
 class KnobTrial(Document):
-    """The effect of a knob that was moved back and forth: ratios with 99% intervals, moved to not moved."""
+    """The effect of a knob that was moved back and forth: ratios with 99.5% intervals, moved to not moved."""
 
     moved_to: float
     carried_ratio: TrialRatio
@@ -89,9 +89,13 @@ class KnobTrial(Document):
 class KnobAuthority(Document):
     """Whether a knob acts on a slice's packets."""
 
-    authority: bool
-    """Knobs without authority are not moved."""
+    authority: bool | None
+    """Null: not known yet. Knobs without authority are not moved."""
+    verdict: Literal["acts", "does not act", "not known yet"]
     why: str
+    """Evidence and reason."""
+    remedy: str
+    """What to do; empty for nothing."""
     tried: KnobTrial | None
     """With `--try`, where there was enough traffic."""
 

@@ -59,13 +59,19 @@ class BandwidthFiles(Protocol):
 
 def limit_mcpu(group: CpuGroup) -> float:
     """The CPU limit of a group as it is, inf for none; opens its files for reading only, and raises ActuatorError."""
+    quota_us, period_us = quota_of(group)
+    return math.inf if quota_us < 0 else 1e3 * quota_us / period_us
+
+
+def quota_of(group: CpuGroup) -> tuple[int, int]:
+    """Quota (-1: none) and period of a group as they are, in microseconds; otherwise as `limit_mcpu`."""
     names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if group.version == 1 else ("cpu.max",)
     words: list[bytes] = []
     for name in names:
         with contextlib.closing(KernelFile(group.path / name, writable=False)) as file:
             words += file.read().split()
     quota, period = words
-    return math.inf if quota in {b"max", b"-1"} else 1e3 * int(quota) / int(period)
+    return (NO_QUOTA if quota == b"max" else int(quota)), int(period)
 
 
 def in_words(quota_us: int, period_us: int, burst_us: int = 0) -> str:

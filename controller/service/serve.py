@@ -45,11 +45,12 @@ def serve(
     watch: Watcher | None = None,
     agent: Agent | None = None,
     say: Callable[[str], None] = lambda _: None,
+    stop: StopRequest | None = None,
 ) -> LoopReport:
     """Run a controller until it is stopped; the caller closes the node's backend.
 
     ``agent`` replaces the configured agent, and ``say`` hears what is done before the first tick: on a busy node that
-    takes half a minute.
+    takes half a minute. ``stop`` ends it from outside, as a signal does.
 
     Capabilities belong to threads, and onnxruntime starts a thread when it is imported: it is imported, and the policy
     loaded, after capabilities were given up.
@@ -84,7 +85,7 @@ def serve(
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if makes_groups else [])])
         say("loading the policy and trying it")
         with _kept_for_later(BY_SIGNAL):
-            controller = _operation(node, config, ring, state, watch, seed, force, agent)
+            controller = _operation(node, config, ring, state, watch, seed, force, agent, stop or StopRequest())
             control = undo.enter_context(ControlThread(controller, ours))
         undo.enter_context(_evidence(controller, ring, state))
         undo.enter_context(_housekeeping(controller, publisher, control))
@@ -105,6 +106,7 @@ def _operation(
     seed: int,
     force: bool,
     agent: Agent | None,
+    stop: StopRequest,
 ) -> Controller:
     from .loaded_policy import LoadedPolicy, import_bundle_runtime, policy_of
 
@@ -112,7 +114,7 @@ def _operation(
     policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
     if MODES[config.mode] is not Mode.SHADOW:
         policy.require_promoted_as_loaded(force)
-    return Controller(node, config, policy, ring, state, StopRequest(), watch, seed)
+    return Controller(node, config, policy, ring, state, stop, watch, seed)
 
 
 def _evidence(controller: Controller, ring: TickRing, state: Path) -> EvidenceThread:

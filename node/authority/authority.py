@@ -27,15 +27,17 @@ from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
 
 ALLOWED = "own_cgroup allows mode live to move what works for it"
+OWN_GROUP = "own_cgroup: true"
 WOULD_HELP = "with `own_cgroup: true` in its slices mode live would give it what is missing"
 
 
 @dataclass(frozen=True)
 class Authority:
-    """Whether a knob acts on a slice's packets, and why that is thought."""
+    """Whether a knob acts on a slice's packets, why that is thought, and what would help; empty for nothing."""
 
     moves: bool
     why: str
+    remedy: str = ""
 
 
 def authority(
@@ -82,7 +84,9 @@ def _cpu(
         if not threads:
             answer = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
         elif outside(located, threads) and own is None:
-            answer = Authority(False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP}")
+            answer = Authority(
+                False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP}", OWN_GROUP
+            )
         else:
             # A quota stops tasks on their way back to user space, where kernel threads never are (kernel/sched/fair.c,
             # task_throttle_setup_work). Before Linux 6.18 it would stop them with packets in their hands.
@@ -116,7 +120,7 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
             else f"it shares its cgroup with {shared}, which a limit would hold back as well"
         )
         if own is None or polls:
-            return Authority(False, lack if polls else f"{lack}; {WOULD_HELP}")
+            return Authority(False, lack) if polls else Authority(False, f"{lack}; {WOULD_HELP}", OWN_GROUP)
         try:
             path = group_path(own, located.cgroup)
         except ActuatorError as error:
@@ -124,7 +128,7 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
         return Authority(True, f"once {located.process} is in a group of its own: {ALLOWED} to {path}")
     assert located.cgroup is not None
     if target.cgroup is None:
-        return Authority(False, _why_unlimited(located.cgroup))
+        return _unlimited(located.cgroup)
     if kind is not None and polls:
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
@@ -135,24 +139,25 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
     return Authority(True, where if kind is None else f"{kind.name} forwards in its process; {where}")
 
 
-def _why_unlimited(group: Path) -> str:
+def _unlimited(group: Path) -> Authority:
     """Of a group that `can_be_limited` denies."""
     try:
         CpuGroup.at(group)
     except ActuatorError as error:
         if (group / "cpu.weight").exists():
-            return str(error)
-    above = group.parent / "cgroup.subtree_control"
-    return (
-        f"{group} has no CPU controller, so that neither limit nor weight can be set; echo +cpu > {above} delegates "
+            return Authority(False, str(error))
+    remedy = f"echo +cpu > {group.parent / 'cgroup.subtree_control'}"
+    why = (
+        f"{group} has no CPU controller, so that neither limit nor weight can be set; {remedy} delegates "
         "it, in each group from the root down. Packets and CPU time are measured, egress rates set, without it"
     )
+    return Authority(False, why, remedy)
 
 
 def _egress(target: SliceTargets, located: Located, points: SlicePoints, n3: str) -> Authority:
     device = target.egress_device
     if device is None:
-        return Authority(False, "no interface is known by which it sends towards N6")
+        return Authority(False, "no interface is known by which it sends towards N6", "name it: devices.n6")
     service = points.ports is not None
     if device == n3 and not service:
         return Authority(False, f"{device} is N3 as well: a limit would hold back both directions")
@@ -162,11 +167,12 @@ def _egress(target: SliceTargets, located: Located, points: SlicePoints, n3: str
     if choice.throttle is not None and not lacking(["CAP_SYS_ADMIN"]):
         return Authority(True, choice.why if seen(points, target.netns) else f"{choice.why}; {UNSEEN}")
     if points.n6 is None or points.n6.direction == "egress":
+        remedy = "name the far end: " + ("listens.far_netns" if service else "of N6 (devices.n6_netns, n6_far)")
         return Authority(
             False,
             f"a shaper on {device} comes after the last point that packets are measured at, so that what it holds back "
-            "would not be seen; name the far end: "
-            + ("listens.far_netns" if service else "of N6 (devices.n6_netns, n6_far)"),
+            f"would not be seen; {remedy}",
+            remedy,
         )
     if lacking(["CAP_NET_ADMIN"]):
         return Authority(False, f"this process lacks CAP_NET_ADMIN, which setting a rate on {device} takes")

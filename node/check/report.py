@@ -14,8 +14,8 @@ from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cgroup_paths import awaited
 from slicepilot.controller.telemetry.n4.learning import Learned
 from slicepilot.env.knobs import KnobName
-from slicepilot.node.authority.authority import Authority
 from slicepilot.node.authority.pacing import UNSEEN
+from slicepilot.node.authority.rivals import rivals_of
 from slicepilot.node.authority.softirqs import in_softirqs, proposal
 from slicepilot.node.live.backend import NodeBackend
 
@@ -27,6 +27,28 @@ from .trial import Effect
 LEAST_SHARE = 0.5
 # Of a service's requests, those that were not timed by themselves; above that a note says so.
 MOST_JOINED = 0.05
+
+
+SEND, AGAIN = "send traffic and repeat", "repeat, with more or steadier traffic"
+LEAVE = "nothing: it is not moved by what it would not act with; `leave` in its slice says so for good"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a knob acts on a slice's packets; None: not known yet.
+
+    Attributes:
+        acts: the verdict; why: evidence and reason; remedy: what to do, empty for nothing.
+    """
+
+    acts: bool | None
+    why: str
+    remedy: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """As it is printed and in JSON."""
+        return "not known yet" if self.acts is None else "acts" if self.acts else "does not act"
 
 
 @dataclass(frozen=True)
@@ -45,32 +67,44 @@ class SliceReport:
     name: str
     process: str
     load: Load
-    knobs: dict[KnobName, Authority]
+    knobs: dict[KnobName, Answer]
     notes: tuple[str, ...]
     learned: Learned | None = None
     tried: dict[KnobName, Effect] = field(default_factory=dict)
 
-    def answer(self, knob: KnobName) -> Authority:
+    def answer(self, knob: KnobName) -> Answer:
         """Whether a knob acts: what was tried counts for more than what was seen, where there was enough to try."""
-        effect = self.tried.get(knob)
-        if effect is None or effect.acts is None:
-            return self.knobs[knob]
-        return Authority(effect.acts, str(effect))
+        seen, effect = self.knobs[knob], self.tried.get(knob)
+        if effect is None:
+            return seen
+        if effect.acts is not None:
+            return Answer(effect.acts, str(effect), "" if effect.acts else LEAVE)
+        if effect.tried and seen.acts and knob != "nice":
+            return Answer(None, f"{effect}; {seen.why}", AGAIN)
+        return dataclasses.replace(seen, why=f"{seen.why}; {effect}")
 
 
 def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     """Look on for so long; moves nothing."""
+    strangers = -_nobodys(backend)
     with queues(backend) as passed:
         loads = watch(backend.source, seconds, backend.learning.poll)
-    return [_slice(backend, name, load, passed) for name, load in zip(backend.slices.names, loads, strict=True)]
+    strangers += _nobodys(backend)
+    names = backend.slices.names
+    return [_slice(backend, name, load, passed, strangers) for name, load in zip(names, loads, strict=True)]
 
 
-def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed]) -> SliceReport:
+def _nobodys(backend: NodeBackend) -> int:
+    """Packets that came by an N3 that slices share and were of no slice's tunnel or pool."""
+    return int(backend.source.packets.slices[-1]["n3"]["packets"])
+
+
+def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Passed], strangers: int) -> SliceReport:
     around, located = backend.around[name], backend.located[name]
     notes = [] if load.left else [str(load)]
     learned = backend.learning.learned(name)
     if learned is not None and not learned.ever:
-        notes.append("no session of it was set up meanwhile: its packets count from the next one on, or by ue_pools")
+        notes.append(_unlearned(load, strangers))
     family = next((group for group in backend.context.sharing if backend.slices.names.index(name) in group), ())
     if family:
         others = ", ".join(backend.slices.names[index] for index in family if backend.slices.names[index] != name)
@@ -82,9 +116,10 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
     notes += _limits(backend, name)
     notes += _unseen(backend, name)
     notes += [f"its cgroup is written by others as well: {writer}" for writer in around.writers]
-    answers = dict(backend.authority[name])
+    answers = {knob: Answer(entry.moves, entry.why, entry.remedy) for knob, entry in backend.authority[name].items()}
     for knob in CPU_KNOBS:
         answers[knob] = _by_load(answers[knob], load)
+    answers["nice"] = _by_rivals(answers["nice"], backend, name)
     if name in passed:
         answers["egress_mbps"] = _by_queue(answers["egress_mbps"], load, passed[name])
     if load.joined is not None:
@@ -92,6 +127,14 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
     elif in_softirqs(located, backend.n3[name]) or load.elsewhere:
         notes += filter(None, [proposal(located, backend.n3[name])])
     return SliceReport(name, str(located.process), load, answers, tuple(notes), learned)
+
+
+def _unlearned(load: Load, strangers: int) -> str:
+    """Of a slice that learns from sessions and has seen none."""
+    text = "no session of it was set up meanwhile: its packets count from the next one on, or by ue_pools"
+    if load.packets or not strangers:
+        return text
+    return f"{strangers} packets came by the N3 that it shares, of sessions that are not known; {text}"
 
 
 def _limits(backend: NodeBackend, name: str) -> list[str]:
@@ -128,26 +171,41 @@ def _untimed(load: Load) -> list[str]:
     return [f"{text} no answer, long or pipelined: the delay is that of the first of several, up to the first answer"]
 
 
-def _by_queue(entry: Authority, load: Load, passed: Passed) -> Authority:
+def _by_queue(entry: Answer, load: Load, passed: Passed) -> Answer:
     """A verdict on egress in the light of the packets in its queue."""
     if load.left < LEAST_PACKETS:
-        return entry
+        return dataclasses.replace(entry, remedy=SEND) if entry.acts else entry
     seen = f"of {load.left} packets that left, {passed.packets} came by the queue of {passed.device}"
-    if entry.moves and passed.packets < LEAST_SHARE * load.left:
-        return Authority(False, f"{seen}: the others go past it")
-    return entry if entry.moves else dataclasses.replace(entry, why=f"{entry.why}: {seen}")
+    if entry.acts and passed.packets < LEAST_SHARE * load.left:
+        return Answer(False, f"{seen}: the others go past it", LEAVE)
+    return dataclasses.replace(entry, why=f"{entry.why}: {seen}")
 
 
-def _by_load(entry: Authority, load: Load) -> Authority:
+def _by_load(entry: Answer, load: Load) -> Answer:
     """A verdict on a CPU knob in the light of what was measured."""
-    if not entry.moves or load.cpu_use_mcpu is None:
+    if not entry.acts or load.cpu_use_mcpu is None:
         return entry
     if load.elsewhere:
-        return Authority(
+        return Answer(
             False,
             f"its process uses {load.cpu_us_per_packet:.2f} us of CPU time a packet: its packets are handled "
             "elsewhere, in softirqs, which no cgroup is charged for",
+            "see the note on softirqs",
         )
     if load.cpu_us_per_packet is not None:
         return dataclasses.replace(entry, why=f"its process uses {load.cpu_us_per_packet:.1f} us of CPU time a packet")
-    return dataclasses.replace(entry, why=f"{entry.why}; not measured, for want of traffic")
+    return dataclasses.replace(entry, why=f"{entry.why}; not measured, for want of traffic", remedy=SEND)
+
+
+def _by_rivals(entry: Answer, backend: NodeBackend, name: str) -> Answer:
+    """A verdict on a weight in the light of what it is weighed against."""
+    group = backend.targets[backend.slices.names.index(name)].cgroup
+    if not entry.acts or group is None or awaited(group):
+        return entry
+    if backend.targets[backend.slices.names.index(name)].weighs_pod:
+        group = group.resolve().parent
+    rivals = rivals_of(group, backend.around[name].allowed)
+    if rivals:
+        return dataclasses.replace(entry, why=f"{entry.why}; it is weighed against {rivals} beside it")
+    text = f"{entry.why}; nothing that may use its CPUs is beside it in {group.resolve().parent} to be weighed against"
+    return Answer(None, text, "repeat when others run there, or give the groups above weights")

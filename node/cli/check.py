@@ -60,15 +60,17 @@ def _tried(backend: Any, slices: list[Any]) -> list[Any]:
     """Without a progress bar: a thread would draw it, and a controller gives up its capabilities before it has any."""
     from dataclasses import replace
 
-    from slicepilot.node.check.trial import PERIOD_S, TrialAgent, try_knobs
+    from slicepilot.node.check.trial import TrialAgent, clocks_s, try_knobs
     from slicepilot.node.live.backend import node_of
 
-    agent = TrialAgent(backend.context)
+    node = node_of(backend)
+    agent = TrialAgent(backend.context, clocks_s(node))
     if not agent.steps:
         stderr.print("no knob acts: there is nothing to try", highlight=False)
         return slices
-    stderr.print(f"trying {len(agent.steps)} knobs, for {agent.ticks * PERIOD_S:.0f} s", highlight=False)
-    effects = try_knobs(node_of(backend), agent)
+    text = f"trying {len(agent.steps)} knobs, for {agent.least_s:.0f} s, longer where that does not tell"
+    stderr.print(text, highlight=False)
+    effects = try_knobs(node, agent)
     return [replace(each, tried=effects[each.name]) for each in slices]
 
 
@@ -104,7 +106,13 @@ def _answer(report: Any, knob: KnobName) -> dict[str, Any]:
             for name, ratio in (("carried", effect.carried), ("delay_p99", effect.delay))
         }
         tried = {"moved_to": effect.moved_to} | ends
-    return {"authority": answer.moves, "why": answer.why, "tried": tried}
+    return {
+        "authority": answer.acts,
+        "verdict": answer.verdict,
+        "why": answer.why,
+        "remedy": answer.remedy,
+        "tried": tried,
+    }
 
 
 def _print(slices: list[Any], seconds: float) -> None:
@@ -124,14 +132,31 @@ def _print(slices: list[Any], seconds: float) -> None:
             qfis = f", QFI {', '.join(map(str, report.learned.flows))}" if report.learned.flows else ""
             text = f"learned from N4: {report.learned.sessions} sessions, {report.learned.tunnels} tunnels{qfis}"
             console.print(Padding(Text(text), (0, 0, 0, 4)))
-        for knob in report.knobs:
-            answer = report.answer(knob)
-            mark, colour = ("acts", "green") if answer.moves else ("does not act", "yellow")
-            line = Text.assemble((f"{SPOKEN[knob]} {mark}", colour), f": {printable(answer.why)}")
-            console.print(Padding(line, (0, 0, 0, 4)))
         for note in report.notes:
             console.print(Padding(Text(f"note: {printable(note)}"), (0, 0, 0, 4)))
+    console.print(_table(slices))
     idle = sum(not report.load.packets for report in slices)
     if idle:
         text = f"{idle} of {len(slices)} slices had no traffic in {seconds:g} s; send some and repeat"
         console.print(text, highlight=False)
+
+
+def _table(slices: list[Any]) -> Any:
+    """All verdicts, a knob of a slice in each row."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from slicepilot.configs.text import printable
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in ("slice", "knob", "verdict"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("evidence and reason", ratio=3, overflow="fold")
+    table.add_column("what to do", ratio=2, overflow="fold")
+    for report in slices:
+        for knob in report.knobs:
+            answer = report.answer(knob)
+            colour = "green" if answer.acts else "yellow"
+            reason, remedy = printable(answer.why), printable(answer.remedy or "nothing")
+            table.add_row(report.name, SPOKEN[knob], Text(answer.verdict, colour), Text(reason), Text(remedy))
+    return table
