@@ -11,13 +11,15 @@ import typer
 from slicepilot.configs import ConfigError
 
 from .demo_live import on_real_upfs
+from .shared.default_paths import own
 from .shared.output import console
 
+OUT = Path("runs/demo")
 SCENARIO, TRAIN_MINUTES = "testbed-contention", 2.0
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Output folder for bundle, results and report.")] = Path("runs/demo"),
+    out: Annotated[Path, typer.Option(help="Output folder for bundle, results and report.")] = OUT,
     config: Annotated[
         str | None, typer.Option("-c", "--config", help="Training configuration: a shipped name or a YAML file.")
     ] = None,
@@ -36,6 +38,7 @@ def demo(
     from .evaluation.simulate import simulate
     from .train.train import train
 
+    own(out, OUT, "out")
     if out.exists() and any(out.iterdir()):
         out = _next_free(out)
     out.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Functions compiled by numba."""
+"""Functions compiled by numba. Nothing else of the project imports it: see `_ignore_the_working_folder`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from pathlib import Path
 from typing import Any, overload
 
 from numba import njit
+from numba.core import config as _numba_config
+
+__all__ = ["is_cached", "kernel", "never_compile_again", "njit"]
+
+
+def _ignore_the_working_folder() -> None:
+    """Have numba take settings from the environment only.
+
+    It also reads a file of the working folder, at each compilation. That may be somebody else's, and say where compiled
+    code is kept (``cache_dir``), which is run as it is found.
+    """
+    config: Any = _numba_config  # untyped
+    config._config_fname = ""
+    config.reload_config()
+
+
+_ignore_the_working_folder()
 
 # What kernels of other folders build on: tables of telemetry, knobs and features, and kernels that they call.
 _SHARED = (

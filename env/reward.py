@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields
 from typing import Annotated
 
 import numpy as np
-from numba import njit
 from pydantic import ConfigDict, Field
 
 from slicepilot.configs import load
 
 from .arrays import FloatArray
 from .backend import Context
+from .compiled import njit
 from .knobs import Knobs
 from .promises import RATE_TOLERANCE
 from .telemetry import Telemetry

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.episodes import Analysed
+from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
 
 from .paths import writing_to
@@ -48,6 +49,7 @@ def analyse(
 
     Example: slicepilot dataset analyse tables/mishra-forwarding-light.parquet --by slice --out reports/light
     """
+    own(out, OUT, "out")
     with progress_bar() as progress:
         analysis, tables = _analyse(progress, paths, (value, by, on), baseline, resamples, seed)
         from slicepilot.data.files import replace_file

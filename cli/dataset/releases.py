@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas import datasets as schema
+from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, stderr
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def fetch(
 
     release = find(name)
     files = release.fetchable()
-    folder = out or Path("datasets") / name
+    default = Path("datasets") / name
+    folder = own(out or default, default, "out")
     fetched: list[Fetched] = []
     failed: list[str] = []
     with progress_bar() as progress:

@@ -15,6 +15,7 @@ import typer
 
 from slicepilot.cli.schemas import evaluation as schema
 from slicepilot.cli.shared.agents_option import load_learned, names_of
+from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR
@@ -96,6 +97,7 @@ def evaluate(
     drawn = _drawn(suite, seed, scenarios, scenario)
     settings = EvaluationConfig.from_yaml(config or ("drawn" if drawn else "default"))
     settings = _settings(settings, scenario, agents, seeds, None if drawn else seed, period_ms)
+    own(results, RESULTS, "results")
     if address is not None and not ray:
         raise ConfigError(f"address = {address!r}: needs --ray")
     if ray:
@@ -105,6 +107,10 @@ def evaluate(
         if settings.backend != SIMULATOR:
             raise ConfigError(f"ray: needs the backend {SIMULATOR}: a {settings.backend} runs on one machine")
     learned = load_learned(bundle or [])
+    if mlflow:
+        from slicepilot.training.runs.tracking import check_tracking
+
+        check_tracking()
     if drawn:
         from slicepilot.training.evaluation.drawn import draw_scenarios
 
@@ -131,20 +137,24 @@ def evaluate(
 
         report.parent.mkdir(parents=True, exist_ok=True)
         replace_file(report, render(evaluation).encode())
+    if as_json:
+        print_json(_document(judged, drawn, _trained_alike(learned)), schema.Evaluations)
+    else:
+        _print(judged, drawn is not None, _trained_alike(learned))
+        written = [f"results in {results}", *([f"report in {report}"] if report else [])]
+        console.print(", ".join(written), soft_wrap=True, markup=False)
     if mlflow:
         run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
         log_evaluation(evaluation, report, run_id)
-    if as_json:
-        print_json(_document(judged, drawn, _trained_alike(learned)), schema.Evaluations)
-        return
+
+
+def _print(judged: Sequence[ScenarioResult], drawn: bool, alike: Any) -> None:
     if not drawn:
         for result in judged:
             print_result(result)
     if drawn or len(judged) > 1:
-        print_suite(judged, _trained_alike(learned))
+        print_suite(judged, alike)
     console.print(LEGEND, highlight=False)
-    written = [f"results in {results}", *([f"report in {report}"] if report else [])]
-    console.print(", ".join(written), soft_wrap=True)
 
 
 def _judge(

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import console
+
+OUTPUT = Path("report.html")
 
 
 def report(
     results: Annotated[Path, typer.Argument(help="Folder that `evaluate` has written.", show_default=False)],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Output file (HTML).")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Output file (HTML).")] = OUTPUT,
 ) -> None:
     """Render the results of an evaluation as one self-contained HTML file.
 
@@ -20,6 +23,7 @@ def report(
     """
     from slicepilot.training.evaluation.results import read
 
+    own(output, OUTPUT, "output")
     evaluation = read(results)
     from slicepilot.data.files import replace_file
     from slicepilot.training.evaluation.report import render

@@ -28,6 +28,7 @@ def run_finetune(
     scenario: str | None,
     resume: Path | None,
     out: Path | None,
+    mlflow: bool,
     as_json: bool,
 ) -> None:
     """Fine-tune as the command line says; ``start`` is of the offline ``run``, or of the fine-tuning to ``resume``."""
@@ -46,6 +47,7 @@ def run_finetune(
     settings = given.override(seed=seed, scenario=scenario)
     if resume is not None:
         settings = resumed_config(start, settings)
+    settings = settings if mlflow else settings.override(tracking="none")
     name = f"finetune-{offline.algorithm}-{settings.backend}"
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
     if run is not None and folder.exists() and folder.samefile(run if run.is_dir() else run.parent):

@@ -42,6 +42,7 @@ def run_offline(
     out: Path | None,
     estimate: bool,
     force: bool,
+    mlflow: bool,
     as_json: bool,
 ) -> None:
     """Train as the command line says; ``checkpoint`` is that of the run to ``resume``.
@@ -64,6 +65,7 @@ def run_offline(
     settings = _budget(given.override(dataset=dataset, seed=seed), updates, minutes)
     if checkpoint is not None:
         settings = resumed_config(checkpoint, settings)
+    settings = settings if mlflow else settings.override(tracking="none")
     if not estimate and not force and settings.algorithm != "choice":
         raise ConfigError("estimate = False: nothing else judges the policy; give --force as well")
     name = Path(config).stem if config is not None else settings.algorithm

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import stderr
 
 RUNS = Path("runs")
@@ -17,12 +18,16 @@ Show = Callable[[float, str], None]
 
 
 def folder_for(out: Path | None, resume: Path | None, name: str) -> Path:
-    """The output folder of a run: as given, else that of the resumed run, else a new folder."""
+    """The output folder of a run: as given, else that of the resumed run, else a new folder.
+
+    Raises ConfigError where somebody else can decide what the new folder is.
+    """
     if out is not None:
         return out
     if resume is not None:
         return resume if resume.is_dir() else resume.parent
-    return _free(RUNS / name)
+    default = _free(RUNS / name)
+    return own(default, default, "out")
 
 
 def _free(folder: Path) -> Path:

@@ -65,6 +65,7 @@ def train(
     origin: Annotated[str | None, typer.Option("--from", help="Start with the policy in this bundle.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder of the run (default: runs/NAME-seedN).")] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Track the run in MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a policy in the simulator or from recorded episodes, and save it as a bundle.
@@ -108,13 +109,13 @@ def train(
             if value is not None:
                 raise ConfigError(f"{option} = {str(value)!r}: accepted without fine-tuning, whose config says it all")
         start = checkpoint or Checkpoint.read(finetune or Path(), "finetune")
-        run_finetune(config, finetune, start, seed, scenario, resume, out, as_json)
+        run_finetune(config, finetune, start, seed, scenario, resume, out, mlflow, as_json)
         return
     if offline or (checkpoint is not None and is_offline(checkpoint)):
         for option, value in (("scenario", scenario), ("mixture", mixture), ("hardware", hardware)):
             if value is not None:
                 raise ConfigError(f"{option} = {value!r}: accepted without --offline, which learns from a dataset")
-        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, force, as_json)
+        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, force, mlflow, as_json)
         return
     if dataset is not None:
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
@@ -122,6 +123,7 @@ def train(
         raise ConfigError("force = True: accepted with --offline")
     starting_bundle = _start(origin, checkpoint)
     settings = _settings(config, checkpoint, seed, steps, minutes, Source(scenario, mixture, hardware))
+    settings = settings if mlflow else settings.override(tracking="none")
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
     result = _run(settings, folder, name, checkpoint, starting_bundle)

@@ -32,6 +32,7 @@ def tune(
     parallel: Annotated[
         int | None, typer.Option(min=1, help="Number of concurrent trials (default: as the CPUs allow).")
     ] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Track the run in MLflow.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train many policies in parallel on Ray (seeds, algorithms, reward weights) and report the best.
@@ -62,6 +63,7 @@ def tune(
     else:
         name = Path(str(config)).stem
         sweep = new_sweep(name, folder_for(out, None, name), SweepConfig.from_yaml(str(config)))
+    sweep = sweep if mlflow else sweep.untracked()
     started = time.monotonic()
     with progress_bar() as bar:
         task = bar.add_task(f"{len(sweep.trials)} trials", total=1.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pwd
 import stat
 import tempfile
 import time
@@ -23,13 +24,15 @@ FOR_ROOT = Path("/run/slicepilot-private")
 
 
 def private_folder() -> Path:
-    """The folder, made if it is missing; users other than root have their own.
+    """The folder, made if it is missing; users other than root have their own, in their home if that can be written.
+
+    Not in a folder that all users can write to, such as /tmp, as long as there is another: its name could be taken.
 
     Raises:
         ActuatorError: it cannot be made, belongs to another user, or other users can open it.
     """
     user = os.geteuid()
-    path = FOR_ROOT if user == 0 else Path(tempfile.gettempdir()) / f"slicepilot-private-{user}"
+    path = FOR_ROOT if user == 0 else _of_user(user)
     try:
         path.mkdir(mode=0o700, exist_ok=True)
         status = path.lstat()
@@ -41,6 +44,18 @@ def private_folder() -> Path:
             f"{user} can open; remove it"
         )
     return path
+
+
+def _of_user(user: int) -> Path:
+    """All processes of a user have to agree on it: the home is what the user database says, whatever HOME is."""
+    try:
+        cache = Path(pwd.getpwuid(user).pw_dir) / ".cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        if os.access(cache, os.W_OK):
+            return cache / "slicepilot-private"
+    except (KeyError, OSError):
+        pass  # a user that only a container knows, or without a home
+    return Path(tempfile.gettempdir()) / f"slicepilot-private-{user}"
 
 
 LOCK_TABLE = Path("/proc/locks")

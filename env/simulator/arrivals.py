@@ -7,7 +7,8 @@ are as in `slicepilot.env.simulator.kernels`, whose exogenous fields these funct
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from slicepilot.env.compiled import njit
 
 from .cpu import ONE, TINY, ZERO
 from .kernels import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from slicepilot.env.arrays import FloatArray
+from slicepilot.env.compiled import njit
 from slicepilot.env.knobs import (
     CPU_LIMIT,
     MIN_QUOTA_US,

@@ -179,6 +179,7 @@ def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: s
     Raises:
         ConfigError: the tracking server does not answer.
     """
+    from slicepilot.training.runs.store import INSTEAD, shown
     from slicepilot.training.runs.tracking import Tracker
 
     tracker = Tracker("evaluate", run_id)
@@ -202,5 +203,7 @@ def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: s
         tracker.artifact(report, "evaluation")
     tracker.finish()
     if tracker.lost:
-        raise ConfigError(f"MLFLOW_TRACKING_URI = {tracker.uri!r}: {tracker.lost} entries could not be written")
+        raise ConfigError(
+            f"MLFLOW_TRACKING_URI = {shown(tracker.uri)!r}: {tracker.lost} entries could not be written; {INSTEAD}"
+        )
     return tracker.run_id

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
+import shlex
 import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -16,25 +17,31 @@ from typing import Any
 
 from slicepilot.configs import ConfigError
 
+from .store import (
+    DATABASES,
+    DEFAULT_ARTIFACTS,
+    DEFAULT_DATABASE,
+    INSTEAD,
+    alone,
+    check_database,
+    check_default,
+    database_of,
+    reason,
+    shown,
+    tracking_uri,
+    within_first_contact,
+)
+
 EXPERIMENT = "slicepilot"
-DEFAULT_DATABASE = "mlflow.db"
-DEFAULT_ARTIFACTS = "mlartifacts"
+EXPECTED = "a reachable MLflow server, or a database in whose address % and ? are %25 and %3F"
 PARENT_TAG = "mlflow.parentRunId"
 MOST_CHILDREN = 10_000
 FLUSH_S = 5.0
+# MLflow's own are 7 retries and 120 s: a server that has gone would hold a run up for minutes, again and again.
+RETRIES, REQUEST_S = 1, 10
+PAUSE_RATIO = 10.0
+"""How much longer than a failed attempt took the next one is put off: training goes on meanwhile."""
 PACKAGES = ("slicepilot", "torch", "stable-baselines3", "gymnasium", "numpy", "onnx", "onnxruntime")
-
-
-def tracking_uri() -> str:
-    """``MLFLOW_TRACKING_URI``, else a database in the working folder.
-
-    The path is absolute: MLflow keeps one connection per address, also when the working folder changes.
-    """
-    return os.environ.get("MLFLOW_TRACKING_URI") or _default_uri()
-
-
-def _default_uri() -> str:
-    return f"sqlite:///{Path.cwd() / DEFAULT_DATABASE}"
 
 
 def git_revision() -> str | None:
@@ -60,11 +67,13 @@ def versions() -> dict[str, str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep MLflow's and the database migration's chatter off stderr."""
+    """Keep MLflow's and the database migration's chatter off stderr, and its requests short."""
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic", "alembic.runtime.migration", "git")]
     levels = [logger.level for logger in loggers]
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(RETRIES))
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(REQUEST_S))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for logger in loggers:
@@ -77,21 +86,76 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _exclusive(uri: str) -> Iterator[None]:
-    """Keep other runs of this machine off the same database file: MLflow's migrations fail when two run at once.
+def _connected(uri: str) -> Iterator[Any]:
+    """A client after the first contact, while no other run of this user sets the same database up.
 
-    The lock is held on the folder of the database, so that no file is left behind.
+    Raises:
+        ConfigError: as `Tracker` does, also for what goes wrong inside.
     """
-    folder = Path(uri.removeprefix("sqlite:///")).parent
-    if not uri.startswith("sqlite:///") or not folder.is_dir():
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    with _quiet():
+        try:
+            from mlflow import MlflowClient
+        except ImportError as error:
+            raise ConfigError(
+                "tracking = 'mlflow': mlflow is not installed; write tracking: none, or install slicepilot[train]"
+            ) from error
+
+        # MLflow sets its loggers up while it is imported.
+        for part in ("mlflow", "alembic"):
+            logging.getLogger(part).setLevel(logging.ERROR)
+        try:
+            if _is_default(uri):
+                check_default()
+            database = database_of(uri)
+            with alone(database):
+                yield _reached(uri, database, MlflowClient)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"MLFLOW_TRACKING_URI = {shown(uri)!r}: cannot be used: {reason(uri, error)}; expected {EXPECTED}; "
+                f"{INSTEAD}"
+            ) from error
+
+
+def _is_default(uri: str) -> bool:
+    return database_of(uri) == Path.cwd() / DEFAULT_DATABASE
+
+
+def _reached(uri: str, database: Path | None, make: type[Any]) -> Any:
+    """A client whose server or database has answered; raises whatever is wrong."""
+
+    def connect() -> None:
+        import sqlalchemy
+
+        engine = sqlalchemy.create_engine(uri)
+        engine.connect().close()
+        engine.dispose()
+
+    def ask() -> Any:
+        client = make(tracking_uri=uri)
+        experiment = client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None and experiment.lifecycle_stage == "deleted":
+            restore = f"MLFLOW_TRACKING_URI={shlex.quote(shown(uri))} mlflow experiments restore --experiment-id"
+            raise ConfigError(
+                f"MLFLOW_TRACKING_URI = {shown(uri)!r}: the experiment {EXPERIMENT!r} has been deleted; to restore it: "
+                f"{restore} {experiment.experiment_id}; {INSTEAD}"
+            )
+        return client
+
+    if database is not None:
+        check_database(database)
+    elif not uri.startswith(DATABASES):
+        return within_first_contact(uri, ask)
+    else:
+        within_first_contact(uri, connect)
+    return ask()  # a database that answers is set up without a limit
+
+
+def check_tracking() -> None:
+    """Raise the ConfigError now that a `Tracker` would raise later; for work whose results are tracked at its end."""
+    with _connected(tracking_uri()):
+        pass
 
 
 class Tracker:
@@ -106,39 +170,21 @@ class Tracker:
         parent_run_id: the run under which it is kept; one of the same name there is continued.
 
     Raises:
-        ConfigError: the tracking server or database does not answer.
+        ConfigError: the server or database does not answer in `slicepilot.training.runs.store.FIRST_CONTACT_S`, the
+            default database is not ours, or the experiment has been deleted.
     """
 
     def __init__(self, name: str, run_id: str | None = None, parent_run_id: str | None = None) -> None:
         self.uri = tracking_uri()
         self.lost = 0
         self._pending: list[Any] = []
-        self._flushed = time.monotonic()
-        with _quiet():
-            try:
-                import mlflow
-                from mlflow.entities import Metric
-                from mlflow.exceptions import MlflowException
-            except ImportError as error:
-                raise ConfigError(
-                    "tracking = 'mlflow': mlflow is not installed; write tracking: none, or install slicepilot[train]"
-                ) from error
+        self._flushed = self._put_off_until = time.monotonic()
+        with _connected(self.uri) as client:
+            from mlflow.entities import Metric
+            from mlflow.exceptions import MlflowException
 
-            # MLflow sets its loggers up while it is imported.
-            for part in ("mlflow", "alembic"):
-                logging.getLogger(part).setLevel(logging.ERROR)
-            self._metric = Metric
-            self._errors = (MlflowException, OSError)
-            try:
-                with _exclusive(self.uri):
-                    self._client = mlflow.MlflowClient(tracking_uri=self.uri)
-                    self.run_id = self._resumed(run_id) or self._started(name, parent_run_id)
-            except Exception as error:
-                first_line = (str(error).splitlines() or [""])[0][:200]
-                raise ConfigError(
-                    f"MLFLOW_TRACKING_URI = {self.uri!r}: cannot be used: {first_line}; "
-                    "expected a reachable MLflow server or database, or tracking: none"
-                ) from error
+            self._client, self._metric, self._errors = client, Metric, (MlflowException, OSError)
+            self.run_id = self._resumed(run_id) or self._started(name, parent_run_id)
 
     def _resumed(self, run_id: str | None) -> str | None:
         if run_id is None:
@@ -156,8 +202,7 @@ class Tracker:
         if experiment is not None:
             experiment_id = experiment.experiment_id
         else:
-            local = self.uri == _default_uri()
-            location = (Path.cwd() / DEFAULT_ARTIFACTS).as_uri() if local else None
+            location = (Path.cwd() / DEFAULT_ARTIFACTS).as_uri() if _is_default(self.uri) else None
             experiment_id = self._client.create_experiment(EXPERIMENT, artifact_location=location)
         if parent_run_id is None:
             return str(self._client.create_run(experiment_id, run_name=name).info.run_id)
@@ -209,22 +254,28 @@ class Tracker:
         """One point of each curve."""
         now_ms = int(time.time() * 1000)
         self._pending += [self._metric(key, float(value), now_ms, step) for key, value in values.items()]
-        if time.monotonic() - self._flushed > FLUSH_S:
+        now_s = time.monotonic()
+        if now_s - self._flushed > FLUSH_S and now_s >= self._put_off_until:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is buffered."""
-        while self._pending:
+        """Send what is buffered; after a failure the rest stays buffered."""
+        sent = True
+        while self._pending and sent:
             batch, self._pending = self._pending[:1000], self._pending[1000:]
-            self._send(metrics=batch)
+            sent = self._send(metrics=batch)
         self._flushed = time.monotonic()
 
-    def _send(self, **batch: Any) -> None:
+    def _send(self, **batch: Any) -> bool:
+        started_s = time.monotonic()
         with _quiet():
             try:
                 self._client.log_batch(self.run_id, **batch)
             except self._errors:
                 self.lost += sum(len(entries) for entries in batch.values())
+                self._put_off_until = time.monotonic() + PAUSE_RATIO * (time.monotonic() - started_s)
+                return False
+        return True
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
         """Store a file or a folder with the run."""
@@ -236,10 +287,14 @@ class Tracker:
                 self.lost += 1
 
     def finish(self, status: str = "FINISHED") -> None:
-        """End the run: ``FINISHED``, ``FAILED`` or ``KILLED``."""
+        """End the run: ``FINISHED``, ``FAILED`` or ``KILLED``. Says how many entries are lost, if any are."""
         self.flush()
+        self.lost += len(self._pending)
+        self._pending = []
         with _quiet():
             try:
                 self._client.set_terminated(self.run_id, status)
             except self._errors:
                 self.lost += 1
+        if self.lost:
+            print(f"MLflow at {shown(self.uri)}: {self.lost} entries could not be written", file=sys.stderr)

@@ -53,6 +53,12 @@ class Sweep:
         """Whether a trial is tracked in MLflow."""
         return any(trial.config.tracking == "mlflow" for trial in self.trials)
 
+    def untracked(self) -> Sweep:
+        """The same without MLflow, from now on."""
+        without = (dataclasses.replace(trial.config, tracking="none") for trial in self.trials)
+        trials = [dataclasses.replace(trial, config=config) for trial, config in zip(self.trials, without, strict=True)]
+        return dataclasses.replace(self, trials=tuple(trials))
+
     def write(self) -> None:
         """Save it; raises ConfigError where it cannot be written to."""
         document = {

@@ -114,7 +114,7 @@ def _run(
     config = sweep.config
     environment = {}
     if sweep.tracked:
-        from slicepilot.training.runs.tracking import tracking_uri
+        from slicepilot.training.runs.store import tracking_uri
 
         environment["MLFLOW_TRACKING_URI"] = tracking_uri()
     at_a_time = parallel or max(1, usable_cpus() // config.cpus_per_trial)
