@@ -32,4 +32,5 @@ def expectation(message: str) -> str:
     message = message.removeprefix("Value error, ").partition(", unable to parse")[0]
     message = re.sub("^Input should be (?=greater|less)", "expected a number ", message)
     message = re.sub("^Input should (be|have) (an instance of )?", "expected ", message)
-    return message.replace("a valid integer", "an integer").replace("a valid ", "a ")
+    message = message.replace("a valid integer", "an integer").replace("a valid ", "a ")
+    return re.sub("^expected a tuple$", "expected a list", message)

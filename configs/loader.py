@@ -6,6 +6,7 @@ Configurations are frozen dataclasses in the modules that use them; pydantic che
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from .documents import adapter
 from .errors import ConfigError, did_you_mean, expectation
@@ -20,6 +22,10 @@ from .limited_yaml import MOST_BYTES, parse_yaml
 from .reading import Roots, read_file
 
 T = TypeVar("T")
+
+NAMED_BY = ("name", "slice")  # fields by which the entries of a list are told apart
+PLAIN_NAME = re.compile(r"[A-Za-z][\w.-]{0,62}", re.ASCII)
+UNKNOWN_FIELD = {"unexpected_keyword_argument", "extra_forbidden"}
 
 PACKAGE = __name__.rpartition(".")[0]
 
@@ -94,14 +100,20 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
     Raises:
         ConfigError: the first violation, as ``source: field = value: what is expected``.
     """
+    if raw is None:
+        raise ConfigError(f"{source}: empty; expected the fields {_listed(kind, ())}")
     try:
         return adapter(cast(Any, kind)).validate_python(raw)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first = _most_telling(error.errors(include_url=False))
         where, value, message = first["loc"], first.get("input"), expectation(first["msg"])
         names = list(_names_along(kind, where))
-        if first["type"] in {"unexpected_keyword_argument", "extra_forbidden"}:
+        if first["type"] in UNKNOWN_FIELD:
             message = f"unknown field; {did_you_mean(str(where[-1]), names[-1])}"
+        elif first["type"] == "string_type" and value is not None and not isinstance(value, (list, dict)):
+            message = "expected a string: write it in quotes"  # YAML reads 7, no and 2024-01-01 as other things
+        elif first["type"] == "dataclass_type":  # pydantic's own message names a class of this program
+            message = f"expected the fields {_listed(kind, where)}"
         if not quote:
             if first["type"] == "value_error":
                 message = "not accepted"
@@ -113,8 +125,54 @@ def validate(kind: type[T], raw: Any, source: str, quote: bool = True) -> T:
             raise ConfigError(f"{source}: {_field(where)}: {message}") from None
         shown = repr(value) if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
         shown = "" if first["type"] == "missing" else f" = {shown}"
-        field = f"{_field(where)}{shown}: " if where or first["type"] != "value_error" else ""
+        field = f"{_field(_by_name(raw, where))}{shown}: " if where or first["type"] != "value_error" else ""
         raise ConfigError(f"{source}: {field}{message}") from error
+
+
+def _most_telling(errors: list[ErrorDetails]) -> ErrorDetails:
+    """The first violation; if that is a missing field, and one of a similar name is there instead, the latter."""
+    from difflib import get_close_matches  # rarely needed
+
+    first = errors[0]
+    if first["type"] != "missing":
+        return first
+    unknown = {
+        str(item["loc"][-1]): item
+        for item in errors
+        if item["type"] in UNKNOWN_FIELD and item["loc"][:-1] == first["loc"][:-1]
+    }
+    near = get_close_matches(str(first["loc"][-1]), unknown, n=1)
+    return unknown[near[0]] if near else first
+
+
+def _by_name(raw: Any, where: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The same path with the names of the entries of lists, where they have names: ``slices.video``, not ``slices.1``.
+
+    A name that two entries have, and one that could not be told from a field, stays a number.
+    """
+    result: list[int | str] = []
+    level: Any = raw
+    for part in where:
+        names = [_name_of(entry) for entry in level] if isinstance(level, list) else []
+        known = isinstance(part, int) and part < len(names)
+        name = names[cast(int, part)] if known else None
+        result.append(part if name is None or names.count(name) > 1 else name)
+        try:
+            level = level[cast(Any, part)]
+        except (KeyError, IndexError, TypeError):  # the rest of the path is pydantic's, as of a union
+            level = None
+    return tuple(result)
+
+
+def _name_of(entry: Any) -> str | None:
+    keys = [key for key in NAMED_BY if isinstance(entry, dict) and isinstance(entry.get(key), str)]
+    name = entry[keys[0]] if keys else None
+    return name if name and PLAIN_NAME.fullmatch(name) else None
+
+
+def _listed(kind: Any, where: tuple[int | str, ...]) -> str:
+    *_, names = _names_along(kind, (*where, ""))
+    return ", ".join(names) or "of such a file"
 
 
 def _field(where: tuple[int | str, ...]) -> str:

@@ -30,6 +30,11 @@ def _check_sd(sd: object) -> str | None:
     """Before conversion: YAML reads 000001 without quotes as a number."""
     if sd is None:
         return None
+    if isinstance(sd, int | float) and not isinstance(sd, bool):
+        raise ValueError(
+            "a number, since YAML drops leading zeros without quotes; expected six hexadecimal digits in "
+            'quotes, such as "000001"'
+        )
     if not isinstance(sd, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", sd):
         raise ValueError('expected six hexadecimal digits in quotes, such as "000001", or none')
     return sd.upper()

@@ -24,6 +24,7 @@ from .weight import GroupWeight
 
 __all__ = ["CPU_KNOBS", "SliceKnobs", "SliceTargets"]
 
+PARTS = ("cgroup", "network namespace")  # of a target, in the order of `_identity`
 Remember = Callable[[str, Sequence[ThreadOriginal]], None]
 
 
@@ -139,8 +140,9 @@ class SliceKnobs:
 
         Some 20 us; what is kept open would not say it: a socket keeps its namespace alive.
         """
-        if not self._gone and _identity(self.target) != self._where:
-            self._gone = f"{self.name}: its cgroup or network namespace has gone"
+        if not self._gone and (now := _identity(self.target)) != self._where:
+            what = [part for part, *ids in zip(PARTS, now, self._where, strict=True) if ids[0] != ids[1]]
+            self._gone = f"{self.name}: its {' and '.join(what)} has gone"
         return self._gone
 
     def deploy(self, request_mcpu: float | None) -> None:

@@ -103,8 +103,9 @@ class LoopReport:
         ticks: that ran.
         missed_ticks: that had gone by entirely before the tick before was done; the knobs held.
         late_ticks: that ran out of budget; the knobs held.
-        unusable: decisions that the agent failed to make; `last_error` is the newest failure.
-        failed_applies: receipts with an error; `last_error` as above.
+        unusable: decisions that the agent failed to make.
+        failed_applies: receipts with an error.
+        last_error: the newest failure; `recovered`: the loop's newest failure, once a while has passed without another.
         interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
         charges: ticks by what was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
         unmeasured: what could not be measured or moved at the last check, or is bound by others, and why.
@@ -119,10 +120,16 @@ class LoopReport:
     unusable: int = 0
     failed_applies: int = 0
     last_error: str | None = None
+    recovered: str | None = None
     interventions: dict[str, int] = field(default_factory=dict)
     charges: Counter[str] = field(default_factory=Counter)
     rules_in_charge: Counter[str] = field(default_factory=Counter)
     unmeasured: list[str] = field(default_factory=list)
+
+    @property
+    def present_error(self) -> str | None:
+        """The newest failure, unless that is over."""
+        return None if self.last_error == self.recovered else self.last_error
 
     def totals(self) -> dict[str, int]:
         names = ("ticks", "missed_ticks", "late_ticks", "unusable", "failed_applies")
@@ -198,6 +205,7 @@ class Loop:
         self.held = Knobs.none(len(backend.slices))
         self._warm_up_telemetry = Telemetry.empty(len(backend.slices))
         self._view: SlidingView | None = None
+        self._failed_at_tick, self._failure = 0, ""
         self._no_decision = Knobs(np.full((NUM_KNOBS, len(backend.slices), 1), np.nan, np.float32))
 
     @property
@@ -265,6 +273,13 @@ class Loop:
 
     def _check(self) -> None:
         self.report.unmeasured = self.backend.check()
+        ticks_between = max(1.0, self.config.check_s / self.backend.context.period_s.item())
+        if self._failure and self.report.ticks - self._failed_at_tick > ticks_between:
+            self.report.recovered = self._failure
+
+    def _fail(self, what: str) -> None:
+        self._failed_at_tick, self._failure = self.report.ticks, what
+        self.report.last_error, self.report.recovered = what, None
 
     def _decide(self, seen: Telemetry, knobs: Knobs) -> Knobs | None:
         moves = self.backend.context.moves
@@ -273,7 +288,7 @@ class Loop:
             return wanted if moves is None else wanted.only(moves, self.held)
         except Exception as error:  # noqa: BLE001 (whatever a policy does, the guard goes on)
             self.report.unusable += 1
-            self.report.last_error = f"{type(error).__name__}: {error}"
+            self._fail(f"{type(error).__name__}: {error}")
             return None
 
     def _ticks(self) -> None:
@@ -318,7 +333,7 @@ class Loop:
             report.ticks += 1
             if receipt.error is not None:
                 report.failed_applies += 1
-                report.last_error = receipt.error
+                self._fail(receipt.error)
             stages_ns = (observed - start, inferred - observed, guarded - inferred, applied - guarded)
             if self.ring is not None:
                 self._write(self.ring, start, late_ns, stages_ns, telemetry, wanted, verdict, receipt, late)
@@ -349,7 +364,7 @@ class Loop:
         try:
             self.periodic_tasks.run_one(now_ns)
         except Exception as error:  # noqa: BLE001 (what is done between ticks must not end them)
-            self.report.last_error = f"{type(error).__name__}: {error}"
+            self._fail(f"{type(error).__name__}: {error}")
 
     def _write(
         self,

@@ -250,7 +250,7 @@ class Controller:
             "paused": active.guard.paused,
             "ordered_safe": active.guard.ordered_safe,
             "unmeasured": as_many_as_fit(report.unmeasured, MOST_UNMEASURED_BYTES),
-            "last_error": report.last_error,
+            "last_error": report.present_error,
             "counts": self.node.backend.counts(),
             "remarks": self.node.backend.remarks(),
             "totals": report.totals()

@@ -100,6 +100,7 @@ class CpuGroup:
             return cls(1, path)
         if (path / "cpu.max").exists():
             return cls(2, path)
+        path = path.resolve()  # for errors: a link to a UPF's group is of no use to an operator
         if not path.is_dir():
             raise ActuatorError(f"{path}: no such cgroup")
         if any((path / name).exists() for name in ("cpu.shares", "cpu.weight")):

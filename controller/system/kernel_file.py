@@ -72,20 +72,27 @@ class KernelFile:
         try:
             self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         except OSError as error:
-            raise ActuatorError.of(f"{path}: open", error) from error
+            raise ActuatorError.of(f"{os.path.realpath(path)}: open", error) from error
 
     def read(self) -> bytes:
         try:
             return os.pread(self._fd, READ_BYTES, 0)
         except OSError as error:
-            raise ActuatorError.of(f"{self.path}: read", error) from error
+            raise ActuatorError.of(f"{self._real_path()}: read", error) from error
 
     def write(self, value: bytes) -> None:
         """Replace the content; the kernel takes a value whole or refuses it."""
         try:
             os.pwrite(self._fd, value, 0)
         except OSError as error:
-            raise ActuatorError.of(f"{self.path}: write {value.decode()!r}", error) from error
+            raise ActuatorError.of(f"{self._real_path()}: write {value.decode()!r}", error) from error
+
+    def _real_path(self) -> str:
+        """Without links, for errors: those to UPFs (`slicepilot.node.find.links`) are of no use to an operator."""
+        try:
+            return str(Path(f"/proc/self/fd/{self._fd}").readlink())
+        except OSError:
+            return str(self.path)
 
     def close(self) -> None:
         """Release the descriptor; more than once does nothing."""

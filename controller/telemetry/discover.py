@@ -117,15 +117,14 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
     there = _links(upf.netns)
     n3 = NetPoint(upf.netns, _n3(upf, devices.n3, there, label))
     if devices.n3_netns is not None:
-        far = by_netns(devices.n3_netns).netns
-        n3 = _far(upf.netns, n3.device, far, devices.n3_far, "n3", f"{label}n3_far").facing("egress")
+        far = by_netns(devices.n3_netns, _option(label, "n3_netns"))
+        n3 = _far(upf.netns, n3.device, far, devices.n3_far, "n3", label).facing("egress")
     tun = _named(f"{label}tun", devices.tun, there) or next(
         (link.name for link in there.values() if link.kind == "tun" and link.bare_ip), None
     )
     if devices.n6_netns is not None:
-        near, far = n6_device(upf, devices.near, label), by_netns(devices.n6_netns).netns
-        option = "--n6" if label == "--" else f"{label}n6_far"
-        n6: NetPoint | None = _far(upf.netns, near, far, devices.n6, "n6", option)
+        near, far = n6_device(upf, devices.near, label), by_netns(devices.n6_netns, _option(label, "n6_netns"))
+        n6: NetPoint | None = _far(upf.netns, near, far, devices.n6, "n6", label)
     else:
         own = _named(f"{label}n6", devices.n6, there) or _usual("n6", there)
         n6 = NetPoint(upf.netns, own, "egress") if own else None
@@ -166,14 +165,28 @@ def points_of_service(service: Upf, device: str, far_netns: str | None, ports: P
     return SlicePoints(service.name, came, n6=left, cgroup=service.cgroup, ports=ports)
 
 
-def _far(netns: Path, near: str | None, far: Path, name: str | None, role: str, option: str) -> NetPoint:
+def _option(label: str, field: str) -> str:
+    """What a field is called where it is given: an option of a command, or a field of a file."""
+    return f"{label}{field.replace('_', '-')}" if label == "--" else f"{label}{field}"
+
+
+def _far(netns: Path, near: str | None, far: Upf, name: str | None, role: str, label: str) -> NetPoint:
     """A far end in a namespace of its own: the interface of that name, else the other end of the UPF's, else the
     interface that is called what it is for."""
-    if name is None and near is not None and (end := _end_in(far, netns, near)) is not None:
-        return NetPoint(far, end.name, behind=(netns, near))
+    there = _links(far.netns)
+    if name is None and near is not None and (end := _end_in(far.netns, netns, near)) is not None:
+        return NetPoint(far.netns, end.name, behind=(netns, near))
+    option = _option(label, role if label == "--" else f"{role}_far")
+    if name is None and NAMES[role] not in there:
+        what = f"the other end of {near} is not there" if near is not None else f"no interface {NAMES[role]} there"
+        raise ConfigError(
+            f"{_option(label, f'{role}_netns')} = {far.name}: {what}; expected the network namespace of the far end, "
+            f"or {option}: one of {', '.join(there)}"
+        )
     name = name or NAMES[role]
-    _named(option, name, _links(far))
-    return NetPoint(far, name)
+    if name not in there:
+        raise ConfigError(f"{option} = {name}: no such interface in {far.name}; expected {', '.join(there)}")
+    return NetPoint(far.netns, name)
 
 
 def n3_device(upf: Upf, named: str | None = None, label: str = "--") -> str:

@@ -2,18 +2,20 @@
 
 A lock is flock(2) on a file in that folder, named by the file system and inode of what is locked, because any user who
 can open a cgroup's folder could lock that for ever. The lock belongs to the open file description, so that a supervisor
-that inherits the descriptor keeps it until it has restored. The empty files stay until the next boot.
+that inherits the descriptor keeps it until it has restored. Whoever takes or releases locks removes the empty files
+that nobody has locked (`sweep`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pwd
 import stat
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slicepilot.configs import ConfigError
@@ -60,6 +62,7 @@ def _of_user(user: int) -> Path:
 
 LOCK_TABLE = Path("/proc/locks")
 RETRY_S = 0.01
+SWEEP_S = 0.2  # a process that removes files holds the lock of each for microseconds
 
 
 class Locks:
@@ -81,6 +84,7 @@ class Locks:
         try:
             for name, folder in folders.items():
                 self._take(name, folder, deadline)
+            sweep()
         except BaseException:
             self.close()
             raise
@@ -90,14 +94,16 @@ class Locks:
         self._take(name, folder, time.monotonic())
 
     def _take(self, name: str, folder: Path, deadline: float) -> None:
-        self.descriptors.append(descriptor := _open(private_folder(), folder))
-        _lock(descriptor, name, folder, deadline)
+        self.descriptors.append(_locked(name, folder, deadline))
 
     def close(self) -> None:
         """Release them, unless a supervisor still has them; more than once does nothing."""
+        if not self.descriptors:
+            return
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors = []
+        sweep()
 
     def __enter__(self) -> Locks:
         return self
@@ -106,13 +112,60 @@ class Locks:
         self.close()
 
 
-def _open(private: Path, folder: Path) -> int:
+PREFIX = "lock-"
+
+
+def _path_of(folder: Path) -> Path:
     status = folder.stat()
-    path = private / f"lock-{status.st_dev:x}-{status.st_ino:x}"
+    return private_folder() / f"{PREFIX}{status.st_dev:x}-{status.st_ino:x}"
+
+
+def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
+def _locked(name: str, folder: Path, deadline: float) -> int:
+    """A descriptor of the folder's file, locked; that file is then at its path, and `sweep` leaves it there."""
+    path = _path_of(folder)
+    while True:
+        descriptor = _open(path)
+        try:
+            _lock(descriptor, name, folder, deadline)
+            if _is_at(descriptor, path):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # it was swept away between opening and locking
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat(follow_symlinks=False))
+    except FileNotFoundError:
+        return False
+
+
+def sweep() -> None:
+    """Remove the files of locks that nobody holds.
+
+    A file is removed by whoever has locked it, so no lock is lost: a process that opened the file before sees after
+    locking that it is not at its path any more, and opens it again. What cannot be removed stays.
+    """
+    with contextlib.suppress(OSError, ActuatorError):
+        for path in private_folder().glob(f"{PREFIX}*"):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _is_at(descriptor, path):
+                        path.unlink()
+                finally:
+                    os.close(descriptor)
+
+
 def _lock(descriptor: int, name: str, folder: Path, deadline: float) -> None:
+    swept_until = time.monotonic() + SWEEP_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,10 +173,50 @@ def _lock(descriptor: int, name: str, folder: Path, deadline: float) -> None:
         except BlockingIOError:
             holder = holder_of(descriptor)
         # The process that has locked it, even if only its supervisor is left.
-        if (holder is None or start_ticks(holder) is not None) or time.monotonic() > deadline:
-            process = f"process {holder}" if holder is not None else "a process that cannot be seen from here"
-            raise ConfigError(f"{name}: {folder} is controlled by {process}; expected one controller at a time")
+        lives = holder is None or start_ticks(holder) is not None
+        if time.monotonic() > (swept_until if lives else max(deadline, swept_until)):
+            raise ConfigError(
+                f"{name}: {folder} is controlled by {_described(descriptor, holder)}; expected one controller at a time"
+            )
         time.sleep(RETRY_S)
+
+
+def _described(descriptor: int, holder: int | None) -> str:
+    """Who holds a lock, in words: of a controller that has ended, the supervisor that has inherited its lock."""
+    if holder is None:
+        return "a process that cannot be seen from here"
+    if start_ticks(holder) is not None:
+        return f"process {holder}"
+    heir = next(_heirs(descriptor), None)
+    if heir is None:
+        return f"process {holder}, which has ended"
+    state = _state(heir)
+    stopped = f"; it is stopped: continue it (kill -CONT {heir}), and it restores" if state in {"T", "t"} else ""
+    return f"process {heir}, the supervisor of process {holder}, which has ended{stopped}"
+
+
+def _heirs(descriptor: int) -> Iterator[int]:
+    """Living processes that share the open file description which a descriptor's file is locked by (proc_pid_fdinfo(5)
+    has a line for a lock only there)."""
+    wanted = os.fstat(descriptor)
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):  # it has ended, or may not be looked at
+            for entry in (folder / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    same = os.path.samestat(entry.stat(), wanted)
+                    if same and "FLOCK" in (folder / "fdinfo" / entry.name).read_text():
+                        yield int(folder.name)
+                        break
+
+
+def _state(pid: int) -> str:
+    """One letter, see proc_pid_stat(5); empty for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
 
 
 def holder_of(descriptor: int) -> int | None:

@@ -77,7 +77,7 @@ class Follower:
         """What has gone and has not been found again, and why."""
         with self._lock:
             away = [name for name, item in self._located.items() if not _still_there(item)]
-            text = [self._lost.get(name, f"{name}: its UPF has gone") for name in away]
+            text = [self._lost.get(name) or f"{name}: {_what_has_gone(self._located[name])}" for name in away]
             for name in away:
                 self._stay(name, away)
             unsettled = [name for name, item in self._located.items() if self._settler.unsettled(name, item)]
@@ -141,13 +141,25 @@ class Follower:
 
 def _still_there(item: Located) -> bool:
     """Whether it is the same process, in the same cgroup, and its namespace is the one that it was found in."""
+    return not _what_has_gone(item)
+
+
+def _what_has_gone(item: Located) -> str:
+    """Of a UPF, in words; empty where all is as it was found."""
     process = item.process
     if start_ticks(process.pid) != process.start_ticks:
-        return False
+        return f"its UPF has ended: process {process}"
     try:
-        return cgroup_paths.of_process(process.pid) == item.cgroup and _leads_to(item.netns, process.netns)
+        group = cgroup_paths.of_process(process.pid)
     except FileNotFoundError:
-        return False
+        return f"its UPF has ended: process {process}"
+    if group != item.cgroup:
+        removed = item.cgroup is not None and not item.cgroup.exists()
+        before = "the root group" if item.cgroup is None else f"{item.cgroup}{', which was removed' if removed else ''}"
+        return f"its UPF, {process}, lives in another cgroup: {group or 'the root group'}, before in {before}"
+    if not _leads_to(item.netns, process.netns):
+        return f"its network namespace was replaced; its UPF, {process}, lives"
+    return ""
 
 
 def _leads_to(path: Path, netns: tuple[int, int] | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pwd
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,7 +60,9 @@ class Finder:
             result = self._of_inits(result)
         if not result:
             _check_netns(name, selector)
-            raise ConfigError(f"{where}: {selector}: no such process runs; expected that of a running {what}")
+            _check_user(where, selector)
+            almost = self._almost(selector)
+            raise ConfigError(f"{where}: {selector}: no such process runs; expected that of a running {what}{almost}")
         if len(result) > 1:
             text = ", ".join(map(str, result[:MOST_NAMED])) + (", ..." if len(result) > MOST_NAMED else "")
             raise ConfigError(
@@ -74,6 +77,19 @@ class Finder:
         netns = Path(f"/proc/{process.pid}/ns/net") if selector.netns is None else namespaces.path_of(selector.netns)
         others = () if group is None else tuple(companions(process, self.processes))
         return Located(process, netns, group, others)
+
+    def _almost(self, selector: UpfSelector) -> str:
+        """Which single condition keeps a process from fitting, and what it would have to be; empty where none does."""
+        given = [item.name for item in dataclasses.fields(selector) if getattr(selector, item.name) is not None]
+        for field in given if len(given) > 1 else ():
+            rest = dataclasses.replace(selector, **{field: None})
+            if rest == type(selector)(user=rest.user):  # a user alone says nothing
+                continue
+            fit = eldest([item for item in self.processes.values() if self._fits(item, rest)], self.processes)
+            if fit:
+                runs = f", which runs as user {_user_name(fit[0].user)}" if field == "user" else ""
+                return f"; but for {field} = {getattr(selector, field)} it would be {fit[0]}{runs}"
+        return ""
 
     def _fits(self, candidate: Process, selector: UpfSelector) -> bool:
         return (
@@ -130,6 +146,19 @@ def _check_netns(name: str, selector: UpfSelector) -> None:
         f"slices.{name}.{selector.role}.netns = {selector.netns}: no such network namespace; expected a path, or one "
         f"of {', '.join(present[:MOST_THERE]) or 'none here'}{', ...' if len(present) > MOST_THERE else ''}"
     )
+
+
+def _check_user(where: str, selector: UpfSelector) -> None:
+    """Say that there is no such user, which explains that no process is its; raises ConfigError."""
+    if selector.user is not None and _user(selector.user) is None:
+        raise ConfigError(f"{where}.user = {selector.user}: no such user here; expected a name or number of a user")
+
+
+def _user_name(number: int) -> str:
+    try:
+        return f"{pwd.getpwuid(number).pw_name} ({number})"
+    except KeyError:
+        return str(number)
 
 
 def _user(named: str) -> int | None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,14 +15,19 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.text import printable
-from slicepilot.controller.system.cgroup import CpuHierarchy
+from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
+from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
 from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.containers import CRIO_KEYS, Container, containers
 from slicepilot.node.find.discover import _selector
+from slicepilot.node.find.follow import Follower
 from slicepilot.node.find.links import PREFIX, UpfLinks
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.processes import RESTS_AFTER, Process, companions, eldest, look_at, snapshot
+from slicepilot.node.live.own_groups import OwnGroups
+
+from .runtimes import until
 
 USER = str(os.getuid())
 IDENTITY = "4f1e9c0d2b3a4f1e" * 4
@@ -306,10 +312,10 @@ slices:
     [
         ("{}", "nothing says which process it is"),
         ("{user: root}", "nothing says which process it is"),
-        ("{pid: 0}", "slices.0.upf.pid = 0"),
-        ("{process: {name: ''}}", "slices.0.upf.process.name"),
-        ("{unit: 7}", "slices.0.upf.unit = 7"),
-        ("{container: [a]}", "slices.0.upf.container"),
+        ("{pid: 0}", "slices.a.upf.pid = 0"),
+        ("{process: {name: ''}}", "slices.a.upf.process.name"),
+        ("{unit: 7}", "slices.a.upf.unit = 7"),
+        ("{container: [a]}", "slices.a.upf.container"),
         ("{nmae: upf}", "nmae"),
     ],
 )
@@ -326,3 +332,56 @@ def test_a_node_says_what_it_promises_without_where() -> None:
     node = NodeSpec.from_yaml("testbed")
     assert node.promised.names == tuple(f"slice{i}" for i in range(1, 6))
     assert node.promised_within(dict.fromkeys(node.promised.names, 0.5)).column("upf_threads").max() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        (UpfSelector(process=ProcessSelector("upf"), user="opne5gs"), "upf.user = opne5gs: no such user here"),
+        (
+            UpfSelector(process=ProcessSelector("upf"), user="65534"),
+            r"; but for user = 65534 it would be upf \(7\), which runs as user root \(0\)$",
+        ),
+        (
+            UpfSelector(process=ProcessSelector("upfd"), unit="a.service"),
+            r"; but for process = upfd it would be upf \(7\)$",
+        ),
+        (UpfSelector(process=ProcessSelector("upfd"), user="root"), "no such process runs; expected that of a running"),
+    ],
+)
+def test_the_condition_that_does_not_hold_is_named(selector: UpfSelector, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        Finder({7: proc(7, group="/a.service")}, []).find("a", selector)
+    assert ("but for" in str(error.value)) == ("but for" in message)
+
+
+def test_a_upf_whose_cgroup_was_removed_is_told_apart_from_a_upf_that_has_ended(tmp_path: Path) -> None:
+    root = CpuHierarchy.find().root
+    first, second = root / f"sp-follow-a{os.getpid()}", root / f"sp-follow-b{os.getpid()}"
+    first.mkdir()
+    second.mkdir()
+    with contextlib.ExitStack() as undo:
+        undo.callback(second.rmdir)
+        pid = undo.enter_context(running("--follow"))
+        (first / "cgroup.procs").write_text(str(pid))
+        selector = UpfSelector(pid=pid)
+        located = {"a": Finder().find("a", selector)}
+        with contextlib.closing(UpfLinks(tmp_path)) as links:
+            links.lead_to("a", located["a"].netns, first)
+            follower = Follower({"a": selector}, located, links, OwnGroups("edge", {}, {}))
+            assert follower.look() == []
+            (second / "cgroup.procs").write_text(str(pid))
+            first.rmdir()
+            with pytest.raises(ActuatorError, match=f"^{first}: no such cgroup"):
+                CpuGroup.at(links.cgroup("a"))
+            with pytest.raises(ActuatorError, match=f"^{first}/cpu.max: open: "):
+                KernelFile(links.cgroup("a") / "cpu.max")
+            [text] = follower.look()
+            assert f"({pid}), lives in another cgroup: {second}, before in {first}, which was removed" in text
+            until(lambda: follower.located["a"].cgroup == second, "not found again")
+            os.kill(pid, signal.SIGKILL)
+            while (now := look_at(pid)) is not None and now.arguments:
+                time.sleep(0.01)
+            [text] = follower.look()
+            follower.close()
+            assert "a: its UPF has ended: process" in text

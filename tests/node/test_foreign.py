@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from slicepilot.configs import ConfigError
+from slicepilot.controller.system.net.namespaces import NAMED
 from slicepilot.controller.system.processes import start_ticks
+from slicepilot.controller.telemetry.discover import Devices, Upf, points_of
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.testbed.bench.rig import KNOB_FILES, Controller
 from tests.command import slicepilot as run_slicepilot
@@ -260,6 +263,24 @@ def test_on_a_terminal_it_runs_as_well(foreign: Foreign, node: Path) -> None:
     assert f"shadow on {foreign.prefix}".encode() in shown
 
 
+def test_a_far_end_that_is_missing_is_reported_by_the_field_that_names_it(foreign: Foreign) -> None:
+    upf, label = Upf("slice1", NAMED / foreign.netns[0], None), "slices.slice1.devices."
+    for role, elsewhere in (("n3", f"{foreign.prefix}-dn"), ("n6", f"{foreign.prefix}-ran")):
+        for netns, what in (
+            ("vanished", "no such network namespace; expected "),
+            (elsewhere, f"the other end of {role} is not there; expected the network namespace of the far end, or "),
+        ):
+            given = Devices(**{f"{role}_netns": netns, "near": "n6"})
+            with pytest.raises(ConfigError, match=re.escape(f"{label}{role}_netns = {netns}: {what}")):
+                points_of(upf, given, label)
+    with pytest.raises(ConfigError, match=r"^--n6-netns = vanished: no such network namespace; expected "):
+        points_of(upf, Devices(n6_netns="vanished"))
+    with pytest.raises(ConfigError, match=r"^--n6-netns = .*: no interface n6 there; expected .* or --n6: one of lo, "):
+        points_of(
+            Upf("ran", NAMED / f"{foreign.prefix}-ran", None), Devices(n3="n3-1", n6_netns=f"{foreign.prefix}-ran")
+        )
+
+
 def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     def error_of(change: Callable[[dict[str, Any]], None]) -> str:
         document = document_of(foreign)
@@ -289,10 +310,12 @@ def test_bad_input_is_one_line(foreign: Foreign, node: Path) -> None:
     )
     near = error_of(devices(n6="n9", n6_netns=f"{foreign.prefix}-ran"))
     assert "slices.slice1.devices.n6 = n9: no such interface; expected lo, n3, n4, n6, tun" in near
-    assert "no such network namespace" in error_of(devices(n6_netns="vanished"))
+    assert "devices.n6_netns = vanished: no such network namespace" in error_of(devices(n6_netns="vanished"))
     far = error_of(devices(n3_netns=f"{foreign.prefix}-ran", n3_far="n9"))
-    assert "slices.slice1.devices.n3_far = n9: no such interface; expected lo, n3-1, n4-1" in far
-    assert "slices.0.weight" in error_of(lambda document: document["slices"][0].update(weight=-1))
+    assert (
+        f"slices.slice1.devices.n3_far = n9: no such interface in {foreign.prefix}-ran; expected lo, n3-1, n4-1" in far
+    )
+    assert "slices.slice1.weight" in error_of(lambda document: document["slices"][0].update(weight=-1))
     assert (
         "expected none with a node"
         in slicepilot("run", "--node", str(node), "--scenario", "testbed-contention", code=2).stderr

@@ -28,6 +28,7 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 NEEDED = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us")
 """Without these nobody could distinguish a promise that is kept from a broken promise."""
 DERIVED = ("loss_ratio",)
+QUERIED = tuple(name for name in SLICE_FIELDS if name not in DERIVED)
 SCRAPES = 2
 """That a control period holds at least: the figures of the next one are of other samples."""
 STALE_SCRAPES = 3
@@ -84,9 +85,7 @@ class Queries:
     __pydantic_config__ = _STRICT
     description: str
     scrape_interval_s: Seconds
-    slices: Annotated[
-        Mapping[str, RowQuery], AfterValidator(partial(_names, tuple(n for n in SLICE_FIELDS if n not in DERIVED)))
-    ]
+    slices: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, QUERIED))]
     node: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, NODE_FIELDS))] = field(default_factory=dict)
     knobs: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, KNOB_FIELDS))] = field(default_factory=dict)
     labels: Labels = field(default_factory=dict)

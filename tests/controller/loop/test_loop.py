@@ -62,6 +62,25 @@ def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
     assert report.late_ticks >= 5
 
 
+def test_an_error_that_is_over_is_reported_at_the_end_only(groups: list[Path]) -> None:
+    def ask(k: int) -> Knobs:
+        if k in {4, 5, 6}:
+            raise ZeroDivisionError(k)
+        return knobs(300.0)
+
+    present: list[str | None] = []
+    with live(groups) as backend:
+        loop = loop_of(backend, Asks(ask), LoopConfig(max_ticks=80, check_s=0.05))
+        loop.watch = lambda *_: present.append(loop.report.present_error)
+        report = loop.run()
+    assert present[2] is None
+    assert present[5] == "ZeroDivisionError: 6"
+    assert present[10] == "ZeroDivisionError: 6", "it failed less than a check ago"
+    assert present[-1] is None
+    assert report.last_error == "ZeroDivisionError: 6"
+    assert report.unusable == 3
+
+
 def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
     def ask(k: int) -> Knobs:
         if k > 3:

@@ -353,7 +353,8 @@ def test_a_second_controller_is_refused_as_long_as_the_first_or_its_supervisor_l
             Locks(slices)
         os.kill(running.supervisor, signal.SIGSTOP)
         running.kill()
-        with pytest.raises(ConfigError, match=f"is controlled by process {running.process.pid}"):
+        heir = f"process {running.supervisor}, the supervisor of process {running.process.pid}, which has ended; it is"
+        with pytest.raises(ConfigError, match=f"is controlled by {heir} stopped: continue it .kill -CONT"):
             Locks(slices, patience_s=0.2)
         os.kill(running.supervisor, signal.SIGCONT)
         with Locks(slices, patience_s=5.0):

@@ -36,7 +36,7 @@ from slicepilot.controller.watchdog.journal import (
     journal_path,
 )
 from slicepilot.controller.watchdog.keeper import JournalKeeper
-from slicepilot.controller.watchdog.lock import Locks
+from slicepilot.controller.watchdog.lock import Locks, private_folder
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.controller.watchdog.restore import restore
 from slicepilot.controller.watchdog.supervisor import START_GRACE_S, HangDetector
@@ -149,6 +149,58 @@ def test_a_folder_is_locked_once(tmp_path: Path) -> None:
             pass
     with Locks({"slice a": tmp_path}):
         pass
+
+
+LOCK_AND_LEAVE = """
+import sys
+from pathlib import Path
+from slicepilot.configs import ConfigError
+from slicepilot.controller.watchdog.lock import Locks, private_folder
+folder, inside, other = map(Path, sys.argv[1:])
+taken = 0
+for _ in range(150):
+    with Locks({"other": other}, patience_s=0.0):
+        try:
+            with Locks({"shared": folder}, patience_s=0.0):
+                inside.mkdir()  # raises where another process is inside
+                inside.rmdir()
+                taken += 1
+        except ConfigError:
+            pass
+print(taken)
+"""
+
+
+def test_files_of_locks_that_nobody_holds_are_removed(tmp_path: Path) -> None:
+    folders = {str(number): tmp_path / str(number) for number in range(20)}
+    for folder in folders.values():
+        folder.mkdir()
+    names = {f"lock-{folder.stat().st_dev:x}-{folder.stat().st_ino:x}" for folder in folders.values()}
+    present = lambda: names & {path.name for path in private_folder().iterdir()}  # noqa: E731
+    held = Locks({"kept": folders["0"]})
+    kept = names & present()
+    with Locks({name: folder for name, folder in folders.items() if name != "0"}):
+        assert present() == names
+    assert present() == kept
+    assert len(kept) == 1
+    with pytest.raises(ConfigError, match="kept"):
+        Locks({"kept": folders["0"]})
+    held.close()
+    assert not present()
+
+
+def test_no_lock_is_held_twice_while_others_remove_files(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    commands = []
+    for number in range(3):
+        own = tmp_path / f"own{number}"
+        own.mkdir()
+        commands.append([sys.executable, "-c", LOCK_AND_LEAVE, shared, tmp_path / "inside", own])
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
+    answers = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0]
+    assert all(int(answer) > 0 for answer in answers), answers
 
 
 # -- hangs -------------------------------------------------------------------------------------------------------
