@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import layout
-from .packets import PacketProbe
+from .packets import PacketProbe, PacketPrograms
 
 SCARCE = 0.75  # of the slots: beyond, new flows have none within reach
 
@@ -31,7 +31,7 @@ class Flow:
     delay: npt.NDArray[np.uint32]
 
 
-def read(probe: PacketProbe) -> list[Flow]:
+def read(probe: PacketPrograms) -> list[Flow]:
     """All flows that were seen, in the order of slice, TEID and QFI."""
     keys = probe.flow_keys.copy()
     result: dict[tuple[int, int, int], list[Any]] = {}

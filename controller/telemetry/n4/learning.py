@@ -218,6 +218,7 @@ class Learning:
                 (lost, "messages found the buffer full"),
                 (unread, "were fragmented or too long"),
                 (self.sessions.unexplained[number], "answers were to requests that were not read"),
+                (self.sessions.senseless[number], "messages or elements made no sense and were left out"),
             )
             if count
         ]

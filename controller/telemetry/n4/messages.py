@@ -1,6 +1,8 @@
 """PFCP messages (3GPP TS 29.244, clause 7) as far as they say which sessions a UPF has, and whose they are.
 
-Rules are read to the depth that they have, three levels, and no deeper. What is not needed is passed over.
+Rules are read to the depth that they have, three levels, and no deeper. What is not needed is passed over. An element
+that may be absent and makes no sense counts as absent (clause 7.6), and so does a whole rule whose own elements are
+such: that the receiver accepted the rest is known by its answer.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 from slicepilot.env.slices import SNssai
 
@@ -23,6 +27,7 @@ VERSION, FOLLOW_ON, HAS_SEID = 1, 0x04, 0x01
 DELETED_BY_UPF = 0x01  # PSDBU, clause 8.2.119
 MOST_RULES = 256  # of a message: real ones have some ten, and a datagram has no room for many more
 _HEADER = struct.Struct("!BBH")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,7 @@ class Message:
         marks: QFI by QER, None where it has none; unmarked: QERs that are removed.
         chosen: by PDR, what the UPF has chosen.
         retains: says that sessions outlive a new association; deleted: by the UPF itself.
+        ignored: elements and rules that made no sense.
     """
 
     kind: int
@@ -75,6 +81,15 @@ class Message:
     chosen: dict[int, Detection] = field(default_factory=dict)
     retains: bool = False
     deleted: bool = False
+    ignored: int = 0
+
+    def optional(self, parse: Callable[[bytes], T], value: bytes) -> T | None:
+        """What an element says that may be absent; None, and counted, where it makes no sense."""
+        try:
+            return parse(value)
+        except Malformed:
+            self.ignored += 1
+            return None
 
 
 def messages(datagram: bytes) -> list[Message]:
@@ -107,11 +122,14 @@ def _message(kind: int, has_seid: bool, rest: bytes) -> Message:
     seen: set[int] = set()
     for what, value in elements(rest[head:]):
         if what in _RULES:
-            _read_rule(result, what, value)
+            result.optional(partial(_read_rule, result, what), value)
         elif what in _SINGLE and what not in seen:  # of what must not be repeated the first counts (clause 7.6)
             seen.add(what)
             attribute, parse = _SINGLE[what]
-            setattr(result, attribute, parse(value))
+            if what in _MANDATORY:
+                setattr(result, attribute, parse(value))
+            elif (read := result.optional(parse, value)) is not None:
+                setattr(result, attribute, read)
     if (
         len(result.rules) + len(result.removed) + len(result.marks) + len(result.unmarked) + len(result.chosen)
         > MOST_RULES
@@ -120,8 +138,8 @@ def _message(kind: int, has_seid: bool, rest: bytes) -> Message:
     return result
 
 
-def _detection(value: bytes) -> Detection:
-    """A PDI (table 7.5.2.2-2)."""
+def _detection(message: Message, value: bytes) -> Detection:
+    """A PDI (table 7.5.2.2-2), of which only the source interface is mandatory."""
     source: int | None = None
     teid: int | None = None
     instance: str | None = None
@@ -132,16 +150,27 @@ def _detection(value: bytes) -> Detection:
             case ie.SOURCE_INTERFACE:
                 source = ie.number(content, 1) & 0x0F
             case ie.F_TEID:
-                teid = ie.f_teid(content)
+                teid = message.optional(ie.f_teid, content)
             case ie.NETWORK_INSTANCE:
                 instance = ie.name_of(content)
             case ie.UE_IP_ADDRESS:
-                addresses += ie.ue_addresses(content)
-            case ie.QFI:
-                flows.append(ie.number(content, 1) & 0x3F)
+                addresses += message.optional(ie.ue_addresses, content) or ()
+            case ie.QFI if (flow := message.optional(_qfi, content)) is not None:
+                flows.append(flow)
     if source is None:
         raise Malformed("a PDI without a source interface")
     return Detection(source == ie.ACCESS, teid, tuple(addresses), tuple(flows), instance)
+
+
+def _qfi(value: bytes) -> int:
+    return ie.number(value, 1) & 0x3F
+
+
+def _dnn(value: bytes) -> str:
+    name = ie.name_of(value)
+    if name is None:
+        raise Malformed("a DNN that is no name")
+    return name
 
 
 def _first(kind: int, value: bytes) -> bytes | None:
@@ -161,17 +190,19 @@ def _read_rule(message: Message, kind: int, value: bytes) -> None:
             # Tables 7.5.2.2-1, 7.5.4.2-1: an update may say nothing of what it looks for.
             pdr, pdi = _identity(ie.PDR_ID, 2, value), _first(ie.PDI, value)
             if pdi is not None:
-                message.rules[pdr] = _detection(pdi)
+                message.rules[pdr] = _detection(message, pdi)
         case ie.CREATED_PDR | ie.UPDATED_PDR:  # clauses 7.5.3, 7.5.5
-            teid = _first(ie.F_TEID, value)
-            addresses = (content for what, content in elements(value) if what == ie.UE_IP_ADDRESS)
-            message.chosen[_identity(ie.PDR_ID, 2, value)] = Detection(
-                teid=None if teid is None else ie.f_teid(teid),
-                addresses=tuple(network for content in addresses for network in ie.ue_addresses(content)),
+            pdr, teid = _identity(ie.PDR_ID, 2, value), _first(ie.F_TEID, value)
+            addresses = [content for what, content in elements(value) if what == ie.UE_IP_ADDRESS]
+            message.chosen[pdr] = Detection(
+                teid=None if teid is None else message.optional(ie.f_teid, teid),
+                addresses=tuple(
+                    network for content in addresses for network in message.optional(ie.ue_addresses, content) or ()
+                ),
             )
         case ie.CREATE_QER | ie.UPDATE_QER:
-            qfi = _first(ie.QFI, value)
-            message.marks[_identity(ie.QER_ID, 4, value)] = None if qfi is None else ie.number(qfi, 1) & 0x3F
+            qer, qfi = _identity(ie.QER_ID, 4, value), _first(ie.QFI, value)
+            message.marks[qer] = None if qfi is None else message.optional(_qfi, qfi)
         case ie.REMOVE_PDR:
             message.removed.append(_identity(ie.PDR_ID, 2, value))
         case ie.REMOVE_QER:
@@ -188,9 +219,11 @@ _SINGLE: dict[int, tuple[str, Callable[[bytes], object]]] = {
     ie.NODE_ID: ("node", ie.node_id),
     ie.F_SEID: ("f_seid", ie.f_seid),
     ie.CAUSE: ("cause", lambda value: ie.number(value, 1)),
-    ie.APN_DNN: ("dnn", ie.name_of),
+    ie.APN_DNN: ("dnn", _dnn),
     ie.S_NSSAI: ("s_nssai", ie.s_nssai),
     ie.SESSION_RETENTION: ("retains", lambda value: True),
     ie.REPORT_FLAGS: ("deleted", lambda value: bool(ie.number(value, 1) & DELETED_BY_UPF)),
 }
 """Elements that come once, with the attribute of `Message` that they set."""
+_MANDATORY = frozenset({ie.NODE_ID, ie.F_SEID, ie.CAUSE})
+"""Of these; without them an accepted message says nothing (tables 7.4.4.1-1, 7.5.2-1, 7.5.3-1)."""

@@ -152,6 +152,7 @@ class Sessions:
 
     Attributes:
         counts: datagrams that are ``malformed``, requests that are ``contested``, sessions beyond ``most`` as ``over``.
+        senseless: by UPF, datagrams and single elements that made no sense, since its association was set up.
         unexplained: by UPF, sessions and changes that it has accepted without that their requests could be read, since
             its association was set up.
         associated: by UPF, the datagram with which that was accepted last.
@@ -166,6 +167,7 @@ class Sessions:
         self._leaving: list[dict[Key, Session]] = []
         self.counts: Counter[str] = Counter()
         self.unexplained: Counter[int] = Counter()
+        self.senseless: Counter[int] = Counter()
         self.associated: dict[int, Datagram] = {}
 
     def __len__(self) -> int:
@@ -202,8 +204,10 @@ class Sessions:
             result = messages(datagram.octets)
         except Malformed:
             self.counts["malformed"] += 1
+            self.senseless[datagram.upf] += 1
             return
         for message in result:
+            self.senseless[datagram.upf] += message.ignored
             if message.kind in REQUESTS:
                 self._request(datagram, message)
             else:
@@ -254,7 +258,7 @@ class Sessions:
                     self._forget(datagram, node)
                     if kind == ASSOCIATION_SETUP:
                         self.associated[datagram.upf] = datagram
-                        del self.unexplained[datagram.upf]
+                        del self.unexplained[datagram.upf], self.senseless[datagram.upf]
             case kind if kind == ESTABLISHMENT:
                 if accepted:
                     self._establish(datagram, request, answer)
@@ -283,6 +287,7 @@ class Sessions:
 
     def _establish(self, datagram: Datagram, request: Message, answer: Message) -> None:
         if request.node is None or answer.f_seid is None:
+            self.unexplained[datagram.upf] += 1
             return
         key = (datagram.upf, answer.f_seid)
         self._drop(key)

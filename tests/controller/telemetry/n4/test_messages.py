@@ -112,14 +112,9 @@ BROKEN = {
     "a SEID for an association": message(5, 7, node(), seid=0),
     "half an element": message(50, 7, node(), b"\0\x3c\0", seid=0),
     "an element that is too long": message(50, 7, struct.pack("!HH", 60, 500) + bytes(5), seid=0),
-    "a PDR inside that is too long": message(50, 7, element(1, struct.pack("!HH", 56, 3) + b"\0\1"), seid=0),
-    "no PDR ID": message(50, 7, element(1, pdi()), seid=0),
-    "no source interface": message(50, 7, pdr(1, element(2, f_teid(1))), seid=0),
-    "TEID 0": message(50, 7, pdr(1, pdi(f_teid(0))), seid=0),
-    "a short F-TEID": message(50, 7, pdr(1, pdi(element(21, b"\1\0\0\0\1\n"))), seid=0),
     "an F-SEID without an address": message(50, 7, element(57, bytes(9)), seid=0),
+    "a cause without a number": message(51, 7, node(), element(19, b""), f_seid(5), seid=0),
     "a node of another kind": message(5, 7, element(60, b"\x07abcd")),
-    "a prefix of everything": message(50, 7, pdr(1, pdi(element(93, b"\x41" + bytes(17)))), seid=0),
     "too many rules": message(52, 7, *(pdr(n, kind=15) for n in range(MOST_RULES + 1)), seid=1),
 }
 
@@ -128,6 +123,40 @@ BROKEN = {
 def test_what_is_broken_is_said_to_be(octets: bytes) -> None:
     with pytest.raises(Malformed):
         messages(octets)
+
+
+LEFT_OUT = {
+    "a PDR inside that is too long": element(1, struct.pack("!HH", 56, 3) + b"\0\1"),
+    "no PDR ID": element(1, pdi()),
+    "no source interface": pdr(9, element(2, f_teid(1))),
+    "a PDI that ends within an element": pdr(9, element(2, element(20, b"\0") + b"\0\x15\0")),
+    "TEID 0": pdr(9, pdi(f_teid(0))),
+    "a short F-TEID": pdr(9, pdi(element(21, b"\1\0\0\0\1\n"))),
+    "an F-TEID without an address": pdr(9, pdi(element(21, b"\0\0\0\0\1"))),
+    "a prefix of everything": pdr(9, pdi(element(93, b"\x41" + bytes(17)))),
+    "a short UE address": pdr(9, pdi(element(93, b"\x02\n"))),
+    "an empty QFI": pdr(9, pdi(element(124, b""))),
+    "a QER without an ID": element(7, element(124, b"\5")),
+    "a QER with an empty QFI": element(7, element(109, bytes(4)) + element(124, b"")),
+    "a rule to remove without an ID": element(15, b""),
+    "a short S-NSSAI": element(257, b"\1\0"),
+    "an empty S-NSSAI": element(257, b""),
+    "an empty DNN": element(159, b""),
+    "a DNN that is no name": element(159, b"\7\0\xff"),
+    "empty flags of a report": element(161, b""),
+    "a chosen tunnel of TEID 0": pdr(9, f_teid(0), kind=8),
+    "a chosen address that is short": pdr(9, element(93, b"\x02"), kind=8),
+}
+
+
+@pytest.mark.parametrize("part", LEFT_OUT.values(), ids=LEFT_OUT)
+def test_of_what_may_be_absent_only_what_makes_no_sense_is_left_out(part: bytes) -> None:
+    """Clause 7.6: it counts as absent. So does a rule that cannot be read, as the others may be."""
+    result = item(message(50, 7, part, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0))
+    assert result.ignored == 1
+    assert (result.f_seid, result.rules[1].teid, result.rules[2].addresses) == (5, 17, (ip_network("10.61.1.2/32"),))
+    assert result.rules.get(9, Detection(True)) == Detection(True)
+    assert (result.dnn, result.s_nssai) == (None, None)
 
 
 def read(octets: bytes) -> list[Message] | None:

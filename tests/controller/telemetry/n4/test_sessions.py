@@ -218,6 +218,37 @@ def test_what_was_not_seen_is_counted_until_the_next_association(n4: N4) -> None
     assert not n4.sessions.unexplained[0]
 
 
+OPTIONAL = {
+    "S-NSSAI": element(257, b"\1"),
+    "QFI": pdr(3, pdi(element(124, b""))),
+    "UE address": pdr(3, pdi(element(93, b"\x02"))),
+    "rule": element(1, b"\0\x38"),
+}
+
+
+@pytest.mark.parametrize("part", OPTIONAL.values(), ids=OPTIONAL)
+def test_a_malformed_optional_element_costs_no_session(n4: N4, part: bytes) -> None:
+    """Of the establishment, of its answer, and of a modification: the rest counts, and what was left out is counted."""
+    session = n4.accept(part, rules(17, "10.61.1.2"), dnn("a"), created=element(8, element(56, b"\0")))
+    assert (session.teids, session.dnns, n4.sessions.senseless[0]) == ({17}, {"a"}, 2)
+    for sent, octets in modification(1, part, pdr(1, kind=15), pdr(4, pdi(f_teid(18)))):
+        n4.hear(octets, sent=sent)
+    assert (session.teids, n4.sessions.senseless[0]) == ({18}, 3)
+    assert not n4.sessions.unexplained[0]
+    n4.associate()
+    assert not n4.sessions.senseless[0]
+
+
+@pytest.mark.parametrize("broken", [element(60, b""), element(57, b"\0")], ids=["node", "F-SEID"])
+def test_an_accepted_session_without_a_mandatory_element_is_missed(n4: N4, broken: bytes) -> None:
+    n4.hear(message(50, 2, rules(17, "10.61.1.2"), seid=0), sent=False)
+    n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    assert (n4.get(), n4.sessions.unexplained[0]) == (None, 1)
+    n4.hear(message(50, 3, broken, rules(17, "10.61.1.2"), seid=0), sent=False)
+    n4.hear(message(51, 3, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
+    assert (n4.get(), n4.sessions.unexplained[0], n4.sessions.senseless[0]) == (None, 2, 1)
+
+
 def test_requests_without_answers_are_given_up(n4: N4) -> None:
     n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0), sent=False)
     n4.now_ns += GIVE_UP_NS
