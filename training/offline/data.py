@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from slicepilot.agents.learned.bundle import decoder_layout
 from slicepilot.configs import ConfigError, validate
+from slicepilot.data.episodes.checks import check_episodes
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import is_minari, read_episodes
+from slicepilot.data.faults import Faults
 from slicepilot.data.recorded import find
 from slicepilot.env.encoding import NUM_FEATURES, encoder_layout
 from slicepilot.env.reward import RewardWeights
@@ -32,14 +34,28 @@ def read_dataset(name_or_path: str) -> EpisodeSet:
 
 
 def open_dataset(name_or_path: str) -> EpisodeSet:
-    """As `read_dataset`, in stretches that can be learned from.
+    """As `read_dataset`, in stretches that can be learned from; raises ConfigError where `without_faults` does.
 
     Episodes end where a tick was missed: what was measured there is not of one period. They end too where so little was
     measured that a step has no reward (`slicepilot.data.episodes.episodes.Episode.unbroken`). Where a single slice was
     not measured, the step's reward is of the others, and the observation does not show the slice: to the networks it is
     one that is not there.
     """
-    return read_dataset(name_or_path).unbroken()
+    return without_faults(read_dataset(name_or_path).unbroken(), name_or_path)
+
+
+def without_faults(episodes: EpisodeSet, name_or_path: str) -> EpisodeSet:
+    """The same episodes; a single NaN or a reward of 1e30 would be in every weight of a network.
+
+    Raises:
+        ConfigError: there are faults (`slicepilot.data.episodes.checks.check_episodes`).
+    """
+    faults = Faults()
+    check_episodes(episodes, faults)
+    if faults:
+        what = "; ".join(faults.describe())
+        raise ConfigError(f"dataset = {name_or_path!r}: {what}; `slicepilot dataset validate` shows where")
+    return episodes
 
 
 def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:

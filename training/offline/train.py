@@ -33,7 +33,7 @@ from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 from . import choice
 from .behaviour_cloning import BehaviourCloning
 from .config import OfflineAlgorithm, OfflineConfig
-from .data import discounts_of, open_dataset, read_dataset, select, slices_of, with_reward
+from .data import discounts_of, open_dataset, read_dataset, select, slices_of, with_reward, without_faults
 from .iql import Iql
 from .learner import Learner
 from .memory import Memory, RewardScale
@@ -210,7 +210,8 @@ def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None)
     """The algorithm ``choice``, from dataset to bundle."""
     watch = Budget(None, None)
     watch.start()
-    episodes = with_reward(select(read_dataset(config.dataset), config.behaviours), config.reward)
+    whole = without_faults(read_dataset(config.dataset), config.dataset)
+    episodes = with_reward(select(whole, config.behaviours), config.reward)
     chosen = choice.choose(episodes)
     model = choice.to_onnx(chosen)
     agreement = choice.check_agreement(chosen, model, _spread(episodes))

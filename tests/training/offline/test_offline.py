@@ -31,7 +31,7 @@ from slicepilot.training.finetune.config import FinetuneConfig
 from slicepilot.training.finetune.learner import FinetuneLearner
 from slicepilot.training.networks.export import to_onnx
 from slicepilot.training.offline.config import OfflineConfig
-from slicepilot.training.offline.data import discounts_of, open_dataset, slices_of, with_reward
+from slicepilot.training.offline.data import discounts_of, open_dataset, read_dataset, slices_of, with_reward
 from slicepilot.training.offline.train import OfflineProgress, resumed_config, train_offline
 from slicepilot.training.recording.recording import record_simulated
 from slicepilot.training.runs.checkpoint import Checkpoint
@@ -132,6 +132,46 @@ def test_what_was_measured_after_a_missed_tick_is_not_learned_from(dataset: Path
     assert whole.telemetry is not None
     np.testing.assert_array_equal(second.telemetry, whole.telemetry[42:100])
     assert set(second.terms) == set(whole.terms)
+
+
+@pytest.mark.parametrize(
+    ("array", "value", "what"),
+    [
+        ("observations", np.nan, "outside what is possible"),
+        ("observations", 1e20, "outside what is possible"),
+        ("actions", -7.0, "outside what is possible"),
+        ("rewards", np.inf, "outside what is possible"),
+        ("rewards", 1e30, "contradict each other"),
+        ("rewards", 0.0, "contradict each other"),
+    ],
+)
+@pytest.mark.parametrize("algorithm", ["td3-bc", "choice"])
+def test_a_dataset_that_would_teach_nonsense_is_refused_before_training(
+    tmp_path: Path, dataset: Path, algorithm: str, array: str, value: float, what: str
+) -> None:
+    """ray-project/ray#7606, takuseno/d3rlpy#255, yihaosun1124/OfflineRL-Kit#14."""
+    episodes = read_dataset(str(dataset))
+    first = episodes.episodes[0]
+    changed = getattr(first, array).copy()
+    changed[3] = value
+    path = tmp_path / "bad.parquet"
+    write_episodes(EpisodeSet((replace(first, **{array: changed}), *episodes.episodes[1:]), episodes.facts), path)
+    updates = {} if algorithm == "choice" else {"updates": 2, "batch_steps": 32, "network": {"width": 16}}
+    bad = OfflineConfig.of({"algorithm": algorithm, "dataset": str(path), "tracking": "none", **updates}, "test")
+    with pytest.raises(ConfigError) as refusal:
+        train_offline(bad, tmp_path / "run")
+    assert what in str(refusal.value)
+    assert array in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_episodes_without_a_step_are_no_fault(tmp_path: Path, dataset: Path) -> None:
+    """takuseno/d3rlpy#67: an episode that ended before its first step."""
+    episodes = read_dataset(str(dataset))
+    write_episodes(EpisodeSet((episodes.episodes[0].part(0, 0), *episodes), episodes.facts), tmp_path / "log.parquet")
+    result = CliRunner().invoke(app, ["dataset", "validate", str(tmp_path / "log.parquet")])
+    assert result.exit_code == 0, result.output
+    assert open_dataset(str(tmp_path / "log.parquet")).num_steps == episodes.num_steps
 
 
 def test_other_weights_give_the_reward_that_recording_with_them_gives(dataset: Path) -> None:
