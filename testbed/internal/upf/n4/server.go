@@ -196,11 +196,13 @@ func (s *Server) dispatch(b []byte, from netip.AddrPort) (answer message.Message
 		}
 	}()
 	// The library keeps references into the octets, and sessions may outlive the buffer.
-	m, err := pfcp.Decode(append([]byte(nil), b...))
+	octets, ignored := pfcp.WithoutUnreadable(append([]byte(nil), b...))
+	m, err := pfcp.Decode(octets)
 	if err != nil {
 		return nil, err
 	}
 	s.counters.received.Add(1)
+	s.counters.ignored.Add(uint64(ignored))
 	return s.carryOut(m, from), nil
 }
 
@@ -244,7 +246,7 @@ func (s *Server) nodeID() *ie.IE {
 func (s *Server) recoveryTimeStamp() *ie.IE { return ie.NewRecoveryTimeStamp(s.started) }
 
 // counters count messages.
-type counters struct{ received, repeated, malformed, lost atomic.Uint64 }
+type counters struct{ received, repeated, malformed, ignored, lost atomic.Uint64 }
 
 // Stats is a reading of the server's counters.
 type Stats struct {
@@ -253,6 +255,7 @@ type Stats struct {
 	Messages     uint64 `json:"messages"`
 	Repeated     uint64 `json:"repeated"`  // requests answered from memory
 	Malformed    uint64 `json:"malformed"` // messages that could not be read
+	Ignored      uint64 `json:"ignored"`   // optional elements that could not, of messages that were
 	Unanswered   uint64 `json:"unanswered"`
 }
 
@@ -262,6 +265,7 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	return Stats{
 		Associations: len(s.associations), Sessions: len(s.sessions), Messages: s.counters.received.Load(),
-		Repeated: s.counters.repeated.Load(), Malformed: s.counters.malformed.Load(), Unanswered: s.counters.lost.Load(),
+		Repeated: s.counters.repeated.Load(), Malformed: s.counters.malformed.Load(), Ignored: s.counters.ignored.Load(),
+		Unanswered: s.counters.lost.Load(),
 	}
 }

@@ -2,6 +2,7 @@ package n4
 
 import (
 	"bytes"
+	"encoding/binary"
 	"io"
 	"log"
 	"math/rand/v2"
@@ -390,4 +391,32 @@ func TestOtherMessages(t *testing.T) {
 			t.Errorf("%s was answered with %x", name, answer)
 		}
 	}
+}
+
+// An optional element that cannot be read counts as absent (clause 7.6); one that says what to do costs the message.
+func TestAMalformedOptionalElementCostsNoSession(t *testing.T) {
+	with := func(m message.Message, kind uint16) []byte {
+		b := append(encoded(t, m), byte(kind>>8), byte(kind), 0, 5, 0, 109, 0, 9, 0)
+		binary.BigEndian.PutUint16(b[2:], uint16(len(b)-4))
+		return b
+	}
+	s := newTestServer(t)
+	associate(t, s)
+	for number, kind := range []uint16{ie.CreateURR, ie.CreateBAR, ie.LoadControlInformation} {
+		answer, err := message.Parse(s.handle(with(establishment(uint32(number+2), 1, rules(s, byte(number+1))...), kind), smf))
+		if err != nil {
+			t.Fatalf("%d: %v", kind, err)
+		}
+		checkCause(t, answer.(*message.SessionEstablishmentResponse).Cause, ie.CauseRequestAccepted)
+	}
+	if got := s.Stats(); got.Sessions != 3 || got.Ignored != 3 || got.Malformed != 0 {
+		t.Errorf("%+v", got)
+	}
+	if answer := s.handle(with(establishment(9, 1, rules(s, 9)...), ie.CreatePDR), smf); answer != nil {
+		t.Errorf("answered with %x", answer)
+	}
+	if got := s.Stats(); got.Sessions != 3 || got.Malformed != 1 {
+		t.Errorf("%+v", got)
+	}
+	checkTables(t, s)
 }
