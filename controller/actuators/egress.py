@@ -144,20 +144,26 @@ class EgressRate:
     def deviation(self) -> str | None:
         current = self._rate()
         if current == self._bytes_per_s:
-            return None
+            return self._led_past()
         if current is None:
             self._qdisc.require_device()
         return f"{'no shaper' if current is None else words(current)} instead of {words(self._bytes_per_s)}"
 
     def adopt(self) -> float:
-        """Take what somebody else has set for what holds; no shaper paces nothing."""
-        self._bytes_per_s = self._rate() or UNPACED_BYTES_PER_S
+        """Take what somebody else has set for what holds; no shaper paces nothing, nor does one that packets are led
+        past."""
+        self._bytes_per_s = (None if self._led_past() else self._rate()) or UNPACED_BYTES_PER_S
         return mbps(self._bytes_per_s)
 
     def reassert(self) -> float:
-        """Set again what holds here; raises ActuatorError where somebody's own qdisc has replaced the shaper."""
+        """Set again what holds here; raises ActuatorError where somebody's own qdisc has replaced the shaper, or where
+        somebody's filter leads packets past it."""
         if self._rate() is None:
             self._install()
+        elif self._part is not None and not self._filters():
+            self._add_classifier(self._part)
+        if (past := self._led_past()) is not None:
+            raise ActuatorError(f"{self._socket}: {self.device}: {past}")
         self._write(self._bytes_per_s)
         return mbps(self._bytes_per_s)
 
@@ -195,17 +201,7 @@ class EgressRate:
                 self._qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, ONLY, 0, 0)))
                 if self._part is not None:
                     self._add_class(ONLY, class_message(self._qdisc, ONLY, self.config.burst_ms)[0])
-                    program = self._part.classifier
-                    tc.add_filter(
-                        self._socket,
-                        self._qdisc.index,
-                        QDISC,
-                        priority=1,
-                        handle=1,
-                        program=program,
-                        name=FILTER,
-                        classid=QDISC,
-                    )
+                    self._add_classifier(self._part)
             self._add_class(self._number, self._change)
         except ActuatorError:
             self.restore()
@@ -213,8 +209,32 @@ class EgressRate:
 
     def _shared(self) -> bool:
         """Whether another slice of this device has put the qdisc and its classifier there."""
-        there = self._qdisc.check() and tc.filters(self._socket, self._qdisc.index, QDISC)
-        return bool(there) and self._rate() is None
+        return self._qdisc.check() and bool(self._filters()) and self._rate() is None
+
+    def _filters(self) -> list[tc.Filter]:
+        """Which choose a class of the qdisc, in the order in which they are asked."""
+        return tc.filters(self._socket, self._qdisc.index, QDISC)
+
+    def _led_past(self) -> str | None:
+        """Why packets may go past the shaper: no filter chooses it, or somebody's is asked first."""
+        first = next((item.name or f"of kind {item.kind}" for item in self._filters()), None)
+        if first == (None if self._part is None else FILTER):
+            return None
+        if first is None:
+            return "no filter that leads packets to the shaper"
+        return f"the filter {first} of somebody else, which may lead packets past the shaper"
+
+    def _add_classifier(self, part: ShaperClass) -> None:
+        tc.add_filter(
+            self._socket,
+            self._qdisc.index,
+            QDISC,
+            priority=1,
+            handle=1,
+            program=part.classifier,
+            name=FILTER,
+            classid=QDISC,
+        )
 
     def _add_class(self, number: int, change: bytearray) -> None:
         create = NLM_F_CREATE | NLM_F_EXCL

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slicepilot.controller.actuators.egress import EgressConfig, EgressRate
+from slicepilot.controller.actuators.egress import EgressConfig, EgressRate, ShaperClass
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.knobs import Knobs
 from tests.controller.namespaces import Namespace
+from tests.controller.other_programs import load
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
 
@@ -157,3 +158,35 @@ def test_a_rate_of_somebody_else_is_not_written_over_before_it_is_judged(link: t
         assert result.found == 7.0
         node.yield_knob("a", "egress_mbps")
         assert node.apply(higher).applied.egress_mbps.item() == 7.0
+
+
+def test_a_filter_that_leads_packets_past_the_shaper_is_seen(link: tuple[Namespace, Namespace]) -> None:
+    """Every packet goes by the default class: the rate would hold in the kernel, and pace nothing."""
+    with opened(link[0]) as shaper:
+        shaper.set(20.0)
+        assert shaper.deviation() is None
+        link[0].sh("tc filter add dev n6 parent 51ce: prio 1 protocol ip u32 match u32 0 0 flowid 51ce:0")
+        assert shaper.deviation() == "the filter of kind u32 of somebody else, which may lead packets past the shaper"
+        with pytest.raises(ActuatorError, match="somebody else"):
+            shaper.reassert()
+        assert shaper.adopt() == math.inf
+        link[0].sh("tc filter del dev n6 parent 51ce:")
+        shaper.restore()
+
+
+def test_the_filter_of_a_shared_shaper_is_removed(link: tuple[Namespace, Namespace]) -> None:
+    program = load(0)
+    try:
+        with contextlib.closing(EgressRate("n6", link[0].path, part=ShaperClass(2, program))) as shaper:
+            shaper.set(20.0)
+            assert shaper.deviation() is None
+            link[0].sh("tc filter del dev n6 parent 51ce:")
+            assert shaper.deviation() == "no filter that leads packets to the shaper"
+            assert shaper.reassert() == 20.0
+            assert shaper.deviation() is None
+            assert "slicepilot/shaper" in link[0].sh("tc filter show dev n6 parent 51ce:")
+            link[0].sh("tc filter del dev n6 parent 51ce:")
+            assert shaper.adopt() == math.inf
+            shaper.restore()
+    finally:
+        os.close(program)
