@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slicepilot.cli.schemas.explaining import Probed
-from slicepilot.cli.shared.output import console, print_json
+from slicepilot.cli.shared.output import console, print_json, stderr
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import plugin
 from slicepilot.configs.text import printable
@@ -138,6 +138,7 @@ def _watch(
     end = float("inf") if duration is None else started + duration
     shown = started
     gone: list[str] = []
+    said: list[str] = []
     with contextlib.ExitStack() as stack:
         live = None
         if console.is_terminal and not as_json:
@@ -154,7 +155,7 @@ def _watch(
             if shown - swept > IDLE_S:
                 swept = shown
                 idle.free()
-            gone = _check(source, pfcp)
+            said, gone = _check(source, pfcp, said)
             if not as_json:
                 table = _table(source, pfcp)
                 live.update(table, refresh=True) if live else console.print(table)
@@ -164,12 +165,19 @@ def _watch(
         raise ProbeError(f"stopped measuring: {gone[0]}")
 
 
-def _check(source: KernelSource, pfcp: PfcpProbe | None) -> list[str]:
-    """What ends the measurement: that no UPF is left to measure. What comes back is attached again."""
+def _check(source: KernelSource, pfcp: PfcpProbe | None, said: list[str]) -> tuple[list[str], list[str]]:
+    """What is not measured, which is said where it was not, and what of it ends the measurement: that no UPF is left to
+    measure. What comes back is attached again."""
     missing = source.check()
     if pfcp is not None:
-        pfcp.hooks.heal()
-    return [] if source.reachable else missing
+        lost = pfcp.hooks.heal()
+        missing += [text for text in (*lost.values(), *pfcp.hooks.renewed.values()) if text]
+    if not source.reachable:
+        return missing, missing
+    for text in missing:
+        if text not in said:
+            stderr.print(f"not measured: {printable(text)}", highlight=False, markup=False, soft_wrap=True)
+    return missing, []
 
 
 def _table(source: KernelSource, pfcp: PfcpProbe | None) -> Table:

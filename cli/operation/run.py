@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from slicepilot.env.telemetry import Telemetry
 
 REFRESH_TICKS = 50
+LEAST_MEASURED_PCT = 99.0
+"""Of ticks in which a slice was measured: below it is said."""
 
 
 def run(
@@ -149,32 +151,39 @@ def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None
 
 
 class _Totals:
-    """Sums over a run: rates, and each tick's p99 delay."""
+    """Sums over a run: rates, and each tick's p99 delay, of ticks in which a slice was measured."""
 
     def __init__(self, slices: SliceSet) -> None:
         self.slices, self.ticks = slices, 0
         self._rates: list[Any] = []
+        self._measured: list[Any] = []
 
     def add(self, telemetry: Telemetry) -> None:
         self.ticks += 1
         shown = (telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us)
         self._rates.append([row[:, 0].copy() for row in shown])
+        self._measured.append(telemetry.valid[:, 0].copy())
 
     def rows(self) -> list[dict[str, Any]]:
         import numpy as np
 
-        offered, carried, delay = np.asarray(self._rates).transpose(1, 0, 2)
+        rates, measured = np.asarray(self._rates), np.asarray(self._measured)
         bounds = 1e3 * self.slices.column("sla.delay_bound_ms")[:, 0]
-        return [
-            {
-                "slice": name,
-                "offered_mbps": float(offered[:, s].mean()),
-                "carried_mbps": float(carried[:, s].mean()),
-                "delay_p99_us": float(np.quantile(delay[:, s], 0.99)),
-                "late_ticks_pct": float(100 * (delay[:, s] > bounds[s]).mean()),
-            }
-            for s, name in enumerate(self.slices.names)
-        ]
+        rows = []
+        for s, name in enumerate(self.slices.names):
+            seen = measured[:, s]
+            offered, carried, delay = rates[seen, :, s].T if seen.any() else np.zeros((3, 1))
+            rows.append(
+                {
+                    "slice": name,
+                    "offered_mbps": float(offered.mean()),
+                    "carried_mbps": float(carried.mean()),
+                    "delay_p99_us": float(np.quantile(delay, 0.99)),
+                    "late_ticks_pct": float(100 * (delay > bounds[s]).mean()),
+                    "measured_pct": float(100 * seen.mean()),
+                }
+            )
+        return rows
 
 
 def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: LoopReport) -> dict[str, Any]:
@@ -206,9 +215,14 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
         table.add_column(column, justify="left" if column == "slice" else "right")
     for row in document["slices"]:
         figures = (row["offered_mbps"], row["carried_mbps"], row["delay_p99_us"] / 1e3, row["late_ticks_pct"])
-        table.add_row(row["slice"], *(f"{figure:.1f}" for figure in figures))
+        known = row["measured_pct"] > 0
+        table.add_row(row["slice"], *(f"{figure:.1f}" if known else "-" for figure in figures))
     if document["slices"]:
         console.print(table)
+    for row in document["slices"]:
+        if row["measured_pct"] < LEAST_MEASURED_PCT:
+            text = f"[yellow]{row['slice']} was measured in {row['measured_pct']:.1f}% of the ticks[/yellow]"
+            console.print(f"{text}, and its figures are of these", highlight=False)
     if loop["ticks"]:
         total = loop["total_us"]
         console.print(

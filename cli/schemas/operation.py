@@ -17,6 +17,8 @@ class RunSlice(Document):
     delay_p99_us: float
     late_ticks_pct: float
     """Ticks whose 99th percentile was above the slice's delay bound."""
+    measured_pct: float
+    """Ticks in which the slice was measured, of which all these figures are."""
 
 
 class RunLoop(Document):

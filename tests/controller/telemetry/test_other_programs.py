@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slicepilot.controller.system.bpf.libbpf import count_run_time
 from slicepilot.controller.telemetry import attachments
 from slicepilot.controller.telemetry.attachments import MOST_TRIES
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
@@ -217,6 +219,28 @@ def test_an_xdp_program_that_comes_later(network: Any) -> None:
         assert source.measure().valid.all()
     with xdp(network.upf.path, "n3"), measuring(network):  # what is there already is the UPF's, or has been judged
         pass
+
+
+def test_no_tracepoint_is_detached_by_force(network: Any) -> None:
+    """The kernel detaches no tracing link by its number, nor gives it another program: there is nothing to notice."""
+    with measuring(network) as source:
+        told = [file.read_text().split() for file in Path("/proc/self/fdinfo").iterdir() if "tracing" in _text_of(file)]
+        numbers = {int(words[words.index("link_id:") + 1]) for words in told}
+        assert len(numbers) >= len(source.sched.cost())
+        for number in numbers:
+            for by_force in (detach, functools.partial(replace, returns=NEXT)):
+                with pytest.raises(OSError):
+                    by_force(number)
+        before = source.sched.cost()
+        with count_run_time():
+            time.sleep(0.1)
+        assert all(cost.runs > before[name].runs for name, cost in source.sched.cost().items() if "switch" in name)
+
+
+def _text_of(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text()
+    return ""
 
 
 def test_packets_that_stop_are_looked_for_at_once(network: Any, forwarder: Any, packets: Any) -> None:

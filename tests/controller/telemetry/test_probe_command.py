@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.command import slicepilot
+from tests.controller.other_programs import xdp
 
 PROBE = "from slicepilot.cli import main; main()"
 
@@ -151,6 +152,23 @@ def test_a_namespace_that_vanishes_ends_it(network: Any) -> None:
     assert complaint.startswith("slicepilot: error: stopped measuring: ")
     assert "namespace" in complaint
     assert complaint.count("\n") == 1
+
+
+def test_what_others_hide_from_it_is_said_once(network: Any, traffic: Any) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), "--n6-netns", str(network.dn.path),
+         "--interval", "0.2", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+        wait_attached(running.pid)
+        time.sleep(1)
+        with xdp(network.upf.path, "n3"):
+            time.sleep(1.5)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=20)
+    assert running.returncode == 0
+    assert said.startswith("not measured: n3 ingress in network namespace ")
+    assert said.count("an XDP program has come to the device") == 1
 
 
 @pytest.mark.parametrize(
