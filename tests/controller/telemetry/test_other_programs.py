@@ -224,12 +224,12 @@ def test_an_xdp_program_that_comes_later(network: Any) -> None:
 def test_no_tracepoint_is_detached_by_force(network: Any) -> None:
     """The kernel detaches no tracing link by its number, nor gives it another program: there is nothing to notice."""
     with measuring(network) as source:
-        told = [file.read_text().split() for file in Path("/proc/self/fdinfo").iterdir() if "tracing" in _text_of(file)]
-        numbers = {int(words[words.index("link_id:") + 1]) for words in told}
+        told = [_text_of(file).split() for file in Path("/proc/self/fdinfo").iterdir()]
+        numbers = {int(words[words.index("link_id:") + 1]) for words in told if "tracing" in words}
         assert len(numbers) >= len(source.sched.cost())
         for number in numbers:
             for by_force in (detach, functools.partial(replace, returns=NEXT)):
-                with pytest.raises(OSError):
+                with pytest.raises(OSError, match="not supported|Invalid"):
                     by_force(number)
         before = source.sched.cost()
         with count_run_time():
