@@ -280,7 +280,7 @@ class Notes(Document, total=False):
     counts: dict[str, int]
     """What the source of measurements has counted, by the metric's name."""
     remarks: list[str]
-    """What a Prometheus server remarks of its answers (`infos`), which are used."""
+    """What does not keep measurements from being used: a Prometheus server's `infos`, programs behind the probe's."""
     totals: Totals
     reload: Reload | None
     canary: list[str]

@@ -33,10 +33,11 @@ class TelemetrySource(Protocol):
 
     Attributes:
         tasks: what has to be called between ticks beside `check`, and how often, in seconds.
-        counts: see `LiveBackend.counts`.
+        counts, remarks: see `LiveBackend`.
     """
 
     tasks: tuple[tuple[Callable[[], object], float], ...]
+    remarks: list[str]
 
     @property
     def counts(self) -> dict[str, int]: ...
@@ -273,8 +274,8 @@ class LiveBackend:
         return dict(self._source.counts)
 
     def remarks(self) -> list[str]:
-        """What is said by others of measurements that are nevertheless believed."""
-        return []
+        """What may be said of measurements that are nevertheless believed."""
+        return list(self._source.remarks)
 
     def close(self) -> None:
         """Restore the knobs, then release everything; more than once does nothing."""

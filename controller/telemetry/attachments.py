@@ -62,6 +62,7 @@ class Hooks:
         renewed: those that did not see all packets since the `heal` before, and do now: what had happened where another
             program did that, else empty.
         taken: how often another program was found to have taken a hook's packets before they were seen.
+        remarks: what does not keep packets from being seen.
 
     Raises:
         ProbeError: a hook that may not wait cannot be attached.
@@ -73,7 +74,7 @@ class Hooks:
         self._tries: dict[Hook, deque[float]] = {}
         self._taken: set[Hook] = set()
         self.renewed: dict[Hook, str] = {}
-        self.taken = 0
+        self.taken, self.remarks = 0, list[str]()
         try:
             for hook in self._hooks:
                 try:
@@ -119,6 +120,7 @@ class Hooks:
                 self.renewed[hook] = "" if loss is None or not loss.others else f"{loss.text}; attached again, first"
                 taken.discard(hook)
         self._taken = taken
+        self.remarks = [text for attachment in self._attached.values() for text in attachment.remarks()]
         return missing
 
     def cost(self) -> dict[str, RunStats]:
@@ -292,6 +294,11 @@ class Attachment:
             return Loss(f"{self.point}: {text}", others=True, helps=False)
         return None
 
+    def remarks(self) -> list[str]:
+        """What `loss` has seen that came behind this; nothing is known of filters."""
+        followers = self._attached.followers if isinstance(self._attached, TcxProgram) else []
+        return [f"{self.point}: {name} of somebody else came behind ours: we see what it drops" for name in followers]
+
     def detach(self) -> None:
         """Take the program away, and nothing else; raises ProbeError. What has gone by itself is fine."""
         try:
@@ -313,6 +320,9 @@ class TcxProgram:
         program: descriptor of a loaded ``tc`` program.
         classid: what the program reads as ``skb->tc_classid``.
 
+    Attributes:
+        followers: programs of others that have come behind it since, as they are described to people.
+
     Raises:
         Unsupported: attach it another way.
         ProbeError, OSError: it cannot be attached.
@@ -320,6 +330,7 @@ class TcxProgram:
 
     def __init__(self, point: NetPoint, ifindex: int, program: int, classid: int) -> None:
         self._point, self._index, self._chain = point, ifindex, TcxChain()
+        self._found, self.followers = set[int](), list[str]()
         self._stub = BpfObject(FOLDER / "stub.bpf.o", {".rodata.stub": struct.pack("=I", classid)})
         try:
             self._stub.map("target").update(struct.pack("=I", 0), struct.pack("=I", program))
@@ -341,7 +352,9 @@ class TcxProgram:
         self._chain = chain
         if not self._link.attached() or self._program not in chain.programs:
             return Loss(f"{self._point}: somebody detached the program", others=True)
-        loss = _behind(self._point, _described(chain.programs[: chain.programs.index(self._program)]))
+        place = chain.programs.index(self._program)
+        self.followers = _described(number for number in chain.programs[place + 1 :] if number not in self._found)
+        loss = _behind(self._point, _described(chain.programs[:place]))
         # Each change takes a program out or puts a program in: where there were more, some are not seen any more.
         if loss is None and chain.revision - known.revision > len(set(chain.programs) ^ set(known.programs)):
             text = "somebody's program came and went, which may have been first"
@@ -357,6 +370,7 @@ class TcxProgram:
         """On a thread inside the namespace."""
         self._link = TcxLink(self._stub.program(ENTRY).fd, self._index, self._point.direction)
         self._chain = tcx_chain(self._index, self._point.direction)
+        self._found = set(self._chain.programs)
 
 
 def _programs_before(ifindex: int, direction: str) -> list[str]:

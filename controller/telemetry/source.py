@@ -27,11 +27,12 @@ FLOWING = 10  # packets in `WATCH_S`: not by chance none in the next
 
 
 class _Look(NamedTuple):
-    """What a look at the hooks has found: `Hooks.heal`, its ``renewed`` and ``taken``."""
+    """What a look at the hooks has found: `Hooks.heal`, its ``renewed``, ``taken`` and ``remarks``."""
 
     lost: dict[Hook, str]
     renewed: dict[Hook, str]
     taken: int
+    remarks: list[str]
 
 
 class KernelSource:
@@ -56,6 +57,7 @@ class KernelSource:
         background: the thread that looks after what is attached.
         counts_since_s: when packets began to be counted, by `time.monotonic`.
         tasks: what has to be called between ticks beside `check`, and how often, in seconds.
+        remarks: what others have attached that does not keep packets from being seen.
 
     Raises:
         ConfigError: points that do not go together, or clocks that are not the machine's (`check_clocks`).
@@ -172,14 +174,14 @@ class KernelSource:
 
     def _looked(self) -> _Look:
         hooks = self.packets.hooks
-        return _Look(hooks.heal(), dict(hooks.renewed), hooks.taken)
+        return _Look(hooks.heal(), dict(hooks.renewed), hooks.taken, hooks.remarks)
 
     def _take_look(self) -> None:
         if (look := self._look.take()) is not None:
             self._take(look)
 
     def _take(self, look: _Look) -> None:
-        self._lost, self._taken = look.lost, look.taken
+        self._lost, self._taken, self.remarks = look.lost, look.taken, look.remarks
         self._mended |= {hook.point: text for hook, text in look.renewed.items() if text}
         self._doubted = {hook.point for hook in look.renewed}
         self._reachable = any(point.n3 not in self._away for point in self.packets.points)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slicepilot.controller.actuators.bandwidth import limit_mcpu
@@ -89,9 +89,18 @@ def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     strangers = -_nobodys(backend)
     with queues(backend) as passed:
         loads = watch(backend.source, seconds, backend.learning.poll)
+        hidden = backend.source.check()  # before the queues' programs come off: what comes and goes looks like others'
     strangers += _nobodys(backend)
     names = backend.slices.names
-    return [_slice(backend, name, load, passed, strangers) for name, load in zip(names, loads, strict=True)]
+    reports = [_slice(backend, name, load, passed, strangers) for name, load in zip(names, loads, strict=True)]
+    return [dataclasses.replace(item, notes=(*_hidden(backend, item.name, hidden), *item.notes)) for item in reports]
+
+
+def _hidden(backend: NodeBackend, name: str, lost: Sequence[str]) -> list[str]:
+    """Of what is not measured, what is at a slice's points."""
+    points = backend.source.packets.points[backend.slices.names.index(name)]
+    at = tuple(f"{point}: " for point in (points.n3, points.tun, points.n6) if point is not None)
+    return [text for text in lost if text.startswith(at)]
 
 
 def _nobodys(backend: NodeBackend) -> int:

@@ -168,9 +168,6 @@ class NodeBackend(LiveBackend):
             counts["hooks_taken"] += self._learning.hooks_taken
         return counts
 
-    def remarks(self) -> list[str]:
-        return [] if self._prometheus is None else self._prometheus.remarks
-
     @property
     def housing(self) -> NodeHousing | None:
         """What gives UPFs groups of their own in mode ``live``; None where none is to get one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Readings:
     """Telemetry that is known beforehand."""
 
     tasks = ()
+    remarks: ClassVar[list[str]] = []
 
     @property
     def counts(self) -> dict[str, int]:
