@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.command import slicepilot
-from tests.controller.other_programs import xdp
+from tests.controller.other_programs import links, xdp
 
 PROBE = "from slicepilot.cli import main; main()"
 
@@ -160,10 +160,12 @@ def test_what_others_hide_from_it_is_said_once(network: Any, traffic: Any) -> No
          "--interval", "0.2", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as running:  # fmt: skip
-        wait_attached(running.pid)
+        while not links(network.upf.path, "n3", "ingress"):
+            assert running.poll() is None
+            time.sleep(0.05)
         time.sleep(1)
         with xdp(network.upf.path, "n3"):
-            time.sleep(1.5)
+            time.sleep(2)
         running.send_signal(signal.SIGINT)
         _, said = running.communicate(timeout=20)
     assert running.returncode == 0
