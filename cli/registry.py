@@ -23,6 +23,7 @@ COMMANDS = {
     "train": Command("slicepilot.cli.train.train:train"),
     "tune": Command("slicepilot.cli.train.tune:tune", makes=True),
     "evaluate": Command("slicepilot.cli.evaluation.evaluate:evaluate"),
+    "reproduce": Command("slicepilot.cli.evaluation.reproduce:reproduce", makes=True),
     "report": Command("slicepilot.cli.evaluation.report:report"),
     "run": Command("slicepilot.cli.operation.run:run", makes=True),
     "top": Command("slicepilot.cli.operation.top:top"),

@@ -170,3 +170,48 @@ class Evaluations(Document):
     seed: NotRequired[int]
     """Random seed of the suite."""
     over_training_seeds: NotRequired[list[OverTrainingSeeds]]
+
+
+Outcome = Literal["agrees", "differs", "not compared"]
+
+
+class ReproducedRow(Document):
+    """A figure of the study's tables, or of an agent beside them; null where a source has none."""
+
+    row: str
+    text: str
+    unit: str
+    published: float | None
+    simulated: float | None
+    measured: float | None
+    release: float | None
+    interval: Ends | None
+    """95%, of the figure that is compared: the first of simulated, measured, release that there is."""
+    difference_pct: float | None
+    """Of that figure from the published one."""
+    verdict: Outcome
+    cause: str
+    """Of a difference, where it is known."""
+
+
+class ReproducedFinding(Document):
+    """A general finding: whether it holds in print and in each source, null where figures are missing."""
+
+    claim: str
+    criterion: str
+    published: bool | None
+    simulated: bool | None
+    measured: bool | None
+    release: bool | None
+    evidence: dict[str, str]
+    cause: str
+
+
+class Reproduced(Document):
+    """A published study and what comes out here."""
+
+    study: str
+    citation: str
+    rows: list[ReproducedRow]
+    verdicts: list[ReproducedFinding]
+    remarks: list[str]

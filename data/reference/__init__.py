@@ -2,7 +2,7 @@
 
 from .tables import (
     ApplicationMix,
-    CalibrationRow,
+    PublishedRow,
     PublishedSetting,
     ReplayedApplication,
     SeriesRow,
@@ -11,11 +11,12 @@ from .tables import (
     calibration_series,
     published_settings,
     replayed_applications,
+    verification_rows,
 )
 
 __all__ = [
     "ApplicationMix",
-    "CalibrationRow",
+    "PublishedRow",
     "PublishedSetting",
     "ReplayedApplication",
     "SeriesRow",
@@ -24,4 +25,5 @@ __all__ = [
     "calibration_series",
     "published_settings",
     "replayed_applications",
+    "verification_rows",
 ]

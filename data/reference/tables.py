@@ -37,8 +37,11 @@ class PublishedSetting:
 
 
 @dataclass(frozen=True)
-class CalibrationRow:
-    """Last-five-minutes result of one experiment: throughput in Mbit/s or round-trip latency in ms, of one group."""
+class PublishedRow:
+    """Last-five-minutes result of one experiment: throughput in Mbit/s or round-trip latency in ms, of one group.
+
+    ``iqr`` is NaN where it is not printed.
+    """
 
     experiment: int
     metric: str
@@ -46,6 +49,7 @@ class CalibrationRow:
     mean: float
     median: float
     std: float
+    iqr: float
 
 
 @dataclass(frozen=True)
@@ -108,18 +112,29 @@ def published_settings() -> tuple[PublishedSetting, ...]:
 
 
 @cache
-def calibration_rows() -> tuple[CalibrationRow, ...]:
+def calibration_rows() -> tuple[PublishedRow, ...]:
     """The published results the simulator is fitted on."""
+    return _published("andrade_results_calibration")
+
+
+@cache
+def verification_rows() -> tuple[PublishedRow, ...]:
+    """The other published results: to be shown beside the simulator's, never to be fitted."""
+    return _published("andrade_results_verification")
+
+
+def _published(name: str) -> tuple[PublishedRow, ...]:
     return tuple(
-        CalibrationRow(
+        PublishedRow(
             int(row["experiment"]),
             row["metric"],
             row["group"],
             float(row["mean"]),
             float(row["median"]),
             float(row["std"]),
+            _number(row["iqr"], math.nan),
         )
-        for row in _rows("andrade_results_calibration")
+        for row in _rows(name)
     )
 
 

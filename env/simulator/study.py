@@ -14,16 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.reference import PublishedSetting, published_settings
 from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.published import requests_of, setting_knobs
 from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.telemetry import Telemetry
 
 from . import kernels
 from .backend import SimulatorBackend, SimulatorRun
@@ -115,6 +117,14 @@ class StudySamples:
         return {"slice1": slice(0, 1)} | ({"others": slice(1, active)} if active > 1 else {})
 
 
+class Control(Protocol):
+    """Decides in all lanes of a study, where knobs are not the settings' for the whole ramp."""
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None: ...
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs: ...
+
+
 def play_study(
     experiments: Sequence[int],
     hardware: Hardware,
@@ -123,20 +133,47 @@ def play_study(
     period_s: float = 1.0,
     on_step: Callable[[int, int], None] | None = None,
 ) -> StudySamples:
-    """Play the whole ramp of some experiments; ``on_step`` is told (steps done, steps in all).
+    """Play the whole ramp of some experiments; arguments as for `play_settings`.
 
     Raises:
         ConfigError: an unknown experiment.
     """
-    episodes = StudyEpisodes(find_settings(experiments), repetitions, hardware, period_s)
+    return play_settings(find_settings(experiments), hardware, repetitions, seed, period_s, on_step)
+
+
+def play_settings(
+    settings: Sequence[PublishedSetting],
+    hardware: Hardware,
+    repetitions: int = 10,
+    seed: int = 0,
+    period_s: float = 1.0,
+    on_step: Callable[[int, int], None] | None = None,
+    control: Control | None = None,
+) -> StudySamples:
+    """Play the whole ramp under some settings.
+
+    Args:
+        settings: of the study, or others of this kind.
+        hardware: the node.
+        repetitions: of each setting.
+        seed: of loads and noise.
+        period_s: length of a control period.
+        on_step: called with the steps done and the steps in all.
+        control: decides after every period; without it the settings' knobs stay.
+    """
+    episodes = StudyEpisodes(settings, repetitions, hardware, period_s)
     backend = SimulatorBackend(episodes, episodes.lanes)
-    backend.reset(seed)
-    backend.apply(episodes.knobs)
+    telemetry, knobs = backend.reset(seed), episodes.knobs
+    if control is not None:
+        control.reset(episodes.slices, backend.context, seed)
+    knobs = backend.apply(knobs).applied
     steps, every = backend.context.num_steps, round(SAMPLE_S / period_s)
     probe_rng = np.random.default_rng((seed, 1))
     rates = np.zeros((3, *episodes.knobs.nice.shape), np.float32)
     sampled, round_trips = [], []
     for step in range(1, steps + 1):
+        if control is not None:
+            knobs = backend.apply(control.decide(telemetry, knobs)).applied
         telemetry, dropped = backend.observe(), backend.engine.dropped_mbit
         behind_mbps = (dropped[kernels.DROP_PACER] + dropped[kernels.DROP_UPLINK]) / np.float32(period_s)
         arrives = 1.0 - backend.engine.hardware.server_loss_ratio * telemetry.uplink_use_ratio

@@ -84,6 +84,7 @@ class StudyTable:
                         "mean": float(values.mean()) if len(values) else None,
                         "median": float(np.median(values)) if len(values) else None,
                         "std": float(values.std(ddof=1)) if len(values) > 1 else None,
+                        "iqr": float(np.subtract(*np.quantile(values, [0.75, 0.25]))) if len(values) else None,
                     }
                 )
         return result

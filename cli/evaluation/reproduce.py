@@ -1,0 +1,108 @@
+"""``slicepilot reproduce``: a published study, in print and as it comes out here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from slicepilot.cli.schemas.evaluation import Reproduced
+from slicepilot.cli.shared.agents_option import names_of
+from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+from slicepilot.configs.errors import did_you_mean
+
+WHERE = ("simulator", "testbed")
+WORDS = {True: "yes", False: "no", None: "-"}
+
+
+def reproduce(
+    study: Annotated[str, typer.Argument(help="Study: andrade.", show_default=False)],
+    where: Annotated[
+        list[str] | None,
+        typer.Option("--in", help="Where to play it: simulator (default) or testbed (root); may be repeated."),
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help="Folder with the study's release.")] = None,
+    agents: Annotated[
+        list[str] | None, typer.Option(help="Agents to add as further rows, separated by commas.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for loads and noise.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report.html, rows.csv, study.json and finished runs.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Do not repeat runs that --out has.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Reproduce a published study: what it printed beside what comes out here.
+
+    Every row and every general finding of the study is compared, with a verdict and, where it is known, the cause of a
+    difference.
+
+    Example: [bold]slicepilot reproduce andrade --data sliceisolation --out reports/andrade[/bold]
+    """
+    from slicepilot.training.studies.reproduce import reproduce as play
+    from slicepilot.training.studies.reproduce import study_of
+    from slicepilot.training.studies.study import Effort
+
+    study_of(study)
+    places = tuple(dict.fromkeys(where or (() if data is not None else WHERE[:1])))
+    for place in places:
+        if place not in WHERE:
+            raise ConfigError(f"in = {place!r}: {did_you_mean(place, WHERE)}")
+    if resume and out is None:
+        raise ConfigError("resume: needs --out FOLDER, which has the finished runs")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    if not as_json and "simulator" in places:
+        announce_compilation()
+    with progress_bar() as progress:
+        task = progress.add_task(study, total=1.0)
+
+        def say(what: str, share: float) -> None:
+            progress.update(task, completed=share, description=f"{study}: {what}")
+
+        result = play(study, places, data, Effort(quick, names_of(agents or []), seed, say), out, resume)
+    document = result.document()
+    if out is not None:
+        _write(result, out, document)
+    if as_json:
+        print_json(document, Reproduced)
+        return
+    _print(document)
+    if out is not None:
+        console.print(f"report in {out / 'report.html'}", soft_wrap=True)
+
+
+def _write(result: Any, out: Path, document: dict[str, Any]) -> None:
+    from slicepilot.configs.documents import dumps
+    from slicepilot.data.files import replace_file
+    from slicepilot.training.studies.report import render
+
+    replace_file(out / "study.json", dumps(document, Reproduced).encode())
+    replace_file(out / "rows.csv", result.csv().encode())
+    replace_file(out / "report.html", render(result).encode())
+
+
+def _print(document: dict[str, Any]) -> None:
+    """The findings, how many rows agree, and the rows that differ."""
+    sources = [name for name in ("simulated", "measured", "release") if any(row[name] for row in document["rows"])]
+    table = figures_table(f"What the study found ({document['study']})", ["finding", "published", *sources])
+    for verdict in document["verdicts"]:
+        table.add_row(verdict["claim"], WORDS[verdict["published"]], *(WORDS[verdict[name]] for name in sources))
+    console.print(table)
+    compared = [row for row in document["rows"] if row["verdict"] != "not compared"]
+    agree = sum(row["verdict"] == "agrees" for row in compared)
+    console.print(f"{agree} of {len(compared)} printed means and medians agree")
+    differ = [row for row in compared if row["verdict"] == "differs"]
+    if differ:
+        table = figures_table("Rows that differ", ["row", "published", *sources, "%"])
+        for row in differ:
+            figures = ["" if row[name] is None else f"{row[name]:.1f}" for name in ("published", *sources)]
+            table.add_row(f"{row['text']}, {row['unit']}", *figures, f"{row['difference_pct']:+.0f}")
+        console.print(table)
+        for cause in dict.fromkeys(row["cause"] for row in differ if row["cause"]):
+            console.print(f"[dim]{cause}[/dim]")
+    for remark in document["remarks"]:
+        console.print(f"[dim]{remark}[/dim]")

@@ -1,0 +1,101 @@
+"""Studies reproduced: rows, findings, what is kept, and the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slicepilot.configs import ConfigError
+from slicepilot.data.reference import calibration_rows, verification_rows
+from slicepilot.training.studies.report import render
+from slicepilot.training.studies.reproduce import Reproduction, as_figures, study_of
+from slicepilot.training.studies.study import Figure, Findings, Row, Store, compare
+from tests.command import slicepilot
+
+
+def test_all_printed_figures_have_a_row() -> None:
+    printed = {row.key: row.published for row in study_of("andrade").rows() if row.published is not None}
+    rows = (*calibration_rows(), *verification_rows())
+    assert {r.experiment for r in rows} == set(range(1, 27)) - {9, 10}
+    assert len(printed) == sum(4 - math.isnan(row.iqr) for row in rows)
+    assert printed["25/slice1/throughput/mean"] == 145.83
+
+
+def test_all_findings_hold_in_print() -> None:
+    """A criterion that the study's own figures do not meet is none of its findings."""
+    verdicts = Reproduction(study_of("andrade")).verdicts()
+    assert len(verdicts) == 9
+    assert all(verdict["published"] for verdict in verdicts)
+
+
+def test_a_figure_agrees_within_the_tolerance_or_the_interval() -> None:
+    row = Row("a", "a", "ms", 100.0, 0.1)
+    assert compare(row, Figure(109.0)) == (pytest.approx(9.0), "agrees")
+    assert compare(row, Figure(115.0))[1] == "differs"
+    assert compare(row, Figure(115.0, 95.0, 135.0))[1] == "agrees"
+    assert compare(row, None) == (None, "not compared")
+    assert compare(Row("a", "a", "ms", None, 0.1), Figure(1.0)) == (None, "not compared")
+
+
+def test_a_difference_has_its_cause_and_a_finding_its_figures() -> None:
+    study = study_of("andrade")
+    printed = {row.key: row.published for row in study.rows() if row.published is not None}
+    worse = dict(printed) | {"15/slice1/throughput/mean": 100.0}
+    result = Reproduction(study, sources={"simulated": Findings(values=as_figures(worse))})
+    [differs] = [row for row in result.rows() if row["verdict"] == "differs"]
+    assert (differs["row"], round(differs["difference_pct"])) == ("15/slice1/throughput/mean", -32)
+    assert "nice" in differs["cause"]
+    failed = {verdict["claim"] for verdict in result.verdicts() if verdict["simulated"] is False}
+    assert failed == {
+        "Nice beside CPU limits helps the priority slice.",
+        "Settings 15 and 25 are the best compromise.",
+    }
+    assert "Nice beside CPU limits" in render(result)
+    assert result.csv().splitlines()[0].startswith("row,text,unit,published,simulated,measured,release")
+
+
+def test_what_is_kept_is_not_done_again(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    assert Store(file, resume=False).get("a", lambda: {"x": 1}) == {"x": 1}
+    assert Store(file, resume=True).get("a", lambda: pytest.fail("done again")) == {"x": 1}
+    assert Store(file, resume=False).get("a", lambda: {"x": 2}) == {"x": 2}
+    file.write_text("{")
+    with pytest.raises(ConfigError, match="cannot be resumed"):
+        Store(file, resume=True)
+
+
+def test_a_study_comes_back_with_one_command(tmp_path: Path) -> None:
+    out = tmp_path / "andrade"
+    done = slicepilot("reproduce", "andrade", "--quick", "--agents", "queue-greedy", "--json", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    rows = {row["row"]: row for row in document["rows"]}
+    assert rows["5/slice1/throughput/mean"]["verdict"] == "agrees"
+    assert rows["queue-greedy/slice1/throughput/mean"]["simulated"] > rows["5/slice1/throughput/mean"]["simulated"]
+    assert sum(row["verdict"] == "agrees" for row in rows.values()) > 150
+    assert {path.name for path in out.iterdir()} >= {"report.html", "rows.csv", "study.json"}
+    again = slicepilot(
+        "reproduce", "andrade", "--quick", "--agents", "queue-greedy", "--json", "--out", str(out), "--resume"
+    )
+    assert json.loads(again.stdout) == document
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("mishraa",), "study"),
+        (("andrade", "--in", "cloud"), "in = 'cloud'"),
+        (("andrade", "--data", "nowhere"), "data = 'nowhere'"),
+        (("andrade", "--resume"), "--out"),
+        (("andrade", "--agents", "nobody"), "nobody"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], expected: str) -> None:
+    done = slicepilot("reproduce", *arguments)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

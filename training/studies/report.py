@@ -1,0 +1,61 @@
+"""A reproduced study as one HTML file to read."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+from slicepilot.training.reports.page import bullets, page, table
+
+from .reproduce import COMPARED, Reproduction
+
+WORDS = {True: "yes", False: "no", None: "-"}
+
+
+def render(result: Reproduction) -> str:
+    """The whole document."""
+    study, document = result.study, result.document()
+    pictures = "".join(study.pictures(result.sources))
+    sections = [
+        ("findings", "What the study found", _findings(document["verdicts"])),
+        ("pictures", "Pictures", f'<div class="figures">{pictures}</div>'),
+        ("rows", "Its tables", _rows(document["rows"])),
+        ("how", "How the figures were made", bullets(escape(remark) for remark in document["remarks"])),
+    ]
+    return page(f"{study.title}, reproduced", f"{study.asked} {study.citation}", sections, "slicepilot reproduce")
+
+
+def _findings(verdicts: list[dict[str, Any]]) -> str:
+    head = ("Finding", "Criterion", "Published", *(name.capitalize() for name in COMPARED), "Figures", "Why not")
+    rows = [
+        (
+            escape(each["claim"]),
+            escape(each["criterion"]),
+            WORDS[each["published"]],
+            *(WORDS[each[name]] for name in COMPARED),
+            escape("; ".join(f"{name}: {text}" for name, text in each["evidence"].items())),
+            escape(each["cause"]),
+        )
+        for each in verdicts
+    ]
+    return table(head, rows, text=head)
+
+
+def _rows(rows: list[dict[str, Any]]) -> str:
+    head = ("Row", "Published", *(name.capitalize() for name in COMPARED), "95% interval", "Difference %", "Verdict")
+    shown = [
+        (
+            escape(row["text"]) + (f", {row['unit']}" if row["unit"] else ""),
+            _number(row["published"]),
+            *(_number(row[name]) for name in COMPARED),
+            "" if row["interval"] is None else " to ".join(map(_number, row["interval"])),
+            "" if row["difference_pct"] is None else f"{row['difference_pct']:+.1f}",
+            escape(row["verdict"] + (f": {row['cause']}" if row["cause"] else "")),
+        )
+        for row in rows
+    ]
+    return table(head, shown, text=("Verdict",))
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.2f}"

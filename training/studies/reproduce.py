@@ -1,0 +1,163 @@
+"""Play a study's sources and put them beside what it printed."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from slicepilot.configs import ConfigError, did_you_mean
+
+from .study import SOURCES, Effort, Figure, Findings, NotHere, Source, Store, Study, compare
+
+STUDIES = ("andrade",)
+COMPARED: tuple[Source, ...] = ("simulated", "measured", "release")
+
+
+@dataclass
+class Reproduction:
+    """A study with what each source has of it.
+
+    Attributes:
+        sources: what was played or read.
+        missing: sources that were asked for and have nothing, with the reason.
+    """
+
+    study: Study
+    sources: dict[Source, Findings] = field(default_factory=dict)
+    missing: dict[Source, str] = field(default_factory=dict)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A dictionary a row: what each source has, and the first source's difference from what was printed."""
+        result = []
+        for row in self.study.rows():
+            figures: dict[Source, Figure | None] = {
+                name: found.values.get(row.key) for name, found in self.sources.items()
+            }
+            judged = next((figure for name in COMPARED if (figure := self._judged(name, row.key)) is not None), None)
+            difference, outcome = compare(row, judged)
+            result.append(
+                {
+                    "row": row.key,
+                    "text": row.text,
+                    "unit": row.unit,
+                    "published": row.published,
+                    **{name: _value(figures.get(name)) for name in COMPARED},
+                    "interval": None if judged is None or judged.low is None else [judged.low, judged.high],
+                    "difference_pct": difference,
+                    "verdict": outcome,
+                    "cause": row.cause if outcome == "differs" else "",
+                }
+            )
+        for name, found in self.sources.items():
+            for key, figure in found.extra.items():
+                nothing: dict[str, Any] = dict.fromkeys(("published", *COMPARED))
+                own = {name: figure.value, "interval": None if figure.low is None else [figure.low, figure.high]}
+                result.append(
+                    {"row": key, "text": key, "unit": "", **nothing, **own}
+                    | {"difference_pct": None, "verdict": "not compared", "cause": ""}
+                )
+        return result
+
+    def _judged(self, source: Source, key: str) -> Figure | None:
+        found = self.sources.get(source)
+        return None if found is None or key in found.shown_only else found.values.get(key)
+
+    def verdicts(self) -> list[dict[str, Any]]:
+        """A dictionary a finding: whether it holds, and by which figures, in print and in each source."""
+        printed = {row.key: row.published for row in self.study.rows() if row.published is not None}
+        result = []
+        for finding in self.study.findings():
+            verdict: dict[str, Any] = {"claim": finding.claim, "criterion": finding.criterion}
+            evidence = {}
+            for name in SOURCES:
+                found = self.sources.get(name)
+                values = as_figures(printed) if name == "published" else found.values if found else {}
+                holds = finding.holds(values) if values else None
+                verdict[name] = None if holds is None else holds[0]
+                if holds is not None:
+                    evidence[name] = holds[1]
+            if verdict["published"] is None:
+                verdict["published"] = finding.published
+            disagree = any(verdict[name] not in (None, verdict["published"]) for name in COMPARED)
+            result.append(verdict | {"evidence": evidence, "cause": finding.cause if disagree else ""})
+        return result
+
+    def document(self) -> dict[str, Any]:
+        """As `slicepilot reproduce --json` prints it."""
+        remarks = [remark for found in self.sources.values() for remark in found.remarks]
+        return {
+            "study": self.study.name,
+            "citation": self.study.citation,
+            "rows": self.rows(),
+            "verdicts": self.verdicts(),
+            "remarks": remarks + [f"{name}: {reason}" for name, reason in self.missing.items()],
+        }
+
+    def csv(self) -> str:
+        """The rows as CSV (RFC 4180)."""
+        out = io.StringIO()
+        rows = self.rows()
+        writer = csv.DictWriter(out, [name for name in rows[0] if name != "interval"] + ["low", "high"])
+        writer.writeheader()
+        for row in rows:
+            low, high = row.pop("interval") or (None, None)
+            writer.writerow(row | {"low": low, "high": high})
+        return out.getvalue()
+
+
+def as_figures(values: Mapping[str, float]) -> dict[str, Figure]:
+    """Plain numbers as figures without intervals."""
+    return {key: Figure(value) for key, value in values.items()}
+
+
+def _value(figure: Figure | None) -> float | None:
+    return None if figure is None else figure.value
+
+
+def study_of(name: str) -> Study:
+    """A study by name; raises ConfigError with those that there are."""
+    if name not in STUDIES:
+        raise ConfigError(f"study: unknown name {name!r}; {did_you_mean(name, STUDIES)}")
+    study: Study = import_module(f".{name}", __package__).STUDY
+    return study
+
+
+def reproduce(
+    name: str, where: Sequence[str], data: Path | None, effort: Effort, folder: Path | None, resume: bool
+) -> Reproduction:
+    """Play and read what is asked for.
+
+    Args:
+        name: of the study.
+        where: ``simulator``, ``testbed``, or both.
+        data: folder of the study's release.
+        effort: how.
+        folder: keeps what was done, for ``resume``; None keeps nothing.
+        resume: what is in the folder is not done again.
+
+    Raises:
+        ConfigError: an unknown study or place, a release that is not whole.
+    """
+    study = study_of(name)
+    result = Reproduction(study)
+    makers = {"simulator": ("simulated", study.simulate), "testbed": ("measured", study.measure)}
+    for place in where:
+        source, play = makers[place]
+        mark = f"{'quick' if effort.quick else 'whole'}-{effort.seed}"
+        store = Store(None if folder is None else folder / f"{source}-{mark}.jsonl", resume)
+        _take(result, source, lambda: play(effort, store))  # noqa: B023 called at once
+    if data is not None:
+        _take(result, "release", lambda: study.release(data, effort))
+    return result
+
+
+def _take(result: Reproduction, source: Any, play: Any) -> None:
+    try:
+        result.sources[source] = play()
+    except NotHere as error:
+        result.missing[source] = str(error)

@@ -1,0 +1,196 @@
+"""What a published study consists of: rows with what it printed, findings, and where else its figures come from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from slicepilot.configs import ConfigError
+
+Source = Literal["published", "simulated", "measured", "release"]
+SOURCES: tuple[Source, ...] = ("published", "simulated", "measured", "release")
+Outcome = Literal["agrees", "differs", "not compared"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with the ends of its 95% interval, where it has any."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of a study's tables.
+
+    Attributes:
+        key: tells it from the study's other rows, as ``5/slice1/throughput/mean``.
+        text: the same for people.
+        unit: of all its figures.
+        published: as printed; None where only text speaks of it.
+        tolerance: relative difference up to which a figure agrees with it; None where nothing is compared.
+        cause: of a difference, where it is known.
+    """
+
+    key: str
+    text: str
+    unit: str
+    published: float | None
+    tolerance: float | None
+    cause: str = ""
+
+
+Values = Mapping[str, Figure]
+"""Of rows, by key."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A general finding of a study.
+
+    Attributes:
+        claim: the finding in a sentence.
+        criterion: what must hold of figures for it to hold.
+        holds: whether it does by a source's figures, with the figures it rests on; None where some are missing.
+        published: what the study says, where its printed figures do not decide.
+        cause: why another source disagrees, where that is known.
+    """
+
+    claim: str
+    criterion: str
+    holds: Callable[[Values], tuple[bool, str] | None]
+    published: bool | None = None
+    cause: str = ""
+
+
+@dataclass
+class Findings:
+    """What a source has.
+
+    Attributes:
+        values: figures by row.
+        extra: rows that the study has not, such as those of agents.
+        shown_only: rows that are of another quantity here than in print, and are not compared.
+        material: of pictures.
+        remarks: how the figures were made.
+    """
+
+    values: dict[str, Figure] = field(default_factory=dict)
+    extra: dict[str, Figure] = field(default_factory=dict)
+    shown_only: set[str] = field(default_factory=set)
+    material: dict[str, Any] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+class Store:
+    """Results that are kept in a file as they come, a JSON line each, so that nothing is done twice.
+
+    Args:
+        path: of the file; None keeps nothing.
+        resume: whether results that are in it count; else it starts empty.
+
+    Raises:
+        ConfigError: the file cannot be read or written, or a line in it is not of this kind.
+    """
+
+    def __init__(self, path: Path | None, resume: bool) -> None:
+        self.path, self._kept = path, dict[str, Any]()
+        if path is None:
+            return
+        try:
+            if resume and path.exists():
+                for line in path.read_text().splitlines():
+                    entry = json.loads(line)
+                    self._kept[entry["key"]] = entry["value"]
+            elif path.exists():
+                path.unlink()
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path}: cannot be resumed ({error}); run without --resume") from error
+
+    def get(self, key: str, make: Callable[[], Any]) -> Any:
+        """What is kept under a key, else what ``make`` returns, which is kept; JSON in both cases."""
+        if key not in self._kept:
+            value = make()
+            if self.path is not None:
+                descriptor = os.open(
+                    self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+                )
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(json.dumps({"key": key, "value": value}) + "\n")
+                    file.flush()
+                    os.fsync(descriptor)
+            self._kept[key] = json.loads(json.dumps(value))
+        return self._kept[key]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How a study is played.
+
+    Attributes:
+        quick: fewer repetitions and shorter runs.
+        agents: names of agents to add as further rows.
+        seed: of loads and noise.
+        say: called with what is being done, and the share of it that is done.
+    """
+
+    quick: bool
+    agents: tuple[str, ...]
+    seed: int
+    say: Callable[[str, float], None]
+
+
+class Study(Protocol):
+    """A study; `simulate`, `measure` and `release` return what they have or raise `NotHere`."""
+
+    name: str
+    title: str
+    citation: str
+    asked: str
+
+    def rows(self) -> Sequence[Row]: ...
+
+    def findings(self) -> Sequence[Finding]: ...
+
+    def simulate(self, effort: Effort, store: Store) -> Findings: ...
+
+    def measure(self, effort: Effort, store: Store) -> Findings: ...
+
+    def release(self, folder: Path, effort: Effort) -> Findings: ...
+
+    def pictures(self, sources: Mapping[Source, Findings]) -> Sequence[str]: ...
+
+
+class NotHere(Exception):
+    """A source has no figures of a study; the message says why."""
+
+
+def figures_of(kept: Mapping[str, Any]) -> dict[str, Figure]:
+    """Figures that a `Store` has kept as JSON."""
+    return {key: Figure(**value) for key, value in kept.items()}
+
+
+def as_json(values: Values) -> dict[str, Any]:
+    """Figures as a `Store` keeps them."""
+    return {key: asdict(value) for key, value in values.items()}
+
+
+def compare(row: Row, figure: Figure | None) -> tuple[float | None, Outcome]:
+    """Difference of a figure from what was printed in %, and whether the two agree.
+
+    They do within the row's tolerance, or where the figure's interval has the printed figure in it.
+    """
+    if row.published is None or figure is None:
+        return None, "not compared"
+    difference = 100.0 * (figure.value / row.published - 1.0) if row.published else None
+    if row.tolerance is None:
+        return difference, "not compared"
+    inside = figure.low is not None and figure.high is not None and figure.low <= row.published <= figure.high
+    near = abs(figure.value - row.published) <= row.tolerance * abs(row.published)
+    return difference, "agrees" if near or inside else "differs"
