@@ -34,6 +34,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     },
     "tune": {"": training.Tuned},
     "evaluate": {"": evaluation.Evaluations},
+    "reproduce": {"": evaluation.Reproduced},
     "run": {"": operation.RunReport},
     "top": {"": Status},
     "explain": {"one tick": explaining.ExplainedTick, "with `--window`": list[explaining.ExplainedWindow]},

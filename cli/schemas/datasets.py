@@ -200,6 +200,7 @@ class StudyRow(Document):
     mean: NotRequired[float | None]
     median: NotRequired[float | None]
     std: NotRequired[float | None]
+    iqr: NotRequired[float | None]
     slice: NotRequired[str]
     load: NotRequired[str]
     type: NotRequired[str]

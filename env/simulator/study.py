@@ -57,12 +57,17 @@ class StudyEpisodes:
     """All repetitions of all wanted experiments side by side: lane = experiment x repetitions + repetition."""
 
     def __init__(
-        self, settings: Sequence[PublishedSetting], repetitions: int, hardware: Hardware, period_s: float
+        self,
+        settings: Sequence[PublishedSetting],
+        repetitions: int,
+        hardware: Hardware,
+        period_s: float,
+        request_mcpu: FloatArray | None = None,
     ) -> None:
         self.scenario = Scenario.from_yaml(RAMP)
         self.slices: SliceSet = self.scenario.slice_set()
         self.settings, self.repetitions = list(settings), repetitions
-        self.hardware, self.period_s = hardware, period_s
+        self.hardware, self.period_s, self.request_mcpu = hardware, period_s, request_mcpu
         per_lane = [setting_knobs(s, len(self.slices)) for s in settings for _ in range(repetitions)]
         self.knobs = Knobs(np.concatenate([knobs.values for knobs in per_lane], axis=2), nice_scope="process")
         active = np.repeat([s.active_slices for s in settings], repetitions)
@@ -85,7 +90,11 @@ class StudyEpisodes:
             period_s=np.full(lanes, self.period_s, np.float32),
             promises=Promises.of(slices, lanes),
             threads=slices.column("upf_threads") * np.ones((1, lanes), np.float32),
-            request_mcpu=requests_of(self.knobs),
+            request_mcpu=(
+                requests_of(self.knobs)
+                if self.request_mcpu is None
+                else np.repeat(self.request_mcpu[:, None], lanes, axis=1)
+            ),
             num_steps=round(self.scenario.duration_s / self.period_s),
         )
 
@@ -118,7 +127,13 @@ class StudySamples:
 
 
 class Control(Protocol):
-    """Decides in all lanes of a study, where knobs are not the settings' for the whole ramp."""
+    """Decides in all lanes of a study, where knobs are not the settings' for the whole ramp.
+
+    Attributes:
+        request_mcpu: CPU requests (S,) of its pods, None for those that the settings' limits imply.
+    """
+
+    request_mcpu: FloatArray | None
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None: ...
 
@@ -161,7 +176,8 @@ def play_settings(
         on_step: called with the steps done and the steps in all.
         control: decides after every period; without it the settings' knobs stay.
     """
-    episodes = StudyEpisodes(settings, repetitions, hardware, period_s)
+    request_mcpu = None if control is None else control.request_mcpu
+    episodes = StudyEpisodes(settings, repetitions, hardware, period_s, request_mcpu)
     backend = SimulatorBackend(episodes, episodes.lanes)
     telemetry, knobs = backend.reset(seed), episodes.knobs
     if control is not None:

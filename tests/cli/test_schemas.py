@@ -110,6 +110,7 @@ REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
         0,
     ),
     "scenario": (("simulate", "--scenario", "slice-churn"), evaluation.Played, 0),
+    "reproduce": (("reproduce", "andrade", "--quick"), evaluation.Reproduced, 0),
     "evaluate": (
         *(("evaluate", "--scenario", "slice-churn", "--agents", "no-control,captain,clairvoyant", "--seeds", "2"),),
         *(evaluation.Evaluations, 0),

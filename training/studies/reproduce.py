@@ -35,10 +35,8 @@ class Reproduction:
         """A dictionary a row: what each source has, and the first source's difference from what was printed."""
         result = []
         for row in self.study.rows():
-            figures: dict[Source, Figure | None] = {
-                name: found.values.get(row.key) for name, found in self.sources.items()
-            }
-            judged = next((figure for name in COMPARED if (figure := self._judged(name, row.key)) is not None), None)
+            shown = {name: self._figure(name, row.key) for name in COMPARED}
+            judged = next((shown[name] for name in COMPARED if shown[name] and self._comparable(name, row.key)), None)
             difference, outcome = compare(row, judged)
             result.append(
                 {
@@ -46,7 +44,7 @@ class Reproduction:
                     "text": row.text,
                     "unit": row.unit,
                     "published": row.published,
-                    **{name: _value(figures.get(name)) for name in COMPARED},
+                    **{name: None if figure is None else figure.value for name, figure in shown.items()},
                     "interval": None if judged is None or judged.low is None else [judged.low, judged.high],
                     "difference_pct": difference,
                     "verdict": outcome,
@@ -55,17 +53,28 @@ class Reproduction:
             )
         for name, found in self.sources.items():
             for key, figure in found.extra.items():
-                nothing: dict[str, Any] = dict.fromkeys(("published", *COMPARED))
-                own = {name: figure.value, "interval": None if figure.low is None else [figure.low, figure.high]}
+                shown = {each: figure if each == name else None for each in COMPARED}
                 result.append(
-                    {"row": key, "text": key, "unit": "", **nothing, **own}
-                    | {"difference_pct": None, "verdict": "not compared", "cause": ""}
+                    {
+                        "row": key,
+                        "text": key,
+                        "unit": "",
+                        "published": None,
+                        **{each: own.value if own else None for each, own in shown.items()},
+                        "interval": None if figure.low is None else [figure.low, figure.high],
+                        "difference_pct": None,
+                        "verdict": "not compared",
+                        "cause": "",
+                    }
                 )
         return result
 
-    def _judged(self, source: Source, key: str) -> Figure | None:
+    def _figure(self, source: Source, key: str) -> Figure | None:
         found = self.sources.get(source)
-        return None if found is None or key in found.shown_only else found.values.get(key)
+        return None if found is None else found.values.get(key)
+
+    def _comparable(self, source: Source, key: str) -> bool:
+        return key not in self.sources[source].shown_only
 
     def verdicts(self) -> list[dict[str, Any]]:
         """A dictionary a finding: whether it holds, and by which figures, in print and in each source."""
@@ -113,10 +122,6 @@ class Reproduction:
 def as_figures(values: Mapping[str, float]) -> dict[str, Figure]:
     """Plain numbers as figures without intervals."""
     return {key: Figure(value) for key, value in values.items()}
-
-
-def _value(figure: Figure | None) -> float | None:
-    return None if figure is None else figure.value
 
 
 def study_of(name: str) -> Study:

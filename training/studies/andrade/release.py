@@ -8,8 +8,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.faults import Faults
 from slicepilot.data.studies.andrade.figures import StudyTable
 from slicepilot.data.studies.kinds import Options, detect, files_below
-
-from .study import Effort, Figure, Findings
+from slicepilot.training.studies.study import Effort, Figure, Findings
 
 COLLECTIONS = {"andrade-receive": "throughput", "andrade-latency": "latency"}
 STATISTICS = ("mean", "median", "std", "iqr")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.training.reports.page import COLOURS, INK, MUTED, figure, panel
-
-from .study import Findings, Row, Source
+from slicepilot.training.studies.study import Findings, Row, Source
 
 RAMPS = ("1", "5", "7", "25")
 GROUPS_OF_SETTINGS = {

@@ -14,9 +14,9 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.simulator.study import GROUPS
 from slicepilot.training.evaluation.judge import runs_of
 from slicepilot.training.evaluation.rollouts import Rollout, interleaved_rollouts
+from slicepilot.training.studies.study import Effort, Findings, Store
 
-from .andrade import EXPERIMENTS, figures_of_samples
-from .study import Effort, Findings, Store
+from .samples import EXPERIMENTS, figures_of_samples
 
 SCENARIO = "andrade-testbed"
 TIME_SCALE, LOAD_SCALE = 0.01, 0.35

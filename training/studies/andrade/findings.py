@@ -1,0 +1,152 @@
+"""What Andrade and Wickboldt (2025) conclude, with what must hold of figures for it to hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+from slicepilot.data.reference import calibration_rows, published_settings, verification_rows
+from slicepilot.env.simulator.study import GROUPS
+from slicepilot.training.studies.study import Finding, Values
+
+from .samples import METRICS, key
+
+NICE_CAUSE = (
+    "In the simulator, as between cpu cgroups of this machine's kernel, nice ranks only the threads of one pod; the "
+    "study reports a gain where nice and limits are combined."
+)
+
+
+def _read(values: Values, metric: str, *wanted: tuple[int, str], statistic: str | None = None) -> list[float] | None:
+    """Figures of experiments and groups: mean throughput, median latency; None where any is missing."""
+    statistic = statistic or ("mean" if metric == "throughput" else "median")
+    figures = [values.get(key(number, group, metric, statistic)) for number, group in wanted]
+    known = [figure.value for figure in figures if figure is not None]
+    return known if len(known) == len(figures) else None
+
+
+def _listed(numbers: Sequence[int], values: Sequence[float], unit: str) -> str:
+    return ", ".join(f"{number}: {value:.0f}" for number, value in zip(numbers, values, strict=True)) + f" {unit}"
+
+
+def _rising(numbers: Sequence[int], group: str, metric: str, values: Values) -> tuple[bool, str] | None:
+    """Whether a figure rises over experiments in this order."""
+    read = _read(values, metric, *((number, group) for number in numbers))
+    if read is None:
+        return None
+    rises = all(before < after for before, after in pairwise(read))
+    return rises, _listed(numbers, read, f"{METRICS[metric]} ({group})")
+
+
+def _both(*parts: Any) -> Any:
+    """Several conditions at once."""
+
+    def holds(values: Values) -> tuple[bool, str] | None:
+        results = [part(values) for part in parts]
+        if any(result is None for result in results):
+            return None
+        return all(result[0] for result in results), "; ".join(result[1] for result in results)
+
+    return holds
+
+
+def _ratio(one: int, other: int, low: float, high: float, values: Values) -> tuple[bool, str] | None:
+    """Whether slice 1's throughput in one experiment over that in another is between two bounds."""
+    read = _read(values, "throughput", (one, "slice1"), (other, "slice1"))
+    if read is None:
+        return None
+    ratio = read[0] / read[1]
+    return low <= ratio <= high, f"{one} over {other}: {ratio:.3f} (slice1, throughput)"
+
+
+def _collapse(values: Values) -> tuple[bool, str] | None:
+    read = _read(values, "throughput", (13, "others"))
+    return None if read is None else (read[0] < 5.0, f"13: {read[0]:.1f} Mbit/s (others)")
+
+
+def _all_experiments(values: Values) -> dict[int, tuple[float, float]] | None:
+    """Mean throughput of slice 1 and the others in all experiments with five slices that the study prints."""
+    numbers = sorted({r.experiment for r in (*calibration_rows(), *verification_rows()) if r.experiment >= len(GROUPS)})
+    result = {}
+    for number in numbers:
+        if number < published_settings()[4].experiment:
+            continue
+        read = _read(values, "throughput", (number, "slice1"), (number, "others"))
+        if read is None:
+            return None
+        result[number] = (read[0], read[1])
+    return result
+
+
+def _no_best(values: Values) -> tuple[bool, str] | None:
+    figures = _all_experiments(values)
+    if figures is None:
+        return None
+    first = max(figures, key=lambda number: figures[number][0])
+    most = max(figures, key=lambda number: figures[number][1])
+    differ = first != most and figures[first][1] < 0.7 * figures[most][1]
+    return differ, f"slice1 is best off in {first}, the others in {most}"
+
+
+def _compromise(values: Values) -> tuple[bool, str] | None:
+    figures = _all_experiments(values)
+    if figures is None:
+        return None
+    fair = [number for number in figures if figures[number][1] >= 100.0]
+    best = sorted(fair, key=lambda number: -figures[number][0])[:2]
+    return set(best) == {15, 25}, "best with at least 100 Mbit/s for others: " + ", ".join(map(str, best))
+
+
+FINDINGS = (
+    Finding(
+        "Neighbours take throughput from the priority slice and add latency.",
+        "Slice 1's mean throughput falls from experiment 1 by 4 to 5, its median latency rises from 1 by 3 to 5.",
+        _both(partial(_rising, (5, 4, 1), "slice1", "throughput"), partial(_rising, (1, 3, 5), "slice1", "latency")),
+    ),
+    Finding(
+        "Tighter CPU limits on the others protect the priority slice.",
+        "Slice 1's mean throughput rises from experiment 5 by 6 and 7 to 8.",
+        partial(_rising, (5, 6, 7, 8), "slice1", "throughput"),
+    ),
+    Finding(
+        "The others pay for it in throughput and latency.",
+        "The others' mean throughput falls from experiment 6 by 7 to 8, their median latency rises from 7 to 8.",
+        _both(partial(_rising, (8, 7, 6), "others", "throughput"), partial(_rising, (7, 8), "others", "latency")),
+    ),
+    Finding(
+        "Nice alone does not isolate.",
+        "Slice 1's mean throughput in experiments 9 and 10 is at most 1.1 of that in 5.",
+        _both(partial(_ratio, 9, 5, 0.0, 1.1), partial(_ratio, 10, 5, 0.0, 1.1)),
+        published=True,
+    ),
+    Finding(
+        "Nice beside CPU limits helps the priority slice.",
+        "Slice 1's mean throughput in experiment 15 is at least 1.03 of that in 7.",
+        partial(_ratio, 15, 7, 1.03, math.inf),
+        cause=NICE_CAUSE,
+    ),
+    Finding(
+        "Cilium's bandwidth manager without a rate brings nothing.",
+        "Slice 1's mean throughput in experiment 11 is at most 1.05 of that in 5.",
+        partial(_ratio, 11, 5, 0.0, 1.05),
+    ),
+    Finding(
+        "An egress limit of 75 Mbit/s on the others isolates, and leaves them next to nothing.",
+        "Slice 1's mean throughput in experiment 13 is at least 1.15 of that in 5; the others carry under 5 Mbit/s.",
+        _both(partial(_ratio, 13, 5, 1.15, math.inf), _collapse),
+    ),
+    Finding(
+        "No setting is best for all.",
+        "The setting with most throughput for slice 1 leaves the others less than 0.7 of what the best for them does.",
+        _no_best,
+    ),
+    Finding(
+        "Settings 15 and 25 are the best compromise.",
+        "Of the settings that leave the others 100 Mbit/s each, slice 1 carries most in 15 and 25.",
+        _compromise,
+        cause=NICE_CAUSE,
+    ),
+)
