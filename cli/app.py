@@ -12,11 +12,12 @@ from typer.core import TyperCommand, TyperGroup
 from slicepilot.configs import ConfigError, FailureError, outside
 from slicepilot.configs.backends import Command, load_target
 from slicepilot.configs.errors import expectation
-from slicepilot.configs.text import printable
+from slicepilot.configs.text import printable, shortened
 from slicepilot.controller.system.own_programs import check_environment
 
 from .registry import commands, groups
 from .shared.endings import end_in_c_code
+from .shared.streams import prepare_streams
 
 # Typer exports its bad-parameter error but not the usage error above it, which unknown options raise.
 UsageError: Any = typer.BadParameter.__bases__[0]
@@ -27,6 +28,9 @@ BASE_PACKAGES = {
     *("cryptography", "gymnasium", "numba", "numpy", "onnxruntime", "prometheus_client", "pyarrow", "pydantic"),
     *("pyroute2", "rich", "yaml"),
 }
+
+
+LONGEST_ERROR = 4000  # characters
 
 
 class CommandByName(TyperCommand):
@@ -105,6 +109,7 @@ def _before_any_command(
 
 def run() -> NoReturn:
     """Run the command line; see `slicepilot.cli.main`."""
+    prepare_streams()
     try:
         code = app(standalone_mode=False)
     except ConfigError as error:
@@ -143,5 +148,6 @@ def _explain(error: Any) -> str:
 def _fail(message: str, code: int) -> NoReturn:
     if message:  # a bare group has already printed its help
         # Other users choose names in it, for instance of an interface, which could contain terminal codes.
-        print(f"slicepilot: error: {printable(' '.join(message.split()))}", file=sys.stderr)
+        text = shortened(printable(" ".join(message.split())), LONGEST_ERROR)
+        print(f"slicepilot: error: {text}", file=sys.stderr)
     sys.exit(code)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from slicepilot.configs import ConfigError
 
 from .demo_live import on_real_upfs
 from .shared.default_paths import own
 from .shared.output import console
+from .shared.streams import refuse_stdout
 
 OUT = Path("runs/demo")
 SCENARIO, TRAIN_MINUTES = "testbed-contention", 2.0
@@ -38,6 +40,7 @@ def demo(
     from .evaluation.simulate import simulate
     from .train.train import train
 
+    refuse_stdout(out, "a folder")
     own(out, OUT, "out")
     if out.exists() and any(out.iterdir()):
         out = _next_free(out)
@@ -45,7 +48,7 @@ def demo(
     started = time.monotonic()
 
     def headline(text: str) -> None:
-        console.print(f"\n[bold]{text}[/bold]  [dim]{time.monotonic() - started:.0f} s[/dim]")
+        console.print(Text.assemble("\n", (text, "bold"), (f"  {time.monotonic() - started:.0f} s", "dim")))
 
     headline("1/4  Comparing the simulator with the published study (Andrade and Wickboldt, 2025)")
     simulate(study="andrade", experiments="1-8,13", repetitions=5)

@@ -101,10 +101,14 @@ def _comment(policy: Shown, document: dict[str, Any]) -> None:
         why = (
             f"the machine is too busy for control periods of {period_ms:g} ms: {loop['late_ticks']} decisions were late"
         )
+    from rich.text import Text
+
     console.print(
-        f"[yellow]The policy was in charge of {policy.in_charge:.0%} of the ticks only[/yellow]: {why}. Try "
-        f"`slicepilot run --period-ms {4 * period_ms:g}` on a quiet machine, or `--agent static-order`.",
-        highlight=False,
+        Text.assemble(
+            (f"The policy was in charge of {policy.in_charge:.0%} of the ticks only", "yellow"),
+            f": {why}. Try `slicepilot run --period-ms {4 * period_ms:g}` on a quiet machine, or `--agent "
+            "static-order`.",
+        )
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import Check, plugins
@@ -53,22 +54,21 @@ def doctor(
     if as_json:
         print_json([asdict(check) for check in checks], list[schema.Check])
     else:
-        from rich.markup import escape
         from rich.table import Table
 
         table = Table(box=None, padding=(0, 1))
         for column in ("", "check", "found", "needed for"):
             table.add_column(column)
         for check in checks:
-            mark = "[green]ok[/green]" if check.ok else "[yellow]--[/yellow]"
-            table.add_row(mark, escape(check.name), escape(check.found), check.needed_for)
+            mark = Text("ok", "green") if check.ok else Text("--", "yellow")
+            table.add_row(mark, check.name, check.found, check.needed_for)
         console.print(table)
         hints: dict[str, list[str]] = {}
         for check in checks:
             if not check.ok:
                 hints.setdefault(check.hint, []).append(check.name)
         for hint, names in hints.items():
-            console.print(f"[yellow]{escape(', '.join(names))}[/yellow]: {escape(hint)}", highlight=False)
+            console.print(Text.assemble((", ".join(names), "yellow"), f": {hint}"))
     if not all(check.ok for check in checks if check.name in needed):
         raise typer.Exit(1)
 

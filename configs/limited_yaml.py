@@ -12,12 +12,14 @@ from typing import Any
 import yaml
 
 from .errors import ConfigError
+from .text import has_controls
 
 MOST_BYTES, MOST_NODES, MOST_DEPTH = 1 << 20, 10_000, 32
 LONGEST_NUMBER = 64  # characters: parsing a base-60 number of YAML 1.1 takes time with the square of its length
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBERS = {f"tag:yaml.org,2002:{name}" for name in ("int", "float", "timestamp")}
+_BLANKS = {ord("\n"): " ", ord("\t"): " "}
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?%")
 
 
@@ -25,7 +27,8 @@ def parse_yaml(data: bytes, what: str) -> Any:
     """One document, by the safe loader; ``what`` begins errors, which quote nothing of the document.
 
     Raises:
-        ConfigError: not UTF-8, not YAML (with line and column), too long, too deep, too many nodes.
+        ConfigError: not UTF-8, not YAML (with line and column), too long, too deep, too many nodes, control
+            characters in a text, which could be a name that is shown.
     """
     if len(data) > MOST_BYTES:
         raise ConfigError(f"{what}: {len(data)} bytes of YAML; the limit is {MOST_BYTES}")
@@ -65,6 +68,9 @@ def _check_limits(text: str, what: str) -> None:
             count += 1
             if event.anchor is not None:
                 sizes[event.anchor] = 1
+            if has_controls(event.value.translate(_BLANKS)):
+                line = 1 + (event.start_mark.line if event.start_mark else 0)
+                raise ConfigError(f"{what}: control characters in the text at line {line}; expected printable text")
             if len(event.value) > LONGEST_NUMBER:
                 tag = event.tag or resolve(yaml.ScalarNode, event.value, event.implicit)
                 if tag in _NUMBERS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _CONTROLS = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -18,6 +18,27 @@ def has_controls(text: str) -> bool:
     """Whether a text has what terminals obey or hide: control and format characters (terminal codes, directions of
     writing), line and paragraph ends (Unicode's general categories Cc, Cf, Cs, Zl, Zp)."""
     return not text.isprintable() and any(unicodedata.category(letter) in _CONTROLS for letter in text)
+
+
+def cleaned(text: str) -> str:
+    """Text with a question mark for all that a terminal would obey or hide, but for line ends."""
+    if not has_controls(text):
+        return text
+    return "".join("?" if letter != "\n" and unicodedata.category(letter) in _CONTROLS else letter for letter in text)
+
+
+def speaks_utf8(environment: Mapping[str, str]) -> bool:
+    """Whether the locale is UTF-8, or Python was told what to write.
+
+    Python gives itself LC_CTYPE=C.UTF-8 where the locale is C (PEP 538), so that alone says nothing of the terminal.
+    """
+    if environment.get("PYTHONIOENCODING") or environment.get("PYTHONUTF8") == "1":
+        return True
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        value = environment.get(name, "")
+        if value and not (name == "LC_CTYPE" and value == "C.UTF-8"):
+            return "utf" in value.lower()
+    return False
 
 
 def shortened(text: str, most: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
@@ -86,7 +87,7 @@ def replacing(path: Path, mode: int = READABLE) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def created(path: Path, mode: int = READABLE) -> BinaryIO:
+def created(path: Path, mode: int = READABLE) -> io.BufferedRandom:
     """A new, empty file in place of what is there, to which rows are added while others may look on; raises OSError."""
     file, staging = _staged(path, mode)
     try:
@@ -105,7 +106,7 @@ def appended(path: Path, mode: int = READABLE) -> BinaryIO:
     return os.fdopen(os.open(path, flags, mode), "a+b")
 
 
-def _staged(path: Path, mode: int) -> tuple[BinaryIO, Path]:
+def _staged(path: Path, mode: int) -> tuple[io.BufferedRandom, Path]:
     """A new file beside ``path`` and its path."""
     problem = what_else(path)
     if (problem is not None and path.exists()) or os.path.realpath(path.parent) == "/dev":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 from slicepilot.cli.schemas.datasets import Converted
 from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.cli.shared.streams import STDOUT, refuse_stdout, require_single
 from slicepilot.configs import ConfigError
 
 from .paths import print_left_out, what_is, writing_to
@@ -21,7 +23,9 @@ PARQUET, CSV = ".parquet", ".csv"
 
 def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help="File or folder to convert.", show_default=False)],
-    target: Annotated[Path, typer.Argument(metavar="OUT", help="File or folder to write.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(metavar="OUT", help="File or folder to write; - prints CSV.", show_default=False)
+    ],
     reward: Annotated[str, typer.Option(help="Reward weights for records: a name or a YAML file.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -32,7 +36,8 @@ def convert(
 
     Example: slicepilot dataset convert episodes.parquet slices-v0
     """
-    if target.exists():
+    require_single(target, as_json, "out")
+    if target != STDOUT and target.exists():
         raise ConfigError(f"out = {str(target)!r}: exists; expected a new path")
     what = what_is(source)
     if what == "folder":
@@ -43,7 +48,7 @@ def convert(
         document = (_convert_table if what == "tidy" else _convert_episodes)(source, target, reward)
     if as_json:
         print_json(document, Converted)
-    else:
+    elif target != STDOUT:
         text = f"{target}: {document['kind']}, {document['rows']:,} rows"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -74,6 +79,7 @@ def read_any_episodes(path: Path, reward: str = "default") -> EpisodeSet:
 def _convert_episodes(source: Path, target: Path, reward: str) -> dict[str, Any]:
     from slicepilot.data.episodes.files import write_episodes
 
+    refuse_stdout(target, "NAME.parquet or NAME-vN")
     if target.suffix not in {PARQUET, ""}:
         raise ConfigError(f"out = {str(target)!r}: expected NAME.parquet for episodes, or NAME-vN for Minari")
     episodes = read_any_episodes(source, reward)
@@ -90,6 +96,9 @@ def _convert_table(source: Path, target: Path, reward: str) -> dict[str, Any]:
     from slicepilot.data.tables.tidy import read_description, read_tidy, write_csv
 
     del reward
+    if target == STDOUT:
+        write_csv(read_tidy(source), sys.stdout.buffer)
+        return {}
     if target.suffix != CSV:
         raise ConfigError(f"out = {str(target)!r}: expected NAME.csv for a table")
     rows = write_csv(read_tidy(source), target)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from slicepilot.cli.shared.output import stderr
+from slicepilot.cli.shared.streams import refuse_stdout
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def kind_of(path: Path, name: str | None) -> Kind:
 @contextmanager
 def writing_to(folder: Path) -> Iterator[None]:
     """Makes a folder if it is not there; raises ConfigError where that, or what is read or written inside, fails."""
+    refuse_stdout(folder, "a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

@@ -10,6 +10,7 @@ import typer
 from slicepilot.cli.schemas import datasets as schema
 from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, stderr
+from slicepilot.cli.shared.streams import refuse_stdout
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -34,7 +35,7 @@ def list_releases(as_json: Annotated[bool, typer.Option("--json", help="Print JS
         table.add_row(release.name, release.status, str(len(release.files)), size)
     console.print(table)
     for release in releases():
-        console.print(f"[bold]{release.name}[/bold]", highlight=False)
+        console.print(release.name, style="bold", highlight=False)
         for label, text in (
             ("what", release.what),
             ("cite", release.citation),
@@ -61,6 +62,7 @@ def fetch(
 
     release = find(name)
     files = release.fetchable()
+    refuse_stdout(out, "a folder")
     default = Path("datasets") / name
     folder = own(out or default, default, "out")
     fetched: list[Fetched] = []

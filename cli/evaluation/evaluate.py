@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas import evaluation as schema
 from slicepilot.cli.shared.agents_option import load_learned, names_of
 from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.streams import STDOUT, require_single, write_out
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR
 
@@ -90,10 +92,10 @@ def evaluate(
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
-    from slicepilot.data.files import replace_file
     from slicepilot.training.evaluation.config import EvaluationConfig
     from slicepilot.training.evaluation.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
 
+    require_single(report, as_json, "--report")
     drawn = _drawn(suite, seed, scenarios, scenario)
     settings = EvaluationConfig.from_yaml(config or ("drawn" if drawn else "default"))
     settings = _settings(settings, scenario, agents, seeds, None if drawn else seed, period_ms)
@@ -135,17 +137,16 @@ def evaluate(
     if report is not None:
         from slicepilot.training.evaluation.report import render
 
-        report.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(report, render(evaluation).encode())
+        write_out(report, render(evaluation).encode(), "--report")
     if as_json:
         print_json(_document(judged, drawn, _trained_alike(learned)), schema.Evaluations)
-    else:
+    elif report != STDOUT:
         _print(judged, drawn is not None, _trained_alike(learned))
         written = [f"results in {results}", *([f"report in {report}"] if report else [])]
-        console.print(", ".join(written), soft_wrap=True, markup=False)
+        console.print(", ".join(written), soft_wrap=True)
     if mlflow:
         run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
-        log_evaluation(evaluation, report, run_id)
+        log_evaluation(evaluation, None if report == STDOUT else report, run_id)
 
 
 def _print(judged: Sequence[ScenarioResult], drawn: bool, alike: Any) -> None:
@@ -356,7 +357,7 @@ def print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]
         for row in rows:
             shares = (f"{100 * row.share(relation):.0f}" for relation in RELATIONS)
             figures = ((shown(axis, row.median(axis)), shown(axis, row.worst(axis)[1])) for axis in AXES)
-            name = f"[bold]{row.agent}[/bold]" if row.agent in judged[0].subjects else row.agent
+            name = Text(row.agent, "bold" if row.agent in judged[0].subjects else "")
             table.add_row(name, *shares, *(text for pair in figures for text in pair))
         console.print(table)
         for row in rows:
@@ -406,7 +407,7 @@ def print_result(result: ScenarioResult) -> None:
     )
     for agent in shown:
         table.add_row(
-            f"[bold]{agent.name}[/bold]" if agent.name in result.subjects else agent.name,
+            Text(agent.name, "bold" if agent.name in result.subjects else ""),
             f"{agent.mean('slice1_delay_p99_us') / 1e3:.1f}",
             f"{agent.mean(BROKEN_S):.1f}",
             f"{agent.mean(BEST_EFFORT_LOSS):.1f}",

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from slicepilot.cli.shared.default_paths import own
-from slicepilot.cli.shared.output import console
+from slicepilot.cli.shared.output import console, stderr
+from slicepilot.cli.shared.streams import STDOUT, write_out
 
 OUTPUT = Path("report.html")
 
@@ -25,9 +26,7 @@ def report(
 
     own(output, OUTPUT, "output")
     evaluation = read(results)
-    from slicepilot.data.files import replace_file
     from slicepilot.training.evaluation.report import render
 
-    output.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(output, render(evaluation).encode())
-    console.print(f"report in {output}", soft_wrap=True)
+    write_out(output, render(evaluation).encode(), "--output")
+    (stderr if output == STDOUT else console).print(f"report in {output}", soft_wrap=True)

@@ -12,11 +12,13 @@ import typer
 
 from slicepilot.cli.schemas.explaining import Probed
 from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.cli.shared.streams import STDOUT, require_single
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import plugin
 from slicepilot.configs.text import printable
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from slicepilot.controller.system.signals import StopRequest
@@ -62,6 +64,10 @@ def probe(
     from slicepilot.controller.system.bpf.errors import ProbeError
     from slicepilot.controller.telemetry.discover import Devices, by_container, by_netns, by_pid, points_of
 
+    require_single(csv, as_json, "--csv")
+    require_single(pfcp_csv, as_json, "--pfcp-csv")
+    if csv == pfcp_csv == STDOUT:
+        raise ConfigError("--csv, --pfcp-csv: both are -; expected at most one on standard output")
     upfs = [*map(by_netns, netns or ()), *map(by_pid, pid or ()), *map(by_container, container or ())]
     devices = Devices(n3, tun, n6, n6_netns, n4)
     if node is None and not upfs:
@@ -87,7 +93,9 @@ def probe(
             elif pfcp_csv is not None:
                 raise ConfigError("--pfcp-csv: no interface with PFCP; name it with --n4")
             files = [stack.enter_context(contextlib.closing(file)) for file in _files(csv, pfcp_csv, source, pfcp)]
-            _watch(stop, source, pfcp, files, interval, duration, as_json)
+            _watch(
+                stop, source, pfcp, files, interval, duration, as_json, stderr if STDOUT in {csv, pfcp_csv} else console
+            )
     except ProbeError as error:
         typer.echo(f"slicepilot: error: {printable(str(error))}", err=True)
         raise typer.Exit(1) from error
@@ -125,6 +133,7 @@ def _watch(
     interval: float,
     duration: float | None,
     as_json: bool,
+    shown_on: Console,
 ) -> None:
     """Show a table per interval until the time is over, somebody stops it, or the UPFs have gone."""
     from rich.live import Live
@@ -141,8 +150,8 @@ def _watch(
     said: list[str] = []
     with contextlib.ExitStack() as stack:
         live = None
-        if console.is_terminal and not as_json:
-            live = stack.enter_context(Live(console=console, auto_refresh=False))
+        if shown_on.is_terminal and not as_json:
+            live = stack.enter_context(Live(console=shown_on, auto_refresh=False))
         while not stop.requested and (now := time.monotonic()) < end and not gone:
             pause = min(shown + interval, end) - now
             if pause > 0:
@@ -158,7 +167,7 @@ def _watch(
             said, gone = _check(source, pfcp, said)
             if not as_json:
                 table = _table(source, pfcp)
-                live.update(table, refresh=True) if live else console.print(table)
+                live.update(table, refresh=True) if live else shown_on.print(table)
     if as_json:
         print_json(summary(source, pfcp, time.monotonic() - source.counts_since_s), Probed)
     if gone:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas import operation as schema
 from slicepilot.cli.shared.output import console, figures_table, print_json, stderr
@@ -102,7 +103,7 @@ def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
     )
     for finding in verdict.findings:
         measured = "nothing" if finding.measured is None else f"{finding.measured:.6g}"
-        mark = "[green]yes[/green]" if finding.ok else "[red]no[/red]"
+        mark = Text("yes", "green") if finding.ok else Text("no", "red")
         table.add_row(finding.criterion, f"{finding.sign} {finding.required:.6g}", measured, mark)
     console.print(table)
     if recording.ticks:

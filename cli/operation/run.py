@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas.operation import RunReport
 from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
@@ -240,7 +241,8 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
         for path in (*episodes["parquet"], *episodes["minari"]):
             console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
     if loop["last_error"]:
-        console.print(f"[yellow]{loop['failed_applies']} receipts with errors, the last:[/yellow] {loop['last_error']}")
+        lead = f"{loop['failed_applies']} receipts with errors, the last:"
+        console.print(Text.assemble((lead, "yellow"), f" {loop['last_error']}"))
 
 
 def _print_charge(document: dict[str, Any], budget_ratio: float) -> None:
@@ -255,9 +257,11 @@ def _print_charge(document: dict[str, Any], budget_ratio: float) -> None:
     if charge["safe"] > MOST_SAFE:
         was = "would have been" if acted else "was"
         console.print(
-            f"[yellow]warning:[/yellow] the safe setting {was} in charge for {charge['safe']:.0%} of the ticks "
-            f"(more than {MOST_SAFE:.0%}), so the policy alone does not explain the results",
-            highlight=False,
+            Text.assemble(
+                ("warning:", "yellow"),
+                f" the safe setting {was} in charge for {charge['safe']:.0%} of the ticks (more than {MOST_SAFE:.0%}), "
+                "so the policy alone does not explain the results",
+            )
         )
     if "overrun" in loop["interventions"]:
         console.print(

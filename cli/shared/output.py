@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 
 from slicepilot.configs.documents import DocumentError, dumps
-from slicepilot.configs.text import printable
+from slicepilot.configs.text import cleaned, printable
 
-console = Console()
-stderr = Console(stderr=True)
+
+class PlainConsole(Console):
+    """A console for text that others chose: names in files, of processes and interfaces, errors of servers.
+
+    Terminal codes and directions of writing in it are shown as question marks, and square brackets as they are.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(markup=False, **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            plain = segment.control or segment.text == "\n" or segment.text.isprintable()
+            yield segment if plain else Segment(cleaned(segment.text), segment.style)
+
+
+console = PlainConsole()
+stderr = PlainConsole(stderr=True)
 
 
 def print_json(value: Any, shape: Any) -> None:

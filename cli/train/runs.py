@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import stderr
+from slicepilot.cli.shared.streams import refuse_stdout
 
 RUNS = Path("runs")
 
@@ -23,6 +24,7 @@ def folder_for(out: Path | None, resume: Path | None, name: str) -> Path:
     Raises ConfigError where somebody else can decide what the new folder is.
     """
     if out is not None:
+        refuse_stdout(out, "a folder")
         return out
     if resume is not None:
         return resume if resume.is_dir() else resume.parent

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas.training import Tuned
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
@@ -94,7 +95,7 @@ def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
         first, *rest = label(trial.values).split() or [""]
         named = "\n    ".join([f"{trial.name} {first}", *rest])
         table.add_row(
-            f"[bold]{named}[/bold]" if number == result.best else named,
+            Text(named, "bold" if number == result.best else ""),
             *("-" if value is None else f"{value:.4f}" for value in (metric, reward)),
             f"{item.metrics.get('progress_pct', 0.0):.0f}",
             str(item.starts),

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from slicepilot.configs.text import speaks_utf8
+
 Values = Sequence[float | None]
 
 
@@ -41,17 +43,10 @@ ASCII = Glyphs("_.-=+*#@", "#", ".", "-")
 
 
 def glyphs_for(environment: Mapping[str, str] = os.environ) -> Glyphs:
-    """Blocks where the locale is UTF-8 and the terminal's font has them.
-
-    Python gives itself LC_CTYPE=C.UTF-8 where the locale is C (PEP 538), so that alone says nothing of the terminal.
-    """
-    if environment.get("TERM") in {"linux", "dumb"}:
-        return ASCII
-    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        value = environment.get(name, "")
-        if value and not (name == "LC_CTYPE" and value == "C.UTF-8"):
-            return BLOCKS if "utf" in value.lower() else ASCII
-    return ASCII
+    """Blocks where the locale is UTF-8, Python writes UTF-8 and the terminal's font has them."""
+    plain = environment.get("TERM") in {"linux", "dumb"} or not speaks_utf8(environment)
+    told = environment.get("PYTHONIOENCODING", "utf-8").partition(":")[0].lower().replace("-", "")
+    return ASCII if plain or told not in {"", "utf8"} else BLOCKS
 
 
 def resample(values: Values, width: int, join: Callable[[Sequence[float]], float]) -> list[float | None]:

@@ -10,9 +10,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
@@ -126,7 +127,7 @@ def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Desc
     return description
 
 
-def write_csv(stream: Stream, path: Path) -> int:
+def write_csv(stream: Stream, out: Path | BinaryIO) -> int:
     """Write a table as CSV in one pass, all of it or nothing; returns its rows. CSV has no description of itself.
 
     A missing value is empty, and an empty text is ``""``.
@@ -137,7 +138,8 @@ def write_csv(stream: Stream, path: Path) -> int:
     kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in stream.schema]
     schema = pa.schema([field.with_type(kind) for field, kind in zip(stream.schema, kinds, strict=True)])
     rows = 0
-    with replacing(path) as file, pacsv.CSVWriter(file, schema) as writer:
+    target = replacing(out) if isinstance(out, Path) else nullcontext(out)
+    with target as file, pacsv.CSVWriter(file, schema) as writer:
         for batch in stream.batches:
             writer.write_batch(batch.cast(schema))
             rows += batch.num_rows

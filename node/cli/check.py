@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas import machine as schema
 from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
@@ -38,7 +39,7 @@ def check(
     spec = NodeSpec.from_yaml(file)
     spec.require_probe("node check")
     if marks_left(file):
-        stderr.print(f"[yellow]warning:[/yellow] {file}: promises or S-NSSAIs are still marked FILL IN")
+        stderr.print(Text.assemble(("warning:", "yellow"), f" {file}: promises or S-NSSAIs are still marked FILL IN"))
     backend = NodeBackend(spec, PERIOD_S)
     try:
         with progress_bar() as progress:

@@ -12,6 +12,7 @@ import typer
 
 from slicepilot.cli.schemas import machine as schema
 from slicepilot.cli.shared.output import console, print_json
+from slicepilot.cli.shared.streams import STDOUT, require_single, write_out
 from slicepilot.configs import ConfigError
 
 
@@ -37,11 +38,14 @@ def discover(
 
     if os.geteuid() != 0:
         raise ConfigError("must run as root to map sockets to processes")
-    if out is not None and out.exists():
+    require_single(out, as_json)
+    if out is not None and out != STDOUT and out.exists():
         raise ConfigError(f"--out = {out}: exists; expected a new file")
     result = [upf for upf in look() if netns is None or fnmatchcase(upf.netns_name or str(upf.netns), netns)]
     if out is not None:
         _write(out, draft(name or socket.gethostname(), result))
+    if out == STDOUT:
+        return
     if as_json:
         print_json([_document(upf) for upf in result], list[schema.DiscoveredUpf])
         return
@@ -53,6 +57,9 @@ def discover(
 
 
 def _write(path: Path, text: str) -> None:
+    if path == STDOUT:
+        write_out(path, text.encode())
+        return
     try:
         with path.open("x") as file:
             file.write(text)

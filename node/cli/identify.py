@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas import machine as schema
-from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
+from slicepilot.cli.shared.streams import STDOUT, require_single, write_out
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
@@ -49,7 +51,6 @@ def identify(
     import yaml
 
     from slicepilot.controller.system.cores import physical_cores
-    from slicepilot.data.files import replace_file
     from slicepilot.env.simulator.hardware import Hardware
     from slicepilot.node.config.spec import NodeSpec
     from slicepilot.node.identify.estimate import document, estimate_hardware, known_facts
@@ -57,6 +58,7 @@ def identify(
     from slicepilot.node.live.stepped import open_live
     from slicepilot.training.calibration.fitting import GENERATIONS
 
+    require_single(out, as_json)
     if not out.parent.is_dir() or out.is_dir():
         raise ConfigError(f"--out = {out}: expected a file in an existing folder")
     spec = NodeSpec.from_yaml(file)
@@ -83,7 +85,7 @@ def identify(
             result, slices, start, facts, period_s, GENERATIONS, lambda _: progress.advance(task)
         )
     text = yaml.safe_dump(document(estimate, spec.name, spec.hardware, mode), sort_keys=False, width=120)
-    replace_file(out, text.encode())
+    write_out(out, text.encode())
     rows = _slices(slices.names, estimate, result)
     if as_json:
         print_json(_document(out, estimate, rows), schema.IdentifiedNode)
@@ -130,25 +132,26 @@ def _document(out: Path, estimate: Estimate, rows: list[dict[str, Any]]) -> dict
 
 
 def _print(out: Path, estimate: Estimate, rows: list[dict[str, Any]], declared: Any) -> None:
+    shown = stderr if out == STDOUT else console
     for row, most in zip(rows, declared, strict=True):
         cost = "too few packets" if row["cost_us"] is None else f"{row['cost_us']:.1f} us of CPU time a packet"
         used = f"{row['cpus_at_once']:.2f} CPUs at once (upf_threads: {most:g})"
-        console.print(f"[bold]{row['slice']}[/bold]  {cost}, at most {used}", highlight=False, soft_wrap=True)
+        shown.print(Text.assemble((row["slice"], "bold"), f"  {cost}, at most {used}"), soft_wrap=True)
     values = {name: getattr(estimate.hardware, name) for name in (*estimate.measured, *estimate.fitted)}
     for name, value in values.items():
-        console.print(
+        shown.print(
             f"  {name:<20}{value:>10.4g}  {estimate.measured.get(name, 'fitted')}", highlight=False, soft_wrap=True
         )
-    console.print(f"assumed: {', '.join(estimate.assumed)}", highlight=False, soft_wrap=True)
+    shown.print(f"assumed: {', '.join(estimate.assumed)}", highlight=False, soft_wrap=True)
     errors = estimate.unseen
-    console.print(
+    shown.print(
         f"on unseen segments: carried rate off by {errors['throughput_median_pct']:.1f}% (median), p99 delay by a "
         f"factor of {errors['delay_p99_median_factor']:.2f}",
         highlight=False,
         soft_wrap=True,
     )
-    console.print(f"written to {out}; train for it:", highlight=False, soft_wrap=True)
-    console.print(
+    shown.print(f"written to {out}; train for it:", highlight=False, soft_wrap=True)
+    shown.print(
         f"  slicepilot train -c node --from generalist --mixture node --hardware {out}",
         highlight=False,
         soft_wrap=True,

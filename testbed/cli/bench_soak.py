@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas.bench import SoakBench
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
@@ -108,6 +109,6 @@ def _print(document: dict[str, Any]) -> None:
         table.add_row(process, *(f"{row[name]:+.0f}" for name in FIGURES))
     console.print(table)
     for item in document["failures"]:
-        console.print(f"[red]{item['at_s']:.0f} s, {item['fault']}:[/red] {item['failure']}", highlight=False)
+        console.print(Text.assemble((f"{item['at_s']:.0f} s, {item['fault']}:", "red"), f" {item['failure']}"))
     for crash in document["crashes"]:
-        console.print(f"[red]crash:[/red] {crash}", highlight=False)
+        console.print(Text.assemble(("crash:", "red"), f" {crash}"))

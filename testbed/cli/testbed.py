@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from slicepilot.cli.schemas import machine as schema
-from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
+from slicepilot.cli.shared.streams import STDOUT, require_single, write_out
 from slicepilot.configs import ConfigError
 
 NameOption = Annotated[str, typer.Option(help="Name of the testbed: the prefix of everything that it creates.")]
@@ -54,7 +56,7 @@ def up(
         document = {"name": spec.name, "up_s": round(took_s, 3), "slices": [_plain(s) for s in made.status()]}
         print_json(document, schema.TestbedUp)
         return
-    console.print(f"testbed [bold]{spec.name}[/bold]: {len(made.slices)} slices up in {took_s:.2f} s")
+    console.print(Text.assemble("testbed ", (spec.name, "bold"), f": {len(made.slices)} slices up in {took_s:.2f} s"))
     _print_status(spec.name)
 
 
@@ -122,13 +124,13 @@ def identify(
     """
     import yaml
 
-    from slicepilot.data.files import replace_file
     from slicepilot.testbed.backend.backend import TestbedBackend
     from slicepilot.testbed.lifecycle.spec import TestbedSpec
     from slicepilot.testbed.lifecycle.testbed import Testbed
     from slicepilot.training.calibration import fitting
     from slicepilot.training.calibration import identify as method
 
+    require_single(out, as_json)
     spec = TestbedSpec.from_yaml(config).override(name="spid")
     start = method.first_guess(spec.burn_us, spec.uplink_mbps, spec.uplink_queue_ms, spec.quota_period_ms)
     fitted_on, judged_on = (
@@ -154,16 +156,16 @@ def identify(
     # The difference between two runs of one schedule bounds how exact a model can be.
     figures["repeated"] = fitting.compare(new, again).summary()
     document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
+    write_out(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())
     if as_json:
         print_json({"hardware": str(out), **figures}, schema.Identified)
         return
+    shown = stderr if out == STDOUT else console
     for kind, figure in figures.items():
-        console.print(f"[bold]{kind}[/bold]")
+        shown.print(kind, style="bold")
         for key, value in figure.items():
-            console.print(f"  {key:<28}{value:8.2f}", highlight=False)
-    console.print(f"written to {out}")
+            shown.print(f"  {key:<28}{value:8.2f}", highlight=False)
+    shown.print(f"written to {out}")
 
 
 def _plain(status: object) -> dict[str, object]:
@@ -179,6 +181,6 @@ def _print_status(name: str) -> None:
     for column in ("slice", "UPF", "pid", "sessions", "namespace"):
         table.add_column(column)
     for each in Testbed.attach(name).status():
-        state = "[green]runs[/green]" if each.alive else "[red]gone[/red]"
+        state = Text("runs", "green") if each.alive else Text("gone", "red")
         table.add_row(each.name, state, str(each.pid), str(each.sessions), each.netns)
     console.print(table)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from html import escape
 
-from slicepilot.training.reports.page import bullets, definitions, page, table
+from slicepilot.training.reports.page import bullets, definitions, escape, page, table
 
 from . import plots
 from .axes import (

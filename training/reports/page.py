@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from slicepilot.configs.text import cleaned
 from slicepilot.data.files import replace_file
 
 mpl.rcdefaults()  # not what a matplotlibrc says that somebody has left in the working folder
@@ -44,6 +45,11 @@ STYLE: Any = {
     "lines.linewidth": 1.4,
     "path.simplify_threshold": 0.6,
 }
+
+
+def escape(text: str) -> str:
+    """Text that others chose as HTML, without what changes the direction of writing or is not shown."""
+    return html.escape(cleaned(text))
 
 
 def page(title: str, subtitle: str, sections: Sequence[tuple[str, str, str]], footer: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
@@ -18,8 +18,13 @@ PFCP_COLUMNS = "pfcp_type,latency_us"
 
 
 def _open(path: Path, columns: str, option: str) -> TextIO:
+    """A new file, or standard output for ``-``, with the names of the columns."""
     try:
-        file = io.TextIOWrapper(created(path), encoding="utf-8")
+        if path == Path("-"):
+            file = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        else:
+            with created(path) as new:
+                file = os.fdopen(os.dup(new.fileno()), "w", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{option} = {path}: {error.strerror}; expected a file that can be written") from error
     file.write(columns + "\n")
@@ -46,6 +51,7 @@ class PacketFile:
         for index, n3_ns, exit_ns, size in zip(*columns, strict=True):
             name, device = self._sources[index]
             self._file.write(f"{name},{(exit_ns - n3_ns) / 1e3:.3f},{size},{n3_ns},{exit_ns},{device}\n")
+        self._file.flush()  # for who looks on
 
     def close(self) -> None:
         self.write()
@@ -69,6 +75,7 @@ class PfcpFile:
         latencies_ns = (events["answer_ns"] - events["request_ns"]).tolist()
         for kind, latency_ns in zip(events["kind"].tolist(), latencies_ns, strict=True):
             self._file.write(f"{PFCP_KINDS[kind]},{latency_ns / 1e3:.3f}\n")
+        self._file.flush()
 
     def close(self) -> None:
         self.write()
