@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from .own_group import group_path, needs_own_group
 from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
 
+REAL_TIME = {os.SCHED_FIFO, os.SCHED_RR, 6}  # 6: SCHED_DEADLINE
 ALLOWED = "own_cgroup allows mode live to move what works for it"
 OWN_GROUP = "own_cgroup: true"
 WOULD_HELP = "with `own_cgroup: true` in its slices mode live would give it what is missing"
@@ -67,6 +69,14 @@ def can_be_limited(group: Path | None) -> bool:
         return group is not None and CpuGroup.at(group) is not None
     except ActuatorError:
         return False
+
+
+def real_time(pid: int) -> bool:
+    """Whether CFS has no part in any thread of a process; False where it has ended."""
+    with contextlib.suppress(OSError):
+        threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
+        return all(os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK in REAL_TIME for thread in threads)
+    return False
 
 
 def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
@@ -133,6 +143,9 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
         )
+    if real_time(located.process.pid):
+        why = "all its threads have a real-time class, which goes before all others: neither quota nor weight applies"
+        return Authority(False, f"{why} (sched(7))", f"chrt --other --all-tasks --pid 0 {located.process.pid}")
     where = f"{located.process} is in {located.cgroup}"
     if in_real_time:
         where = f"{where}; {in_real_time} of its {threads} threads run in real time, which nothing of this holds back"

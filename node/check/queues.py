@@ -33,7 +33,10 @@ def queues(backend: NodeBackend) -> Iterator[Mapping[str, Passed]]:
     if not points:
         yield passed
         return
-    with PacketProbe(points) as probe:
+    names = backend.slices.names
+    indices = {names.index(item.name): index for index, item in enumerate(points)}
+    # What is known by sessions alone the second probe has to be told: it sees none of them.
+    with PacketProbe(points) as probe, backend.learning.also_for(probe.sharing, indices):
         yield passed
         for index, item in enumerate(points):
             assert item.n6 is not None

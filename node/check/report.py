@@ -125,7 +125,9 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
     notes += _limits(backend, name)
     notes += _unseen(backend, name)
     notes += [f"its cgroup is written by others as well: {writer}" for writer in around.writers]
-    answers = {knob: Answer(entry.moves, entry.why, entry.remedy) for knob, entry in backend.authority[name].items()}
+    answers: dict[KnobName, Answer] = {}
+    for knob, entry in backend.authority[name].items():
+        answers[knob] = Answer(entry.moves, entry.why, entry.remedy)
     for knob in CPU_KNOBS:
         answers[knob] = _by_load(answers[knob], load)
     answers["nice"] = _by_rivals(answers["nice"], backend, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from slicepilot.controller.system.background import BackgroundCaller
 from slicepilot.controller.telemetry.n4.learning import Learned, Learning
@@ -60,6 +61,10 @@ class NodeLearning:
     def poll(self) -> None:
         """See `Learning.poll`."""
         self._learning.poll()
+
+    def also_for(self, sharing: Sharing, indices: Mapping[int, int]) -> AbstractContextManager[None]:
+        """See `Learning.also_for`."""
+        return self._learning.also_for(sharing, indices)
 
     def check(self, located: Mapping[str, Located]) -> list[str]:
         """What is not known, and why; ``located`` says where the UPFs are now."""

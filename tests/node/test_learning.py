@@ -21,6 +21,8 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.env.telemetry import SLICE_FIELDS
+from slicepilot.node.check.queues import queues
+from slicepilot.node.check.report import report
 from slicepilot.node.live.backend import NodeBackend
 from slicepilot.testbed.bench.rig import Controller
 from slicepilot.testbed.lifecycle.processes import bin_folder
@@ -366,6 +368,33 @@ def test_check_says_what_was_learned(node: Foreign, smf: Smf, tmp_path: Path) ->
     assert first["qfis"] == [9]
     assert second == {"sessions": 0, "tunnels": 0, "qfis": []}
     assert any("no session of it was set up meanwhile" in note for note in result[1]["notes"])
+
+
+def test_packets_at_a_queue_are_known_by_sessions_too(node: Foreign, smf: Smf, tmp_path: Path) -> None:
+    """Those set up before somebody looks at the queue, and those set up meanwhile."""
+    with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
+        smf.establish("a", 0)
+        polled(backend)
+        with queues(backend) as passed:
+            smf.establish("b", 1)
+            polled(backend)
+            for name, count in SENT.items():
+                smf.send(name, count)
+            smf.do("delete", session="b")
+            polled(backend)
+        assert {name: item.packets for name, item in passed.items()} == SENT
+
+
+def test_packets_of_sessions_that_are_not_known_are_said(node: Foreign, smf: Smf, tmp_path: Path) -> None:
+    smf.establish("a", 0)
+    with closing(opened(written(tmp_path, node.prefix, *by_s_nssai(node)))) as backend:
+        sending = threading.Thread(target=lambda: smf.send("a", 100))
+        sending.start()
+        [first, _] = report(backend, 2.0)
+        sending.join()
+    [note] = [text for text in first.notes if "of sessions that are not known" in text]
+    assert int(note.split()[0]) > 30
+    assert not first.load.packets
 
 
 def test_who_learns_has_to_have_an_n4_and_sessions_of_its_own(node: Foreign, tmp_path: Path) -> None:

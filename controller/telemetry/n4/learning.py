@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -89,6 +90,7 @@ class Learning:
         self._held: dict[Key, Owners] = {}
         self._refused: dict[Key, str] = {}
         self._ever: set[int] = set()
+        self._followers: list[tuple[Sharing, Mapping[int, int]]] = []
         self._again_ns: dict[int, int] = {}
         self._capture = Capture(tuple(numbers), ring_octets) if numbers else None
         self._look = None if self._capture is None else RepeatedCall(background, self._healed)
@@ -185,8 +187,38 @@ class Learning:
     def _owners(self, upf: int, session: Session) -> Owners:
         return tuple(index for index in self.upfs[upf].slices if _fits(self._traffic[index], session))
 
+    @contextlib.contextmanager
+    def also_for(self, sharing: Sharing, indices: Mapping[int, int]) -> Iterator[None]:
+        """Have another probe distinguish packets by the same sessions, those there are and those to come.
+
+        Args:
+            sharing: of that probe.
+            indices: its slices, by those here; the others are none of its.
+        """
+        self._followers.append((sharing, indices))
+        try:
+            for key in list(self._held):
+                self._hand_on(key)
+            yield
+        finally:
+            self._followers.pop()
+
+    def _hand_on(self, key: Key) -> None:
+        session, owners = self.sessions.get(key), self._held.get(key, ())
+        for sharing, indices in self._followers:
+            theirs = tuple(indices[index] for index in owners if index in indices)
+            if session is None or not theirs:
+                sharing.release(key)
+            else:
+                sharing.claim(key, theirs, session.teids, session.addresses)
+
     def _apply(self, key: Key) -> None:
         """What a session is now, to the tables."""
+        self._take_up(key)
+        if self._followers:
+            self._hand_on(key)
+
+    def _take_up(self, key: Key) -> None:
         self._held.pop(key, None)
         self._refused.pop(key, None)
         session = self.sessions.get(key)
