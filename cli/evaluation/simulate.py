@@ -23,6 +23,9 @@ def simulate(
     agent: Annotated[str, typer.Option(help="Agent that controls the scenario.")] = "no-control",
     repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Number of repetitions of each experiment.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for loads and noise.")] = 0,
+    series: Annotated[
+        bool, typer.Option("--series", help="With --study and --json: the ramp every 30 s as well.")
+    ] = False,
     hardware: Annotated[str, typer.Option(help="Hardware of the study: a shipped name or a YAML file.")] = "andrade",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -30,13 +33,15 @@ def simulate(
 
     Example: [bold]slicepilot simulate --study andrade --experiments 1,5,25[/bold]
     """
+    if series and not (study and as_json):
+        raise ConfigError("series: needs --study and --json")
     if study is None:
         _play(scenario, agent, seed, as_json)
         return
     if study not in STUDIES:
         raise ConfigError(f"study: unknown name {study!r}; expected {', '.join(STUDIES)}")
     from slicepilot.env.simulator.hardware import Hardware
-    from slicepilot.env.simulator.study import run_study
+    from slicepilot.env.simulator.study import play_study, series_of, summarise
 
     numbers = parse_numbers(experiments)
     node = Hardware.from_yaml(hardware)
@@ -44,13 +49,16 @@ def simulate(
         announce_compilation()
     with progress_bar() as progress:
         task = progress.add_task("simulating", total=None)
-        results = run_study(
+        samples = play_study(
             numbers,
             node,
             repetitions,
             seed,
             on_step=lambda done, total: progress.update(task, completed=done, total=total),
         )
+    results = summarise(samples)
+    if series:
+        results = [result | {"series": series_of(samples, result["experiment"])} for result in results]
     if as_json:
         print_json(results, list[StudyExperiment])
     else:

@@ -10,6 +10,20 @@ Statistics = dict[Literal["mean", "median", "std"], float]
 Groups = dict[Literal["slice1", "others"], Statistics | None]
 
 
+class StudyMoment(Document):
+    """A group of slices at a time of the ramp, over slices and repetitions."""
+
+    time_s: float
+    """End of 30 s."""
+    group: Literal["slice1", "others"]
+    server_received_mbps: float
+    """Of one slice, in 10^6 bit/s."""
+    latency_ms_p10: float
+    latency_ms_p50: float
+    latency_ms_p90: float
+    upf_cpu_mcpu: float
+
+
 class StudyExperiment(Document):
     """An experiment of the study, sampled as the study does: the last five minutes of all repetitions."""
 
@@ -18,6 +32,8 @@ class StudyExperiment(Document):
     """Throughput per slice; `others` is null where an experiment has one slice."""
     latency_ms: Groups
     """Round-trip time that the UEs measure."""
+    series: NotRequired[list[StudyMoment]]
+    """With `--series`."""
 
 
 class PlayedSlice(Document):

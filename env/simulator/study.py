@@ -204,28 +204,13 @@ def play_settings(
     return StudySamples(episodes, cpu, upf, server, np.stack(round_trips))
 
 
-def run_study(
-    experiments: Sequence[int],
-    hardware: Hardware,
-    repetitions: int = 10,
-    seed: int = 0,
-    period_s: float = 1.0,
-    on_step: Callable[[int, int], None] | None = None,
-) -> list[dict[str, Any]]:
-    """Play experiments and summarise their last five minutes as the paper's tables do.
+def summarise(samples: StudySamples) -> list[dict[str, Any]]:
+    """The last five minutes as the paper's tables have them.
 
     Returns one dictionary per experiment: ``experiment``, and ``throughput_mbps`` (of 2^20 bit/s, see `TABLE_MBIT`) and
     ``latency_ms`` with, per group (``slice1``, ``others``), ``mean``, ``median`` and ``std`` over all samples of all
     repetitions; ``others`` is None where there are none.
-
-    Raises:
-        ConfigError: an unknown experiment.
     """
-    return summarise(play_study(experiments, hardware, repetitions, seed, period_s, on_step))
-
-
-def summarise(samples: StudySamples) -> list[dict[str, Any]]:
-    """As `run_study` returns it."""
     last = slice(-round(WINDOW_S / SAMPLE_S), None)
     results = []
     for setting in samples.episodes.settings:
@@ -240,6 +225,33 @@ def summarise(samples: StudySamples) -> list[dict[str, Any]]:
             }
         )
     return results
+
+
+def series_of(samples: StudySamples, number: int) -> list[dict[str, Any]]:
+    """The ramp of one experiment, a dictionary every `SAMPLE_S` and group, over slices and repetitions.
+
+    ``server_received_mbps`` (10^6 bit/s) and ``upf_cpu_mcpu`` are means of one slice; ``latency_ms_p10``, ``_p50`` and
+    ``_p90`` are quantiles of the round trip. ``time_s`` is the end of the 30 s.
+    """
+    lanes, result = samples.lanes_of(number), []
+    for group, slices in samples.groups_of(number).items():
+        received, cpu, trips = (
+            values[:, slices, lanes] for values in (samples.server_mbps, samples.upf_cpu_mcpu, samples.round_trip_ms)
+        )
+        p10, p50, p90 = np.quantile(trips.astype(np.float64), [0.1, 0.5, 0.9], axis=(1, 2))
+        for step in range(len(received)):
+            result.append(
+                {
+                    "time_s": SAMPLE_S * (step + 1),
+                    "group": group,
+                    "server_received_mbps": float(received[step].mean()),
+                    "latency_ms_p10": float(p10[step]),
+                    "latency_ms_p50": float(p50[step]),
+                    "latency_ms_p90": float(p90[step]),
+                    "upf_cpu_mcpu": float(cpu[step].mean()),
+                }
+            )
+    return result
 
 
 def _round_trip_ms(backend: SimulatorBackend, rng: np.random.Generator) -> FloatArray:

@@ -105,7 +105,7 @@ def test_shapes_do_not_import_pydantic() -> None:
 REAL: dict[str, tuple[tuple[str, ...], Any, int]] = {
     "doctor": (("doctor",), list[machine.Check], 1),
     "study": (
-        ("simulate", "--study", "andrade", "--experiments", "1,5", "--repetitions", "1"),
+        ("simulate", "--study", "andrade", "--experiments", "1,5", "--repetitions", "1", "--series"),
         list[evaluation.StudyExperiment],
         0,
     ),

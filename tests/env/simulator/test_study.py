@@ -10,11 +10,14 @@ import pytest
 from slicepilot.data.reference import calibration_rows, published_settings
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.study import (
+    TABLE_MBIT,
     StudyEpisodes,
     find_settings,
     fit_errors_pct,
+    play_study,
     relative_errors,
-    run_study,
+    series_of,
+    summarise,
 )
 
 ALL = tuple(setting.experiment for setting in published_settings())
@@ -23,7 +26,7 @@ ALL = tuple(setting.experiment for setting in published_settings())
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, Any]]:
     """All 26 experiments, ten repetitions each as in the study."""
-    return run_study(ALL, Hardware.from_yaml("andrade"), repetitions=10, seed=0)
+    return summarise(play_study(ALL, Hardware.from_yaml("andrade"), repetitions=10, seed=0))
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +113,17 @@ def test_slices_that_an_experiment_leaves_out_send_nothing() -> None:
     episode = episodes.draw(episodes.lanes, np.random.default_rng(0))
     sending = episode.traffic.flow_mbps[0] > 0
     np.testing.assert_array_equal(sending.sum(axis=0), [1, 1, 3, 3])
+
+
+def test_the_ramp_is_printed_every_30_s() -> None:
+    samples = play_study([1, 5], Hardware.from_yaml("andrade"), repetitions=2)
+    alone, all_slices = (series_of(samples, number) for number in (1, 5))
+    assert [moment["time_s"] for moment in alone] == [30.0 * step for step in range(1, 41)]
+    assert {moment["group"] for moment in alone} == {"slice1"}
+    assert len(all_slices) == 80
+    first, last = all_slices[40], all_slices[79]
+    assert first["group"] == "others"
+    assert first["server_received_mbps"] < 60 < last["server_received_mbps"], "users join"
+    assert first["latency_ms_p10"] <= first["latency_ms_p50"] <= first["latency_ms_p90"]
+    mean = np.mean([moment["server_received_mbps"] for moment in alone[-10:]])
+    assert mean / TABLE_MBIT == pytest.approx(summarise(samples)[0]["throughput_mbps"]["slice1"]["mean"], rel=1e-3)
