@@ -233,24 +233,24 @@ def series_of(samples: StudySamples, number: int) -> list[dict[str, Any]]:
     ``server_received_mbps`` (10^6 bit/s) and ``upf_cpu_mcpu`` are means of one slice; ``latency_ms_p10``, ``_p50`` and
     ``_p90`` are quantiles of the round trip. ``time_s`` is the end of the 30 s.
     """
-    lanes, result = samples.lanes_of(number), []
+    lanes, result = samples.lanes_of(number), list[dict[str, Any]]()
     for group, slices in samples.groups_of(number).items():
         received, cpu, trips = (
             values[:, slices, lanes] for values in (samples.server_mbps, samples.upf_cpu_mcpu, samples.round_trip_ms)
         )
         p10, p50, p90 = np.quantile(trips.astype(np.float64), [0.1, 0.5, 0.9], axis=(1, 2))
-        for step in range(len(received)):
-            result.append(
-                {
-                    "time_s": SAMPLE_S * (step + 1),
-                    "group": group,
-                    "server_received_mbps": float(received[step].mean()),
-                    "latency_ms_p10": float(p10[step]),
-                    "latency_ms_p50": float(p50[step]),
-                    "latency_ms_p90": float(p90[step]),
-                    "upf_cpu_mcpu": float(cpu[step].mean()),
-                }
-            )
+        result += [
+            {
+                "time_s": SAMPLE_S * (step + 1),
+                "group": group,
+                "server_received_mbps": float(received[step].mean()),
+                "latency_ms_p10": float(p10[step]),
+                "latency_ms_p50": float(p50[step]),
+                "latency_ms_p90": float(p90[step]),
+                "upf_cpu_mcpu": float(cpu[step].mean()),
+            }
+            for step in range(len(received))
+        ]
     return result
 
 

@@ -35,7 +35,7 @@ class Reproduction:
         """A dictionary a row: what each source has, and the first source's difference from what was printed."""
         result = []
         for row in self.study.rows():
-            shown: dict[Source, Figure | None] = {name: self._figure(name, row.key) for name in COMPARED}
+            shown: dict[str, Figure | None] = {name: self._figure(name, row.key) for name in COMPARED}
             judged = next((shown[name] for name in COMPARED if shown[name] and self._comparable(name, row.key)), None)
             difference, outcome = compare(row, judged)
             result.append(
@@ -53,7 +53,7 @@ class Reproduction:
             )
         for name, found in self.sources.items():
             for key, figure in found.extra.items():
-                shown = {each: figure if each == name else None for each in COMPARED}
+                shown = {str(each): figure if each == name else None for each in COMPARED}
                 result.append(
                     {
                         "row": key,
