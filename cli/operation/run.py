@@ -198,6 +198,7 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
         "period_s": node.backend.context.period_s.item(),
         "slices": totals.rows() if totals is not None and totals.ticks else [],
         "in_charge": shares(report.charges),
+        "not_moved": _not_moved(settings, node, report),
         "guard_rules": {name: count / report.ticks for name, count in sorted(report.rules_in_charge.items())},
         "loop": report.totals()
         | {"interventions": report.interventions, "last_error": report.last_error, "scheduling": str(report.scheduling)}
@@ -205,8 +206,18 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
     }
 
 
+def _not_moved(settings: RunConfig, node: Node, report: LoopReport) -> list[dict[str, str]]:
+    if settings.mode == "shadow":
+        return []
+    acted_on = settings.canary if settings.mode == "canary" else node.backend.slices.names
+    entries = {**node.fixed, **report.not_moved}.items()
+    return [{"slice": name, "knob": knob, "why": why} for (name, knob), why in sorted(entries) if name in acted_on]
+
+
 def _print(document: dict[str, Any], budget_ratio: float) -> None:
     from rich.table import Table
+
+    from slicepilot.configs.text import printable
 
     loop = document["loop"]
     where = document["scenario"] or "the traffic there is"
@@ -235,6 +246,9 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
         counts = ", ".join(f"{name} {count}" for name, count in sorted(loop["interventions"].items()))
         console.print(f"guard: {counts}", highlight=False)
     _print_charge(document, budget_ratio)
+    for entry in document["not_moved"]:
+        text = printable(f"not the policy's: {entry['slice']} {entry['knob']}: {entry['why']}")
+        console.print(text, highlight=False, markup=False)
     if "episodes" in document:
         episodes = document["episodes"]
         console.print(f"{episodes['episodes']} episodes, {episodes['steps']:,} steps:", highlight=False)

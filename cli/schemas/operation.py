@@ -54,6 +54,14 @@ class RunEpisodes(Document):
     steps: int
 
 
+class KnobNotMoved(Document):
+    """A knob that could not be moved, for the whole run or a part of it."""
+
+    slice: str
+    knob: Literal["cpu_limit_mcpu", "nice", "egress_mbps"]
+    why: str
+
+
 class RunReport(Document):
     """A controller's run after its end."""
 
@@ -67,6 +75,8 @@ class RunReport(Document):
     """Null without a tick."""
     guard_rules: dict[str, float]
     """Shares of the ticks in which the guard was in charge, by reason."""
+    not_moved: list[KnobNotMoved]
+    """Knobs that were not the policy's; empty in shadow, where none is."""
     loop: RunLoop
     episodes: NotRequired[RunEpisodes]
 

@@ -13,7 +13,7 @@ import numpy as np
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.charge import InCharge, charges_of
 from slicepilot.controller.publisher.status import Status
-from slicepilot.controller.record.ring import LATE
+from slicepilot.controller.record.ring import LATE, POWERLESS
 from slicepilot.controller.top.screen import Follower
 from slicepilot.env.promises import RATE_TOLERANCE
 
@@ -126,4 +126,5 @@ def _charge(status: Status, index: int) -> InCharge:
     """Of a slice in the newest tick, by its own reasons and the node's."""
     last = status.last
     masks = np.stack([last["reasons"][:, index], last["node_reasons"]], axis=1).astype(np.uint32)
-    return InCharge(int(charges_of(last["level"], (last["flags"] & LATE) != 0, masks)[0]))
+    flags = last["flags"]
+    return InCharge(int(charges_of(last["level"], flags & LATE != 0, flags & POWERLESS != 0, masks)[0]))

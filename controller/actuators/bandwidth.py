@@ -74,6 +74,21 @@ def quota_of(group: CpuGroup) -> tuple[int, int]:
     return (NO_QUOTA if quota == b"max" else int(quota)), int(period)
 
 
+def limit_above(group: Path, skip: int = 0) -> tuple[float, Path | None]:
+    """The least CPU limit of the groups above a group, in mCPU, and whose it is; inf and None without any.
+
+    Args:
+        group: its path, without links; skip: so many groups above it do not count.
+    """
+    least, whose = math.inf, None
+    for parent in group.parents[skip:]:
+        if not any((parent / name).exists() for name in ("cpu.max", "cpu.cfs_quota_us")):
+            break  # the root has no limit
+        if (limit := limit_mcpu(CpuGroup.at(parent))) < least:
+            least, whose = limit, parent
+    return least, whose
+
+
 def in_words(quota_us: int, period_us: int, burst_us: int = 0) -> str:
     """A bandwidth for messages."""
     burst = f", burst {burst_us} us" if burst_us else ""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Receipt
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KnobName, Knobs
 
 from .node import NodeActuator
 from .shadow import ShadowActuator
@@ -37,6 +37,16 @@ class CanaryActuator:
             self._parts = parts
             self.receipt = self._merged()
         return self.receipt
+
+    @property
+    def powerless(self) -> bool:
+        """Of the slices it acts on."""
+        return self._controlled.powerless
+
+    @property
+    def not_moved(self) -> dict[tuple[str, KnobName], str]:
+        """Of the slices it acts on."""
+        return self._controlled.not_moved
 
     def rehearse(self) -> None:
         self._controlled.rehearse()

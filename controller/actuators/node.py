@@ -70,6 +70,7 @@ class NodeActuator:
 
     Attributes:
         receipt: the last one; before the first `apply` the original settings.
+        powerless: no knob of any slice can be moved now.
 
     Raises:
         ActuatorError: a target is missing or not permitted; nothing is left changed.
@@ -99,6 +100,7 @@ class NodeActuator:
             for target in targets:
                 self._slices.append(self._open(target))
             self.receipt = Receipt(self._held("group"))
+            self.powerless = not any(item.movable for item in self._slices)
         except BaseException:
             self.close()
             raise
@@ -136,6 +138,8 @@ class NodeActuator:
                 changed = True
             if held != (limit, nice, rate):
                 exact = False
+        if errors or self.powerless:
+            self.powerless = not any(item.movable for item in self._slices)
         if errors:
             self.receipt = Receipt(self._held(scope), "; ".join(errors))
         elif changed or self.receipt.error is not None or scope != self.receipt.applied.nice_scope:
@@ -185,7 +189,8 @@ class NodeActuator:
         return result
 
     def refresh(self) -> list[str]:
-        """What has vanished and why; what has come back is taken up as it is now, with the weight of its request.
+        """What has vanished or does not move, and why; what has come back is taken up as it is now, with the weight of
+        its request.
 
         Between ticks: some 20 us a slice. One that has come back is opened by a thread, and written to the journal.
         """
@@ -198,7 +203,15 @@ class NodeActuator:
             if item.vanished() and index not in self._opening:
                 self._opening[index] = self._opener.call(partial(self._again, item))
         self._take_up()
-        return [lost for item in self._slices if (lost := item.vanished())]
+        lost = [text for item in self._slices if (text := item.vanished())]
+        self.powerless = not any(item.movable for item in self._slices)
+        return [*lost, *(text for item in self._slices for text in item.look_again())]
+
+    @property
+    def not_moved(self) -> dict[tuple[str, KnobName], str]:
+        """Why knobs, by slice and name, cannot be moved now: the kernel refuses it, or others have set them."""
+        theirs = dict.fromkeys(self.yielded, "another program has set it")
+        return theirs | {(item.name, knob): why for item in self._slices for knob, why in item.refused.items()}
 
     def _again(self, lost: SliceKnobs) -> SliceKnobs:
         """A slice that has vanished, as it is now; raises ActuatorError where it has not come back."""
@@ -303,6 +316,7 @@ class NodeActuator:
         raise KeyError(name)
 
     def _renew(self) -> None:
+        self.powerless = not any(item.movable for item in self._slices)
         scope = self.receipt.applied.nice_scope
         self.receipt = Receipt(self._held(scope), self.receipt.error)
 

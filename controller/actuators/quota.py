@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import time
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from .bandwidth import (
     BandwidthFiles,
     bandwidth_files,
     in_words,
+    limit_above,
     put_back_limit,
     put_back_pod_limit,
 )
@@ -124,7 +126,7 @@ class CpuQuota:
     """
 
     def __init__(self, group: CpuGroup, config: QuotaConfig | None = None, pod: PodQuota | None = None) -> None:
-        self.config, self._pod = config or QuotaConfig(), pod
+        self.config, self._pod, self._group = config or QuotaConfig(), pod, group
         self._files = bandwidth_files(group)
         self._original = self._files.read()
         quota_us, period_us, self._burst_us = self._original
@@ -141,7 +143,8 @@ class CpuQuota:
         return self._limit_mcpu
 
     def set(self, limit_mcpu: float) -> float:
-        """Ask for a limit; returns what holds, which differs by minimum quota or held-back writes.
+        """Ask for a limit; returns what holds, which differs by minimum quota, held-back writes, or by what the groups
+        above have: version 1 refuses more than that.
 
         A limit that only whole microseconds keep from being exact counts as held.
         """
@@ -153,12 +156,18 @@ class CpuQuota:
         near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
         if quota_us > 0 and held_us > 0 and not self._take_write(self.config.write_stock if near else 1.0):
             return self._limit_mcpu
-        if self._pod is None:
-            self._files.write_quota(quota_us, self.period_us, self._burst_us)
-        else:
-            self._write_both(self._pod, quota_us)
+        try:
+            self._write(quota_us)
+        except ActuatorError as error:
+            most_us = self._most_us() if error.errno == errno.EINVAL else quota_us
+            if not MIN_QUOTA_US <= most_us < quota_us:
+                raise
+            if most_us != held_us:
+                self._write(most_us)
+            quota_us = most_us
+        exact = exact_us >= MIN_QUOTA_US and (quota_us < 0 or abs(quota_us - exact_us) < 1)
         self._quota_us = quota_us
-        self._limit_mcpu = limit_mcpu if exact_us >= MIN_QUOTA_US else self._limit(quota_us, self.period_us)
+        self._limit_mcpu = limit_mcpu if exact else self._limit(quota_us, self.period_us)
         return self._limit_mcpu
 
     def read(self) -> float:
@@ -230,6 +239,17 @@ class CpuQuota:
         self._files.close()
         if self._pod is not None:
             self._pod.close()
+
+    def _write(self, quota_us: int) -> None:
+        if self._pod is None:
+            self._files.write_quota(quota_us, self.period_us, self._burst_us)
+        else:
+            self._write_both(self._pod, quota_us)
+
+    def _most_us(self) -> int:
+        """The quota under our period that is as much as the least of the groups above; without any, 0."""
+        least_mcpu = limit_above(self._group.path.resolve())[0]
+        return 0 if least_mcpu == UNLIMITED else int(least_mcpu * 1e-3 * self.period_us)
 
     def _write_both(self, pod: PodQuota, quota_us: int) -> None:
         """The pod's first where the container's grows, the container's first where it shrinks."""

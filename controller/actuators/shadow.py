@@ -15,7 +15,7 @@ from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
 from slicepilot.data.nice_weights import nearest_nice
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Receipt
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KnobName, Knobs
 
 from .node import SliceTargets
 from .shared_cpu import SharedCpu
@@ -38,6 +38,8 @@ class ShadowActuator:
         ActuatorError: a group is missing or has no CPU knobs.
     """
 
+    powerless = False
+
     def __init__(self, targets: Sequence[SliceTargets], missing_ok: bool = False) -> None:
         self._targets, self._shared = tuple(targets), SharedCpu(targets)
         self._readers: list[_Reader | None] = []
@@ -48,6 +50,11 @@ class ShadowActuator:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def not_moved(self) -> dict[tuple[str, KnobName], str]:
+        """Nothing that anybody wants to move."""
+        return {}
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Nothing is set; says what held when it was last read."""

@@ -20,7 +20,7 @@ from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, PodQuota, QuotaConfig
 from .shapers import Knob, Rate, Shaper, Shapers
 from .targets import CPU_KNOBS, Pacing, SliceTargets, paced_by, pod_of
-from .weight import GroupWeight
+from .weight import GroupWeight, weight_refusal
 
 __all__ = ["CPU_KNOBS", "SliceKnobs", "SliceTargets"]
 
@@ -51,6 +51,7 @@ class SliceKnobs:
     Attributes:
         held: what holds; at first the original settings.
         yielded: knobs that are not written, nor restored: somebody else's values hold. Nor are `SliceTargets.fixed`.
+        refused: knobs that the kernel does not let move, and why: they hold what they have, until `look_again`.
 
     Raises:
         ActuatorError: a target is missing or not permitted; nothing is left changed.
@@ -67,6 +68,7 @@ class SliceKnobs:
     ) -> None:
         self.name, self.target, self._shapers = target.name, target, shapers
         self._where = _identity(target)
+        self.refused: dict[KnobName, str] = {}
         self.quota: CpuQuota | None = None
         self.weight: GroupWeight | None = None
         self.threads: ThreadNice | None = None
@@ -82,9 +84,13 @@ class SliceKnobs:
                 self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
                 undo.callback(self.quota.restore)
             if group is not None and "nice" not in target.left:
-                self.weight = GroupWeight(pod_of(group) if target.weighs_pod else group)
-                note = None if remember is None else lambda originals: remember(target.name, originals)
-                self.threads = ThreadNice(group, note)
+                weighed = pod_of(group) if target.weighs_pod else group
+                if why := weight_refusal(weighed):
+                    self.refused["nice"] = why
+                else:
+                    self.weight = GroupWeight(weighed, target.request_mcpu)
+                    note = None if remember is None else lambda originals: remember(target.name, originals)
+                    self.threads = ThreadNice(group, note)
             if target.egress_device is not None and "egress_mbps" not in target.left:
                 self.egress = shapers.add(_rate(target, target.egress_device, egress, pacing(target)))
                 undo.callback(self.egress.restore)
@@ -103,17 +109,17 @@ class SliceKnobs:
         held_limit, held_nice, held_rate = self.held
         if self._most_mcpu < math.inf:
             limit = min(limit if limit > 0 else math.inf, self._most_mcpu)
-        if limit != held_limit and self.quota is not None and "cpu_limit_mcpu" not in self.yielded:
+        if limit != held_limit and self.quota is not None and self._ours("cpu_limit_mcpu"):
             try:
                 held_limit = self.quota.set(limit)
             except ActuatorError as error:
-                self._note(error, errors)
+                self._note(error, errors, "cpu_limit_mcpu")
         niced = self.threads is not None and (nice != held_nice or scope != "group" or self.threads.active)
-        if niced and "nice" not in self.yielded:
+        if niced and self._ours("nice"):
             try:
                 held_nice = self._set_nice(int(nice), scope)
             except ActuatorError as error:
-                self._note(error, errors)
+                self._note(error, errors, "nice")
         if (held_limit, held_nice) != self.held[:2]:
             self.held = Held(held_limit, held_nice, held_rate)
         if self.egress is not None and "egress_mbps" not in self.yielded:
@@ -128,6 +134,29 @@ class SliceKnobs:
             if shaper.held != self.held.egress_mbps:
                 self.held = self.held._replace(egress_mbps=shaper.held)
         return self.held
+
+    def _ours(self, knob: KnobName) -> bool:
+        return knob not in self.yielded and knob not in self.refused
+
+    @property
+    def movable(self) -> bool:
+        """Whether any knob of it can be moved now."""
+        return not self._gone and any(
+            (
+                self.quota is not None and self._ours("cpu_limit_mcpu"),
+                self.weight is not None and self._ours("nice"),
+                self.egress is not None and self._ours("egress_mbps"),
+            )
+        )
+
+    def look_again(self) -> list[str]:
+        """Why knobs do not move; those that the kernel has refused a value of are tried again after this."""
+        report = [f"{self.name}: {knob} does not move: {why}" for knob, why in self.refused.items()]
+        if self.weight is None:
+            self.refused = {knob: why for knob, why in self.refused.items() if knob == "nice"}
+        else:
+            self.refused = {}
+        return report
 
     @property
     def throttle(self) -> ThrottleRate | None:
@@ -146,8 +175,14 @@ class SliceKnobs:
         return self._gone
 
     def deploy(self, request_mcpu: float | None) -> None:
-        if not self._gone and self.weight is not None and self.threads is not None and "nice" not in self.yielded:
-            self.weight.deploy(request_mcpu)
+        if not self._gone and self.weight is not None and self.threads is not None and self._ours("nice"):
+            try:
+                self.weight.deploy(request_mcpu)
+            except ActuatorError as error:
+                if error.vanished:
+                    raise
+                self.refused["nice"] = str(error)
+                return
             self.held = self.held._replace(nice=self.held.nice if self.threads.active else 0)
 
     def read(self, scope: NiceScope) -> Held:
@@ -189,6 +224,7 @@ class SliceKnobs:
 
     def reassert(self, knob: KnobName) -> float:
         """Write again what holds here; raises ActuatorError."""
+        self.refused.pop(knob, None)
         return self._hold(knob, [] if self._gone else [part.reassert() for part in self._parts(knob)])
 
     def rebase(self, knob: KnobName) -> None:
@@ -263,11 +299,13 @@ class SliceKnobs:
         self.weight.set(0)
         return self.threads.set(nice)
 
-    def _note(self, error: ActuatorError, errors: list[str]) -> None:
-        """A slice of which something has vanished is not written any more."""
+    def _note(self, error: ActuatorError, errors: list[str], knob: KnobName | None = None) -> None:
+        """A slice of which something has vanished is not written any more, nor a knob that the kernel refuses."""
         errors.append(f"{self.name}: {error}")
         if error.vanished:
             self._gone = errors[-1]
+        elif knob is not None:
+            self.refused[knob] = str(error)
 
 
 def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice: Choice) -> Rate:

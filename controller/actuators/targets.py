@@ -37,6 +37,7 @@ class SliceTargets:
         moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds the original.
         weighs_pod: the group above is its pod's, whose weight is moved instead of its own: its own ranks a container
             against those of the same pod alone.
+        request_mcpu: the CPU request that it was deployed with, which its original weight stands for; 0: not known.
     """
 
     name: str
@@ -51,6 +52,7 @@ class SliceTargets:
     ceiling_mcpu: float = math.inf
     moves_pod: bool = False
     weighs_pod: bool = False
+    request_mcpu: float = 0.0
 
     @property
     def group(self) -> Path:

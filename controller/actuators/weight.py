@@ -2,18 +2,143 @@
 
 from __future__ import annotations
 
-from slicepilot.controller.system.cgroup import CpuGroup
+import contextlib
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicepilot.controller.system.cgroup import CgroupVersion, CpuGroup
 from slicepilot.controller.system.kernel_file import KernelFile
 from slicepilot.data.nice_weights import LOWEST_NICE, NICE_0_WEIGHT, PRIO_TO_WEIGHT
 
 V1_SHARES_RANGE = (2, 262_144)  # kernel/sched/sched.h: MIN_SHARES, MAX_SHARES
 V2_WEIGHT_RANGE = (1, 10_000)  # Documentation/admin-guide/cgroup-v2.rst, cpu.weight
 V2_DEFAULT_WEIGHT = 100
+NICE_LEVELS = range(LOWEST_NICE, LOWEST_NICE + len(PRIO_TO_WEIGHT))
+KUBELETS = ("kubepods", "kubepods.slice")
 
 
 def weight_file(group: CpuGroup) -> KernelFile:
     """The file that holds a group's weight: ``cpu.shares`` or ``cpu.weight``; raises ActuatorError."""
     return KernelFile(group.path / ("cpu.shares" if group.version == 1 else "cpu.weight"))
+
+
+def weight_refusal(group: CpuGroup) -> str:
+    """Why the kernel takes no weight for a group; empty where it does.
+
+    A group of the class SCHED_IDLE has none (Documentation/admin-guide/cgroup-v2.rst, ``cpu.idle``; in systemd
+    CPUWeight=idle); its ``cpu.weight`` reads 0 then. Kernels before 5.15 have no such file.
+    """
+    try:
+        idle = (group.path / "cpu.idle").read_bytes().strip() == b"1"
+    except OSError:
+        idle = False
+    return f"{group.path}/cpu.idle is 1 (CPUWeight=idle): the kernel refuses weights" if idle else ""
+
+
+def weight_as_found(group: CpuGroup) -> int | None:
+    """The present weight of a group, None where it can have none; raises ActuatorError."""
+    with contextlib.closing(weight_file(group)) as file:
+        return None if weight_refusal(group) else int(file.read())
+
+
+def shares_of_request(request_mcpu: float) -> int:
+    """As the kubelet turns a CPU request into ``cpu.shares`` (kubernetes, ``MilliCPUToShares``)."""
+    low, high = V1_SHARES_RANGE
+    return min(max(int(request_mcpu * NICE_0_WEIGHT / 1000), low), high)
+
+
+def linear_weight(shares: int) -> int:
+    """``cpu.weight`` of shares by runc before 1.3.2 and crun before 1.23: 1 CPU is 39."""
+    low, high = V1_SHARES_RANGE
+    return 1 + (shares - low) * (V2_WEIGHT_RANGE[1] - 1) // (high - low)
+
+
+def quadratic_weight(shares: int) -> int:
+    """``cpu.weight`` of shares by runc from 1.3.2 on (opencontainers/cgroups, ``ConvertCPUSharesToCgroupV2Value``;
+    runc#4772, kubernetes#131216): 1 CPU is 100, the weight that groups have by default."""
+    low, high = V1_SHARES_RANGE
+    if not low < shares < high:
+        return V2_WEIGHT_RANGE[shares >= high]
+    doublings = math.log2(shares)
+    return math.ceil(10 ** ((doublings * doublings + 125 * doublings) / 612 - 7 / 34))
+
+
+def weight_of_request(group: CpuGroup, request_mcpu: float, found: int, found_request_mcpu: float = 0.0) -> int:
+    """The weight that a CPU request stands for beside the groups that a node has.
+
+    On version 1 there is a single formula. On version 2 it is that which explains the weight that the group was found
+    with, where its request is known and only one of the two does; else that of the pods around: no kubelet of the
+    linear formula gives all its pods together more than all CPUs stand for. On any other node a CPU is the default
+    weight, which services beside it have.
+
+    Args:
+        group: whose.
+        request_mcpu: which is to become a weight.
+        found: the weight that the group was found with; found_request_mcpu: the request which that stands for, 0 where
+            it is not known.
+    """
+    shares = shares_of_request(request_mcpu)
+    if group.version == 1:
+        return shares
+    if found_request_mcpu > 0:
+        declared = shares_of_request(found_request_mcpu)
+        linear, quadratic = linear_weight(declared), quadratic_weight(declared)
+        if linear != quadratic and found in {linear, quadratic}:
+            return linear_weight(shares) if found == linear else quadratic_weight(shares)
+    return linear_weight(shares) if _linear_pods(group.path) else quadratic_weight(shares)
+
+
+def _linear_pods(group: Path) -> bool:
+    """Whether a group is the kubelet's, and the weight of all pods together that of the linear formula."""
+    root = next((folder for folder in group.resolve().parents if folder.name in KUBELETS), None)
+    if root is None:
+        return False
+    try:
+        weight = int((root / "cpu.weight").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return weight <= linear_weight(shares_of_request(1e3 * (os.cpu_count() or 1)))
+
+
+@dataclass(frozen=True)
+class WeightScale:
+    """What nice levels mean at a group.
+
+    Attributes:
+        version: of the hierarchy.
+        base: the weight of nice 0.
+        by_nice: levels are written as such (``cpu.weight.nice``), and told apart all.
+    """
+
+    version: CgroupVersion
+    base: int
+    by_nice: bool = False
+
+    @classmethod
+    def of(cls, group: CpuGroup, base: int) -> WeightScale:
+        by_nice = group.version == 2 and base == V2_DEFAULT_WEIGHT and (group.path / "cpu.weight.nice").exists()
+        return cls(group.version, base, by_nice)
+
+    def weight_of(self, nice: int) -> int:
+        low, high = V1_SHARES_RANGE if self.version == 1 else V2_WEIGHT_RANGE
+        scaled = round(self.base * PRIO_TO_WEIGHT[nice - LOWEST_NICE] / NICE_0_WEIGHT)
+        return min(max(scaled, low), high)
+
+    def level_of(self, nice: int) -> int:
+        """The level nearest to 0 that the file cannot tell from this."""
+        step = 1 if nice < 0 else -1
+        while not self.by_nice and nice != 0 and self.weight_of(nice + step) == self.weight_of(nice):
+            nice += step
+        return nice
+
+    def same(self, low: int, high: int) -> list[range]:
+        """Levels of a range that the file cannot tell apart, in runs of two or more."""
+        runs: dict[int, list[int]] = {}
+        for nice in range(low, high + 1):
+            runs.setdefault(self.level_of(nice), []).append(nice)
+        return [range(run[0], run[-1] + 1) for run in runs.values() if len(run) > 1]
 
 
 class GroupWeight:
@@ -23,15 +148,21 @@ class GroupWeight:
     with it, on cgroup v1 (``cpu.shares``) as on v2 (``cpu.weight``). On v2 a group of the default weight goes through
     ``cpu.weight.nice``, which has the table's full resolution where ``cpu.weight`` rounds nice 19 from 1.46 to 1.
 
+    A small weight is the same at several levels: of those the level nearest to 0 counts, and is what `set` returns.
+
+    Args:
+        group: whose.
+        request_mcpu: the CPU request that its original weight stands for; 0 where that is not known.
+
     Raises:
         ActuatorError: the group has no weight, or the kernel refuses a value.
     """
 
-    def __init__(self, group: CpuGroup) -> None:
-        self._version = group.version
-        self._range = V1_SHARES_RANGE if group.version == 1 else V2_WEIGHT_RANGE
+    def __init__(self, group: CpuGroup, request_mcpu: float = 0.0) -> None:
+        self._group, self._request_mcpu = group, request_mcpu
         self._weight = weight_file(group)
-        self._original = self._base = int(self._weight.read())
+        self._original = int(self._weight.read())
+        self._scale = WeightScale.of(group, self._original)
         nice_file = group.path / "cpu.weight.nice"
         self._by_nice = KernelFile(nice_file) if group.version == 2 and nice_file.exists() else None
         self._nice = 0
@@ -41,27 +172,28 @@ class GroupWeight:
         return self._nice
 
     def set(self, nice: int) -> int:
-        """Set a level, -20..19; returns it."""
-        if nice != self._nice:
-            self._write(nice)
-        return nice
+        """Set a level, -20..19; returns the level of the same weight that is nearest to 0."""
+        level = self._scale.level_of(nice)
+        if level != self._nice:
+            self._write(level)
+        return level
 
     def weight_of(self, nice: int) -> int:
-        low, high = self._range
-        scaled = round(self._base * PRIO_TO_WEIGHT[nice - LOWEST_NICE] / NICE_0_WEIGHT)
-        return min(max(scaled, low), high)
+        return self._scale.weight_of(nice)
 
     def read(self) -> int:
         """The level whose weight is nearest to the kernel's."""
-        if self._by_nice is not None and self._base == V2_DEFAULT_WEIGHT:
+        if self._by_nice is not None and self._scale.by_nice:
             return int(self._by_nice.read())
         weight = int(self._weight.read())
-        return min(range(LOWEST_NICE, 20), key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
+        return min(NICE_LEVELS, key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
 
     def deviation(self) -> str | None:
         # Where a level was written the kernel shows its weight rounded in the same way.
         written, current = self.weight_of(self._nice), int(self._weight.read())
-        return None if current == written else f"weight {current} instead of {written}"
+        if current == written:
+            return None
+        return "; ".join(filter(None, (f"weight {current} instead of {written}", weight_refusal(self._group))))
 
     def adopt(self) -> int:
         """Take what somebody else has written for what holds; returns the level nearest to it."""
@@ -69,8 +201,8 @@ class GroupWeight:
         return self._nice
 
     def rebase(self) -> None:
-        """Put back in the end what somebody else has written, where that is so."""
-        if self.deviation() is not None:
+        """Put back in the end what somebody else has written, where that is so; not that a group is idle."""
+        if self.deviation() is not None and not weight_refusal(self._group):
             self._original = int(self._weight.read())
 
     @property
@@ -83,30 +215,24 @@ class GroupWeight:
 
     def deploy(self, request_mcpu: float | None) -> None:
         """Take the weight that a Kubernetes CPU request stands for, or none: the original weight, for nice 0."""
-        base = self._original if request_mcpu is None else self._weight_of_request(request_mcpu)
+        base = self._original
+        if request_mcpu is not None:
+            base = weight_of_request(self._group, request_mcpu, self._original, self._request_mcpu)
         self._weight.write(b"%d" % base)
-        self._base, self._nice = base, 0
+        self._scale, self._nice = WeightScale.of(self._group, base), 0
 
     def _write(self, nice: int) -> None:
-        if self._by_nice is not None and self._base == V2_DEFAULT_WEIGHT:
+        if self._by_nice is not None and self._scale.by_nice:
             self._by_nice.write(b"%d" % nice)
         else:
             self._weight.write(b"%d" % self.weight_of(nice))
         self._nice = nice
 
-    def _weight_of_request(self, request_mcpu: float) -> int:
-        """As the kubelet (``MilliCPUToShares``) and, for version 2, the container runtime turn it into a weight."""
-        low, high = V1_SHARES_RANGE
-        shares = min(max(int(request_mcpu * NICE_0_WEIGHT / 1000), low), high)
-        if self._version == 1:
-            return shares
-        # runc, libcontainer/cgroups: ConvertCPUSharesToCgroupV2Value
-        return 1 + (shares - low) * (V2_WEIGHT_RANGE[1] - 1) // (high - low)
-
     def restore(self) -> None:
-        if int(self._weight.read()) != self._original:
+        """Put the original weight back; a group that somebody has made idle since has none, and stays."""
+        if int(self._weight.read()) != self._original and not weight_refusal(self._group):
             self._weight.write(b"%d" % self._original)
-        self._base, self._nice = self._original, 0
+        self._scale, self._nice = WeightScale.of(self._group, self._original), 0
 
     def close(self) -> None:
         self._weight.close()

@@ -72,6 +72,8 @@ class InCharge(Document):
     """The guard held the knobs or replaced a decision."""
     safe: float
     """The safe setting was in force."""
+    nobody: float
+    """No knob could be moved: none acts, the kernel refuses them all, or others have set them."""
 
 
 class StageTimes(Document):

@@ -36,7 +36,7 @@ from .trust import Figures, decisions, late_decisions, measurements, orders
 
 _LEVELS = tuple(Level)
 _SAFE_BIT = Reason.SAFE_SETTING.bit
-_POLICY, _GUARD, _ALL_SAFE = map(int, InCharge)
+_POLICY, _GUARD, _ALL_SAFE, _NOBODY = map(int, InCharge)
 # What came out: just what was wanted, what holds, or something else.
 _AS_WANTED, _AS_HELD, _CHANGED = range(3)
 
@@ -140,7 +140,9 @@ def _count(node: np.record, slices: Records) -> None:
         all_safe = all_safe and slices[s].reasons & _SAFE_BIT != 0
     _tally(node.reasons, node.counts)
     node.charge = _POLICY
-    if node.action >= SAFE or all_safe:
+    if node.powerless != 0:
+        node.charge = _NOBODY
+    elif node.action >= SAFE or all_safe:
         node.charge = _ALL_SAFE
     elif node.action == HOLD or together & GUARD_MASK != 0:
         node.charge = _GUARD
@@ -337,6 +339,15 @@ class Guard:
         self._state.watch_anew()
         declare(self._state, self.config, *self._declared)
         self.level = previous.level
+
+    @property
+    def powerless(self) -> bool:
+        """Whether no knob can be moved at the next tick, so that nobody is in charge of it."""
+        return bool(self._node["powerless"][0])
+
+    @powerless.setter
+    def powerless(self, value: bool) -> None:
+        self._node["powerless"] = value
 
     @property
     def in_control(self) -> bool:

@@ -162,6 +162,7 @@ NODE = _record(
     paused="i8",
     ordered_safe="i8",
     in_control="i8",
+    powerless="i8",  # no knob could be moved, whoever decides
     overran="i8",  # too many decisions were late
     trip=BACK_OFF,  # for late decisions
     tripped="i8",

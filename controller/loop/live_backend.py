@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -18,7 +18,7 @@ from slicepilot.controller.system.realtime import no_collections, on_time
 from slicepilot.controller.telemetry.throttling import ThrottleMeter
 from slicepilot.env.arrays import BoolArray, FloatArray
 from slicepilot.env.backend import PACERS, Context, NodeTraits, Receipt
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KnobName, Knobs
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import Telemetry
 
@@ -71,9 +71,17 @@ class Actuator(Protocol):
 
     Attributes:
         receipt: the last one; before the first `apply` it says what holds.
+        powerless: it would set knobs, and none can be moved now.
+        not_moved: why knobs, by slice and name, cannot be moved now: the kernel refuses it, or others have set them.
     """
 
     receipt: Receipt
+
+    @property
+    def powerless(self) -> bool: ...
+
+    @property
+    def not_moved(self) -> Mapping[tuple[str, KnobName], str]: ...
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set knobs (S, 1); says what holds."""
@@ -201,6 +209,16 @@ class LiveBackend:
     @property
     def receipt(self) -> Receipt:
         return self._actuator.receipt
+
+    @property
+    def powerless(self) -> bool:
+        """Whether no knob can be moved, by an actuator that would."""
+        return self._actuator.powerless
+
+    @property
+    def not_moved(self) -> Mapping[tuple[str, KnobName], str]:
+        """Why knobs, by slice and name, cannot be moved now."""
+        return self._actuator.not_moved
 
     def reset(self, seed: int | None = None) -> Telemetry:
         """No control, a fresh window, and the measurement of one period of it; ``seed`` is that of the loads."""

@@ -22,7 +22,7 @@ from slicepilot.controller.record import ring as record
 from slicepilot.controller.system.realtime import SchedulingClass, no_collections, on_time, pinned
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.env.backend import Receipt
-from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.knobs import NUM_KNOBS, KnobName, Knobs
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import Telemetry
 
@@ -109,6 +109,7 @@ class LoopReport:
         interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
         charges: ticks by what was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
         unmeasured: what could not be measured or moved at the last check, or is bound by others, and why.
+        not_moved: why knobs, by slice and name, could not be moved for a part of the run.
         scheduling: class of the loop's thread.
     """
 
@@ -125,6 +126,7 @@ class LoopReport:
     charges: Counter[str] = field(default_factory=Counter)
     rules_in_charge: Counter[str] = field(default_factory=Counter)
     unmeasured: list[str] = field(default_factory=list)
+    not_moved: dict[tuple[str, KnobName], str] = field(default_factory=dict)
 
     @property
     def present_error(self) -> str | None:
@@ -240,6 +242,7 @@ class Loop:
                 self._ticks()
         finally:
             self.mailbox.end()
+        self.report.not_moved |= backend.not_moved
         self.report.add_interventions(self.active.guard)
         self.report.missed_ticks = backend.ticks.missed
         return self.report
@@ -272,6 +275,7 @@ class Loop:
         active.guard.warm_up(telemetry, held, held)
 
     def _check(self) -> None:
+        self.report.not_moved |= self.backend.not_moved
         self.report.unmeasured = self.backend.check()
         ticks_between = max(1.0, self.config.check_s / self.backend.context.period_s.item())
         if self._failure and self.report.ticks - self._failed_at_tick > ticks_between:
@@ -319,6 +323,9 @@ class Loop:
             wanted = self._decide(seen, receipt.applied)
             inferred = now()
             active = self.active
+            powerless = backend.powerless and active.mode is not shadow
+            if powerless != active.guard.powerless:
+                active.guard.powerless = powerless
             verdict = active.guard.judge(telemetry, wanted, self.held, start)
             guarded = now()
             late = guarded - start > budget_ns
@@ -380,7 +387,10 @@ class Loop:
     ) -> None:
         active = self.active
         flags = (
-            late * record.LATE | (wanted is None) * record.UNUSABLE | (receipt.error is not None) * record.APPLY_ERROR
+            late * record.LATE
+            | (wanted is None) * record.UNUSABLE
+            | (receipt.error is not None) * record.APPLY_ERROR
+            | active.guard.powerless * record.POWERLESS
         )
         log_density, drawn = math.nan, None
         if active.draws is not None:

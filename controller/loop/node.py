@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from slicepilot.controller.actuators.egress import EgressConfig
 from slicepilot.controller.actuators.node import SliceTargets
 from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
+from slicepilot.env.knobs import KnobName
 
 from .live_backend import LiveBackend
 
@@ -75,6 +76,7 @@ class Node:
         quota, egress: how they are set.
         hardware: configuration of the identified hardware that a simulator of this node uses.
         housing: for UPFs that are to have a group of their own while they are controlled; None where none is.
+        fixed: why knobs, by slice and name, are never moved, where that was looked into.
     """
 
     name: str
@@ -85,3 +87,4 @@ class Node:
     egress: EgressConfig | None = None
     hardware: str = "testbed"
     housing: Housing | None = None
+    fixed: Mapping[tuple[str, KnobName], str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from slicepilot.controller.contracts import charge
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
-from slicepilot.controller.record.ring import LATE, Records
+from slicepilot.controller.record.ring import LATE, POWERLESS, Records
 
 MAX_WINDOWS = 2880
 """A day's, at one in 30 s; the oldest are dropped first."""
@@ -190,7 +190,9 @@ class Evidence:
 def _charges(records: Records) -> dict[str, int]:
     """Ticks by what was in charge."""
     masks = np.column_stack([records["reasons"], records["node_reasons"]])
-    counts = np.bincount(charge.charges_of(records["level"], records["flags"] & LATE != 0, masks), minlength=3)
+    flags = records["flags"]
+    charges = charge.charges_of(records["level"], flags & LATE != 0, flags & POWERLESS != 0, masks)
+    counts = np.bincount(charges, minlength=len(charge.InCharge))
     return {each.label: int(counts[each]) for each in charge.InCharge}
 
 

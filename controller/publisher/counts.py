@@ -10,7 +10,7 @@ import numpy.typing as npt
 from slicepilot.controller.contracts.charge import InCharge, charges_of
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.record.ring import APPLY_ERROR, LATE, STAGES_NS, UNUSABLE, Records
+from slicepilot.controller.record.ring import APPLY_ERROR, LATE, POWERLESS, STAGES_NS, UNUSABLE, Records
 from slicepilot.controller.telemetry.histogram import counts_of
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
@@ -39,8 +39,9 @@ def reason_counts(masks: npt.NDArray[np.uint32]) -> Counts:
 
 
 def charge_counts(records: Records) -> Counts:
-    """Ticks by what was in charge, (3,) in the order of `InCharge`."""
-    charges = charges_of(records["level"], records["flags"] & LATE != 0, masks_of(records))
+    """Ticks by what was in charge, (4,) in the order of `InCharge`."""
+    flags = records["flags"]
+    charges = charges_of(records["level"], flags & LATE != 0, flags & POWERLESS != 0, masks_of(records))
     return np.bincount(charges, minlength=len(InCharge))
 
 
@@ -96,7 +97,7 @@ class Totals:
     Attributes:
         decisions: ticks by mode and outcome, (modes, outcomes): applied or recorded in time, late, without a usable
             decision, not applied in full.
-        charges: ticks by what was in charge, in the order of `InCharge`, (3,).
+        charges: ticks by what was in charge, in the order of `InCharge`, (4,).
         reasons: ticks with each reason, (S + 1, reasons), the node's last.
         stages: times of each stage, (6, BUCKETS); stage_s: their sums, (6,).
         offered_bytes, carried_bytes, cpu_s: rates integrated over the ticks' windows, (S,).

@@ -139,7 +139,7 @@ class Metrics(Collector):
         )
         yield family(
             "in_charge_ticks_total",
-            "Ticks by what was in charge: the policy, the guard or the safe setting; in shadow as if it had acted.",
+            "Ticks by what was in charge: policy, guard, safe setting or nobody; in shadow as if it had acted.",
             ("who",),
             [((each.label,), self._totals.charges[each]) for each in InCharge],
         )

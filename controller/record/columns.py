@@ -31,12 +31,12 @@ from slicepilot.env.encoding import KNOB_FEATURES
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .ring import APPLY_ERROR, HELD, LATE, STAGES_NS, UNUSABLE, Records, record_dtype
+from .ring import APPLY_ERROR, HELD, LATE, POWERLESS, STAGES_NS, UNUSABLE, Records, record_dtype
 
 FORMAT, KEY = 1, "slicepilot"
 LONGEST_NAME = 256
 DECISIONS = ("wanted", "allowed", "applied")
-FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "held": HELD}
+FLAGS = {"late": LATE, "unusable": UNUSABLE, "apply_error": APPLY_ERROR, "held": HELD, "powerless": POWERLESS}
 _SCALARS = ("monotonic_ns", "description", "flags", "node_reasons", "missed", *STAGES_NS, "age_s", "log_density")
 _WORDS = {"mode": tuple(mode.label for mode in Mode), "level": tuple(level.label for level in Level)}
 _DRAWN = "drawn_"

@@ -40,7 +40,8 @@ Records = npt.NDArray[Any]
 STAGES_NS = ("wakeup_ns", "observe_ns", "infer_ns", "guard_ns", "apply_ns")
 
 # Flags of a record.
-LATE, UNUSABLE, APPLY_ERROR, HELD = 1, 2, 4, 8
+LATE, UNUSABLE, APPLY_ERROR, HELD, POWERLESS = 1, 2, 4, 8, 16
+"""``POWERLESS``: the mode acts, and no knob could be moved."""
 
 
 def record_dtype(num_slices: int) -> np.dtype[Any]:

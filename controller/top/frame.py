@@ -127,7 +127,11 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     if charge is None:
         yield line.append("nothing yet")
         return
-    said = dot.join(f"{entry.label} {percent(charge[entry.label])}" for entry in InCharge)
+    said = dot.join(
+        f"{entry.label} {percent(charge[entry.label])}"
+        for entry in InCharge
+        if charge.get(entry.label) or entry != InCharge.NOBODY
+    )
     would = ", had it acted" if mode == "shadow" else ""
     yield line.append(said, style=NOTE if charge["safe"] > MOST_SAFE else "").append(f" of the last minute{would}")
 

@@ -28,7 +28,7 @@ from slicepilot.controller.actuators.cilium.rate import put_back
 from slicepilot.controller.actuators.cilium.throttle import OpenMaps
 from slicepilot.controller.actuators.egress import unpace
 from slicepilot.controller.actuators.nice import nice_of, renice
-from slicepilot.controller.actuators.weight import weight_file
+from slicepilot.controller.actuators.weight import weight_file, weight_refusal
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from slicepilot.controller.system.cgroup_paths import below
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -224,6 +224,9 @@ class _Restoration:
         with contextlib.closing(weight_file(group)) as file:
             now = int(file.read())
             if now == original.weight:
+                return ""
+            if why := weight_refusal(group):  # made so by somebody else since
+                self._report.notes.append(f"weight {original.weight} is not put back: {why}")
                 return ""
             if not self._dry_run:
                 file.write(b"%d" % original.weight)

@@ -19,10 +19,12 @@ from slicepilot.controller.system.privileges import lacking
 from slicepilot.controller.system.processes import real_time_share
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.env.knobs import KnobName
+from slicepilot.env.slices import NICE_MAX, NICE_MIN
 from slicepilot.node.find.known import known
 from slicepilot.node.find.locate import Located
 from slicepilot.node.find.xdp import forwards_in_xdp
 
+from .cpu_group import Finding, of_weight
 from .own_group import group_path, needs_own_group
 from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
@@ -43,7 +45,12 @@ class Authority:
 
 
 def authority(
-    target: SliceTargets, located: Located, points: SlicePoints, n3: str | None = None, own_group: str | None = None
+    target: SliceTargets,
+    located: Located,
+    points: SlicePoints,
+    n3: str | None = None,
+    own_group: str | None = None,
+    nice_range: tuple[int, int] = (NICE_MIN, NICE_MAX),
 ) -> dict[KnobName, Authority]:
     """Of all knobs of a slice.
 
@@ -53,14 +60,26 @@ def authority(
         points: where it is measured.
         n3: the UPF's own interface for N3, where it is measured elsewhere.
         own_group: what a group of its own is called after our prefix, where it may be given one; None: it may not.
+        nice_range: bounds of its nice level.
     """
     n3 = n3 or points.n3.device
     limit, nice = _cpu(target, located, n3, own_group, points.ports is not None)
+    if nice.moves and located.cgroup is not None and not needs_own_group(located):
+        nice = _found(nice, of_weight(CpuGroup.at(located.cgroup), target.weighs_pod, nice_range))
     egress = _egress(target, located, points, n3)
     found_of: dict[KnobName, Authority] = {"cpu_limit_mcpu": limit, "nice": nice, "egress_mbps": egress}
     for knob in target.left:
         found_of[knob] = Authority(False, "left alone: the configuration says so")
     return found_of
+
+
+def _found(entry: Authority, finding: Finding) -> Authority:
+    """A verdict in the light of what was found."""
+    if not entry.moves or not finding.text:
+        return entry
+    return dataclasses.replace(
+        entry, moves=finding.moves, why=f"{entry.why}; {finding.text}" if finding.moves else finding.text
+    )
 
 
 def can_be_limited(group: Path | None) -> bool:

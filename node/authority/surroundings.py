@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from slicepilot.controller.actuators.bandwidth import limit_mcpu
-from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.actuators.bandwidth import limit_above
 from slicepilot.controller.system.cgroup_paths import managers
 
-LIMIT_FILES = ("cpu.max", "cpu.cfs_quota_us")
 WRITES = {
     "the kubelet": "at each resize of the pod, and where it reconciles its cgroups",
     "Docker": "at `docker update`",
@@ -59,20 +56,10 @@ def surroundings(pid: int, group: Path | None, moves_pod: bool = False) -> Surro
     Raises:
         ProcessLookupError: it has ended.
     """
-    above = () if group is None else list(_above(group))[1 if moves_pod else 0 :]
-    limits = {parent: limit_mcpu(CpuGroup.at(parent)) for parent in above}
-    least = min(limits.values(), default=math.inf)
+    least, limited_by = (math.inf, None) if group is None else limit_above(group, skip=1 if moves_pod else 0)
     return Surroundings(
         limit_mcpu=least,
-        limited_by=next((parent for parent in limits if limits[parent] == least < math.inf), None),
+        limited_by=limited_by,
         allowed=frozenset(os.sched_getaffinity(pid)),
         writers=() if group is None else tuple(f"{name} ({WRITES[name]})" for name in managers(group)),
     )
-
-
-def _above(group: Path) -> Iterator[Path]:
-    """Groups above that can have a limit: all but the root."""
-    for parent in group.parents:
-        if not any((parent / name).exists() for name in LIMIT_FILES):
-            return
-        yield parent

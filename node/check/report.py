@@ -14,6 +14,7 @@ from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cgroup_paths import awaited
 from slicepilot.controller.telemetry.n4.learning import Learned
 from slicepilot.env.knobs import KnobName
+from slicepilot.node.authority.cpu_group import notes_on
 from slicepilot.node.authority.pacing import UNSEEN
 from slicepilot.node.authority.rivals import rivals_of
 from slicepilot.node.authority.softirqs import in_softirqs, proposal
@@ -122,6 +123,7 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
         notes.append(f"{around.limited_by} limits it to {around.limit_mcpu:g} mCPU, whatever its own limit is")
     if around.cpus < backend.context.logical_cpus.item():
         notes.append(f"it may use {around.cpus} of the CPUs only")
+    notes += notes_on(located.process.pid, located.cgroup)
     notes += _limits(backend, name)
     notes += _unseen(backend, name)
     notes += [f"its cgroup is written by others as well: {writer}" for writer in around.writers]
@@ -204,7 +206,8 @@ def _by_load(entry: Answer, load: Load) -> Answer:
             "see the note on softirqs",
         )
     if load.cpu_us_per_packet is not None:
-        return dataclasses.replace(entry, why=f"its process uses {load.cpu_us_per_packet:.1f} us of CPU time a packet")
+        used = f"its process uses {load.cpu_us_per_packet:.1f} us of CPU time a packet"
+        return dataclasses.replace(entry, why=f"{entry.why}; {used}")
     return dataclasses.replace(entry, why=f"{entry.why}; not measured, for want of traffic", remedy=SEND)
 
 

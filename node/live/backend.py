@@ -223,6 +223,20 @@ def node_of(backend: NodeBackend) -> Node:
     spec = backend.spec
     quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
     egress = EgressConfig(drop_horizon_ms=spec.drop_horizon_ms)
+    fixed = {
+        (name, knob): answer.why
+        for name, answers in backend.authority.items()
+        for knob, answer in answers.items()
+        if not answer.moves
+    }
     return Node(
-        spec.name, "node", backend, backend.targets, quota, egress, hardware=spec.hardware, housing=backend.housing
+        spec.name,
+        "node",
+        backend,
+        backend.targets,
+        quota,
+        egress,
+        hardware=spec.hardware,
+        housing=backend.housing,
+        fixed=fixed,
     )

@@ -172,8 +172,10 @@ def _place(
         ceiling_mcpu=math.inf if item.ceiling_mcpu is None else item.ceiling_mcpu,
         moves_pod=moves_pod,
         weighs_pod=weighs_pod,
+        request_mcpu=item.cpu_request_mcpu,
     )
-    return SliceLocation(points, targets, authority(targets, located, points, n3, own_group), n3, family)
+    answers = authority(targets, located, points, n3, own_group, item.bounds.nice)
+    return SliceLocation(points, targets, answers, n3, family)
 
 
 def _acts(item: SliceLocation) -> bool:

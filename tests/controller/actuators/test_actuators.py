@@ -111,7 +111,7 @@ def test_the_simulator_rations_writes_as_the_node_does(groups: list[Path], monke
 # -- weight and nice ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("request_mcpu", "shares", "weight"), [(0, 2, 1), (250, 256, 10), (1000, 1024, 39)])
+@pytest.mark.parametrize(("request_mcpu", "shares", "weight"), [(0, 2, 1), (250, 256, 35), (1000, 1024, 100)])
 def test_a_cpu_request_becomes_the_weight_that_kubernetes_gives_it(
     groups: list[Path], hierarchy: CpuHierarchy, request_mcpu: float, shares: int, weight: int
 ) -> None:
@@ -289,7 +289,7 @@ def test_v2_weight_goes_through_nice_only_where_the_group_has_the_default(v2: Pa
     assert (v2 / "cpu.weight").read_text() == "39"
 
 
-@pytest.mark.parametrize(("request_mcpu", "weight"), [(0, 1), (250, 10), (1000, 39)])
+@pytest.mark.parametrize(("request_mcpu", "weight"), [(0, 1), (250, 35), (1000, 100)])
 def test_v2_weight_of_a_cpu_request(v2: Path, request_mcpu: float, weight: int) -> None:
     GroupWeight(CpuGroup.at(v2)).deploy(request_mcpu)
     assert (v2 / "cpu.weight").read_text() == str(weight)
@@ -373,4 +373,4 @@ def test_requests_that_change_while_a_slice_is_opened_anew_are_those_it_gets(
         while node.refresh() and time.monotonic() < until_s:
             time.sleep(0.001)
         weight = groups[1] / ("cpu.shares" if hierarchy.version == 1 else "cpu.weight")
-        assert int(weight.read_text()) == (1024 if hierarchy.version == 1 else 39)
+        assert int(weight.read_text()) == (1024 if hierarchy.version == 1 else 100)

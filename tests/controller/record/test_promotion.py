@@ -119,7 +119,7 @@ def test_a_good_recording_promotes(judged: Callable[..., PromotionDecision], bun
     text = yaml.safe_load((bundle / "promotion.yaml").read_text())
     assert text["criteria"]["guard"]["max_severe"] == 0
     assert len(text["findings"]) == 15
-    assert text["recording"]["in_charge"] == {"policy": 1.0, "guard": 0.0, "safe": 0.0}
+    assert text["recording"]["in_charge"] == {"policy": 1.0, "guard": 0.0, "safe": 0.0, "nobody": 0.0}
     assert text["recording"]["in_charge_acting"] is None
 
 
@@ -200,8 +200,8 @@ def test_what_a_canary_was_recorded_with_counts_for_who_was_in_charge_alone(
 
     verdict = judged(canary)
     assert failed(verdict) == {"guard.max_safe_ratio"}
-    assert verdict.recording.in_charge == {"policy": 1.0, "guard": 0.0, "safe": 0.0}
-    assert verdict.recording.in_charge_acting == {"policy": 0.6, "guard": 0.0, "safe": 0.4}
+    assert verdict.recording.in_charge == {"policy": 1.0, "guard": 0.0, "safe": 0.0, "nobody": 0.0}
+    assert verdict.recording.in_charge_acting == {"policy": 0.6, "guard": 0.0, "safe": 0.4, "nobody": 0.0}
 
 
 def test_paused_ticks_do_not_count(judged: Callable[..., PromotionDecision]) -> None:

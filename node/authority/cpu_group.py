@@ -1,0 +1,67 @@
+"""What the files of a CPU group leave of the CPU knobs' authority."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from slicepilot.controller.actuators.targets import pod_of
+from slicepilot.controller.actuators.weight import WeightScale, weight_refusal
+from slicepilot.controller.system.cgroup import CpuGroup, cgroup_mounts
+from slicepilot.controller.system.cgroup_paths import groups_of
+from slicepilot.controller.system.kernel_file import ActuatorError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found about a knob: whether it can move all the same, and what to say; empty for nothing."""
+
+    moves: bool
+    text: str
+
+
+def of_weight(group: CpuGroup, weighs_pod: bool, nice_range: tuple[int, int]) -> Finding:
+    """About nice, by the weight of the group that is weighed and the levels that the slice's bounds allow."""
+    try:
+        weighed = pod_of(group) if weighs_pod else group
+        if why := weight_refusal(weighed):
+            return Finding(False, why)
+        file = weighed.path / ("cpu.shares" if weighed.version == 1 else "cpu.weight")
+        scale = WeightScale.of(weighed, int(file.read_bytes()))
+    except (ActuatorError, OSError, ValueError):  # gone, or somebody else's: what opens it says so
+        return Finding(True, "")
+    low, high = map(int, nice_range)
+    same = scale.same(low, high)
+    texts = [f"nice {run[0]} to {run[-1]} are weight {scale.weight_of(run[0])}" for run in same]
+    text = f"beside {file} = {scale.base} {', '.join(texts)}" if texts else ""
+    return Finding(same != [range(low, high + 1)], text)
+
+
+def notes_on(pid: int, group: Path | None) -> list[str]:
+    """What else keeps the CPU knobs of a UPF from acting as expected: frozen groups, idle groups above."""
+    result = [f"{folder} is frozen: nothing in it runs" for folder in _frozen(pid)]
+    for parent in () if group is None else group.parents:
+        if not (parent / "cpu.idle").exists():
+            break
+        with contextlib.suppress(OSError):
+            if (parent / "cpu.idle").read_bytes().strip() == b"1":
+                result.append(f"{parent}/cpu.idle is 1: all in it get what others leave, whatever their own weights")
+    return result
+
+
+def _frozen(pid: int) -> list[Path]:
+    """Groups of a process that are frozen: by ``cgroup.events`` of version 2, ``freezer.state`` of version 1."""
+    result = []
+    with contextlib.suppress(OSError):
+        mounts = cgroup_mounts()
+        for controllers, path in groups_of(pid):
+            mount = next((item for item in mounts if item.is_named(controllers)), None)
+            if mount is None:
+                continue
+            folder = mount.root / path.lstrip("/")
+            for name, sign in (("cgroup.events", "frozen 1"), ("freezer.state", "FROZEN")):
+                with contextlib.suppress(OSError):
+                    if sign in (folder / name).read_text().splitlines():
+                        result.append(folder)
+    return result
