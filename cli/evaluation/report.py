@@ -29,4 +29,4 @@ def report(
     from slicepilot.training.evaluation.report import render
 
     write_out(output, render(evaluation).encode(), "--output")
-    (stderr if output == STDOUT else console).print(f"report in {output}", soft_wrap=True)
+    (stderr if output == STDOUT else console).print(f"report in {output}", soft_wrap=True, markup=False)

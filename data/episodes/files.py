@@ -151,7 +151,8 @@ def _opened(path: Path) -> pq.ParquetFile:
     if problem := what_else(path):
         raise ConfigError(f"{path}: {problem}; expected a file of episodes")
     try:
-        return pq.ParquetFile(path, page_checksum_verification=True)
+        # Absolute: Arrow takes a relative path such as s3:x/y for the address of a server.
+        return pq.ParquetFile(path.absolute(), page_checksum_verification=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from error
 

@@ -207,7 +207,8 @@ def _opened(path: Path) -> pq.ParquetFile:
     if problem := what_else(path):
         raise DatasetError.at(path, f"{problem}; expected a table of `dataset import`")
     try:
-        return pq.ParquetFile(path, page_checksum_verification=True)
+        # Absolute: Arrow takes a relative path such as s3:x/y for the address of a server.
+        return pq.ParquetFile(path.absolute(), page_checksum_verification=True)
     except (OSError, pa.ArrowException) as error:
         raise DatasetError.at(path, f"not a whole Parquet file: {error}") from error
 

@@ -53,7 +53,7 @@ def discover(
     if out is not None:
         sure = sum(upf.confidence == "sure" for upf in result)
         console.print(f"{out}: {sure} slices; say there what they are promised, then:", highlight=False)
-        console.print(f"  slicepilot run --node {out} --seconds 10", highlight=False, soft_wrap=True)
+        console.print(f"  slicepilot run --node {out} --seconds 10", highlight=False, soft_wrap=True, markup=False)
 
 
 def _write(path: Path, text: str) -> None:

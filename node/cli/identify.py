@@ -150,7 +150,7 @@ def _print(out: Path, estimate: Estimate, rows: list[dict[str, Any]], declared: 
         highlight=False,
         soft_wrap=True,
     )
-    shown.print(f"written to {out}; train for it:", highlight=False, soft_wrap=True)
+    shown.print(f"written to {out}; train for it:", highlight=False, soft_wrap=True, markup=False)
     shown.print(
         f"  slicepilot train -c node --from generalist --mixture node --hardware {out}",
         highlight=False,

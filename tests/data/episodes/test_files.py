@@ -125,6 +125,16 @@ def test_what_is_written_is_read_again(tmp_path: Path, episodes: EpisodeSet) -> 
     assert [file.name for file in tmp_path.iterdir()] == ["set.parquet"]
 
 
+@pytest.mark.parametrize("name", ["s3:x", "file:y", "q?x#%20 é"])
+def test_a_relative_folder_may_look_like_an_address(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()
+    episodes = EpisodeSet((some(4),), FACTS)
+    write_episodes(episodes, Path(name) / "set.parquet")
+    assert_same(read_episodes(Path(name) / "set.parquet"), episodes)
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
 def test_columns_are_such_that_other_programs_understand_them(tmp_path: Path) -> None:
     episodes = EpisodeSet((some(4), some(2, behaviour="fixed")), FACTS)
     path = tmp_path / "set.parquet"
