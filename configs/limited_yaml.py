@@ -34,6 +34,10 @@ def parse_yaml(data: bytes, what: str) -> Any:
         raise ConfigError(f"{what}: {len(data)} bytes of YAML; the limit is {MOST_BYTES}")
     try:
         text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        encoding = "UTF-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "not UTF-8"
+        raise ConfigError(f"{what}: is {encoding}; expected YAML in UTF-8") from None
+    try:
         if _DIRECTIVE.search(text):  # the parser compares each with all before it
             raise ConfigError(f"{what}: directives of YAML are not allowed")
         _check_limits(text, what)

@@ -57,6 +57,14 @@ def test_a_name_with_control_characters_is_refused_in_yaml(name: str) -> None:
     assert parse_yaml(b"description: |\n  two\n  lines\twith a tab\nname: \xc3\xa9t\xc3\xa9 \xe2\x82\xac\n", "file")
 
 
+def test_other_encodings_are_named_and_a_mark_is_read() -> None:
+    text = "name: é\n"
+    assert parse_yaml(text.encode("utf-8-sig"), "file") == {"name": "é"}
+    for encoding, words in (("utf-16", "is UTF-16"), ("latin-1", "is not UTF-8")):
+        with pytest.raises(ConfigError, match=f"file: {words}; expected YAML in UTF-8"):
+            parse_yaml(text.encode(encoding), "file")
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_reports_have_neither_tags_nor_directions_of_others(name: str) -> None:
     shown = escape(f"<script>{name}</script>\"'")

@@ -81,7 +81,7 @@ def test_a_file_of_the_users_wins_by_its_suffix(tmp_path: Path) -> None:
     [
         (b"a: [1, 2\nb: 3\n", "not valid YAML at line 2, column "),
         (b"a: \x00", "not valid YAML"),
-        (b"\xff\xfe\xfa", "not valid YAML"),
+        (b"\xff\xfe\xfa", "is UTF-16; expected YAML in UTF-8"),
         (b"a: !!python/object/apply:os.getcwd []", "not valid YAML at line 1, column "),
         (b"a: 2001-99-99", "not valid YAML"),
         (b"[" * 5000, "YAML nested more than 32 deep"),
