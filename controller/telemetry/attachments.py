@@ -369,7 +369,11 @@ class TcxProgram:
     def _attach(self) -> None:
         """On a thread inside the namespace."""
         self._link = TcxLink(self._stub.program(ENTRY).fd, self._index, self._point.direction)
-        self._chain = tcx_chain(self._index, self._point.direction)
+        try:
+            self._chain = tcx_chain(self._index, self._point.direction)
+        except OSError:
+            self._link.close()
+            raise
         self._found = set(self._chain.programs)
 
 
