@@ -62,6 +62,7 @@ class Hooks:
         renewed: those that did not see all packets since the `heal` before, and do now: what had happened where another
             program did that, else empty.
         taken: how often another program was found to have taken a hook's packets before they were seen.
+        hidden: those that are there, but for another program.
         remarks: what does not keep packets from being seen.
 
     Raises:
@@ -72,7 +73,7 @@ class Hooks:
         self._hooks = tuple(hooks)
         self._attached: dict[Hook, Attachment] = {}
         self._tries: dict[Hook, deque[float]] = {}
-        self._taken: set[Hook] = set()
+        self.hidden: set[Hook] = set()
         self.renewed: dict[Hook, str] = {}
         self.taken, self.remarks = 0, list[str]()
         try:
@@ -101,7 +102,7 @@ class Hooks:
                 continue
             if loss is not None and loss.others:
                 taken.add(hook)
-                self.taken += hook not in self._taken
+                self.taken += hook not in self.hidden
                 if loss.over:
                     self.renewed[hook] = loss.text
                     continue
@@ -119,7 +120,7 @@ class Hooks:
             else:
                 self.renewed[hook] = "" if loss is None or not loss.others else f"{loss.text}; attached again, first"
                 taken.discard(hook)
-        self._taken = taken
+        self.hidden = taken
         self.remarks = [text for attachment in self._attached.values() for text in attachment.remarks()]
         return missing
 

@@ -27,10 +27,11 @@ FLOWING = 10  # packets in `WATCH_S`: not by chance none in the next
 
 
 class _Look(NamedTuple):
-    """What a look at the hooks has found: `Hooks.heal`, its ``renewed``, ``taken`` and ``remarks``."""
+    """What a look at the hooks has found: `Hooks.heal`, its ``renewed``, ``hidden``, ``taken`` and ``remarks``."""
 
     lost: dict[Hook, str]
     renewed: dict[Hook, str]
+    hidden: frozenset[Hook]
     taken: int
     remarks: list[str]
 
@@ -174,7 +175,7 @@ class KernelSource:
 
     def _looked(self) -> _Look:
         hooks = self.packets.hooks
-        return _Look(hooks.heal(), dict(hooks.renewed), hooks.taken, hooks.remarks)
+        return _Look(hooks.heal(), dict(hooks.renewed), frozenset(hooks.hidden), hooks.taken, hooks.remarks)
 
     def _take_look(self) -> None:
         if (look := self._look.take()) is not None:
@@ -184,7 +185,8 @@ class KernelSource:
         self._lost, self._taken, self.remarks = look.lost, look.taken, look.remarks
         self._mended |= {hook.point: text for hook, text in look.renewed.items() if text}
         self._doubted = {hook.point for hook in look.renewed}
-        self._reachable = any(point.n3 not in self._away for point in self.packets.points)
+        gone = {hook.point for hook in look.lost.keys() - look.hidden}
+        self._reachable = any(point.n3 not in gone for point in self.packets.points)
         self._mark(self._doubted)
 
     @property

@@ -215,6 +215,7 @@ def test_an_xdp_program_that_comes_later(network: Any) -> None:
                 [said] = source.check()
                 assert said.startswith("n3 ingress")
                 assert "an XDP program has come to the device" in said
+                assert source.reachable, "a probe goes on"
                 assert not source.measure().valid.any()
             assert source.counts["hooks_taken"] == 1
         assert source.check() == []
