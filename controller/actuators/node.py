@@ -23,7 +23,7 @@ from .egress import EgressConfig
 from .quota import QuotaConfig
 from .shapers import Shapers
 from .shared_cpu import SharedCpu
-from .slice_knobs import OriginalCpu, Remember, SliceKnobs
+from .slice_knobs import OriginalCpu, Remember, SliceKnobs, identity_of
 from .targets import Pacing, SliceTargets, paced_by
 
 __all__ = ["Deviation", "NodeActuator", "SliceTargets"]
@@ -210,15 +210,29 @@ class NodeActuator:
     @property
     def not_moved(self) -> dict[tuple[str, KnobName], str]:
         """Why knobs, by slice and name, cannot be moved now: the kernel refuses it, or others have set them."""
-        theirs = dict.fromkeys(self.yielded, "another program has set it")
-        return theirs | {(item.name, knob): why for item in self._slices for knob, why in item.refused.items()}
+        result = dict.fromkeys(self.yielded, "another program has set it")
+        for item in self._slices:
+            for knob, why in item.refused.items():
+                result[item.name, knob] = why
+        return result
 
     def _again(self, lost: SliceKnobs) -> SliceKnobs:
-        """A slice that has vanished, as it is now; raises ActuatorError where it has not come back."""
+        """A slice that has vanished, as it is now; raises ActuatorError where it has not come back.
+
+        Groups may have been renamed crosswise: what another slice has set in the group that has the name now would be
+        taken for original settings. It is let go of first, and who it is must not change while it is read.
+        """
         lost.release()
+        found = identity_of(lost.target)
+        if holder := next((item.name for item in self._slices if item is not lost and item.holds(found)), None):
+            raise ActuatorError(f"{lost.target.cgroup}: is the group that {holder} has still set")
         if self._on_renewed is not None:
             self._on_renewed(lost.target)
-        return self._open(lost.target)
+        fresh = self._open(lost.target)
+        if found != identity_of(lost.target):
+            fresh.release()
+            raise ActuatorError(f"{lost.target.cgroup}: was renamed while it was opened")
+        return fresh
 
     def _take_up(self) -> None:
         """Those that have come back; why others have not is for `refresh`."""

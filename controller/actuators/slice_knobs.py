@@ -67,7 +67,7 @@ class SliceKnobs:
         pacing: Pacing = paced_by,
     ) -> None:
         self.name, self.target, self._shapers = target.name, target, shapers
-        self._where = _identity(target)
+        self._where = identity_of(target)
         self.refused: dict[KnobName, str] = {}
         self.quota: CpuQuota | None = None
         self.weight: GroupWeight | None = None
@@ -169,10 +169,14 @@ class SliceKnobs:
 
         Some 20 us; what is kept open would not say it: a socket keeps its namespace alive.
         """
-        if not self._gone and (now := _identity(self.target)) != self._where:
+        if not self._gone and (now := identity_of(self.target)) != self._where:
             what = [part for part, *ids in zip(PARTS, now, self._where, strict=True) if ids[0] != ids[1]]
             self._gone = f"{self.name}: its {' and '.join(what)} has gone"
         return self._gone
+
+    def holds(self, identity: Sequence[tuple[int, int] | None]) -> bool:
+        """Whether a group (`identity_of`) is the group whose CPU knobs this slice has open."""
+        return (self.quota is not None or self.weight is not None) and self._where[0] == identity[0]
 
     def deploy(self, request_mcpu: float | None) -> None:
         if not self._gone and self.weight is not None and self.threads is not None and self._ours("nice"):
@@ -316,7 +320,7 @@ def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice
     return EgressRate(device, target.netns, config, target.part)
 
 
-def _identity(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:
+def identity_of(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:
     """What distinguishes a slice's group and namespace from later ones of the same names; None for what is not
     there."""
     result: list[tuple[int, int] | None] = []

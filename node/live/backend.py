@@ -26,7 +26,7 @@ from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
 from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.env.encoding import UPLINK_RANGE_MBPS
-from slicepilot.env.knobs import EGRESS, KNOB_FIELDS
+from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, KnobName
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.authority.binding import Binding
 from slicepilot.node.authority.softirqs import in_softirqs
@@ -223,7 +223,7 @@ def node_of(backend: NodeBackend) -> Node:
     spec = backend.spec
     quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
     egress = EgressConfig(drop_horizon_ms=spec.drop_horizon_ms)
-    fixed = {
+    fixed: dict[tuple[str, KnobName], str] = {
         (name, knob): answer.why
         for name, answers in backend.authority.items()
         for knob, answer in answers.items()
