@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import signal
 import struct
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.bpf.libbpf import count_run_time
 from slicepilot.controller.telemetry import attachments, flows
 from slicepilot.controller.telemetry.attachments import Unsupported
@@ -197,4 +199,27 @@ def test_a_kernel_without_tcx_gets_a_filter(network: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(attachments, "TcxProgram", refuse)
     with PacketProbe([network.points(tun=False)]):
         assert any("slicepilot/n3 pid=" in line for line in hooks_in_use(network))
+    assert hooks_in_use(network) == []
+
+
+def test_a_filter_that_takes_the_place_of_ours_is_not_removed(
+    network: Any, forwarder: Any, packets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DataDog/datadog-agent#13692: two agents use the same priority and handle, and each cleans up."""
+    monkeypatch.setattr(attachments, "Attachment", functools.partial(attachments.Attachment, tcx=False))
+    theirs = "tc filter replace dev n3 ingress prio 1 handle 1 protocol all bpf da bytecode '1,6 0 0 4294967295'"
+    with PacketProbe([network.points(tun=False)]):
+        network.upf.sh(theirs)
+    assert "bytecode '1,6 0 0" in network.upf.sh("tc filter show dev n3 ingress")
+    network.upf.sh("tc qdisc del dev n3 clsact")
+
+
+def test_where_a_point_is_missing_nothing_stays_attached(
+    hook: str, network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aws/aws-network-policy-agent#621: what was attached before the failure stayed."""
+    points = network.points(tun=False)
+    missing = dataclasses.replace(points, n6=dataclasses.replace(points.n6, device="nowhere"))
+    with pytest.raises(ProbeError, match="nowhere"):
+        PacketProbe([missing])
     assert hooks_in_use(network) == []
