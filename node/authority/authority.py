@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ from .own_group import group_path, needs_own_group
 from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
 
-REAL_TIME = {os.SCHED_FIFO, os.SCHED_RR, 6}  # 6: SCHED_DEADLINE
 ALLOWED = "own_cgroup allows mode live to move what works for it"
 OWN_GROUP = "own_cgroup: true"
 WOULD_HELP = "with `own_cgroup: true` in its slices mode live would give it what is missing"
@@ -90,14 +88,6 @@ def can_be_limited(group: Path | None) -> bool:
         return False
 
 
-def real_time(pid: int) -> bool:
-    """Whether CFS has no part in any thread of a process; False where it has ended."""
-    with contextlib.suppress(OSError):
-        threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
-        return all(os.sched_getscheduler(thread) & ~os.SCHED_RESET_ON_FORK in REAL_TIME for thread in threads)
-    return False
-
-
 def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
     """Knobs that do not act."""
     return frozenset(knob for knob, answer in answers.items() if not answer.moves)
@@ -136,10 +126,12 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
     polls = kind is not None and kind.work == "polling"
     in_real_time, threads = real_time_share(located.process.pid)
     if threads and in_real_time == threads:
+        remedy = f"chrt --all-tasks --other --pid 0 {located.process.pid}"
         return Authority(
             False,
             f"{located.process} runs in real time (SCHED_FIFO, SCHED_RR or SCHED_DEADLINE), where neither limits nor "
-            f"weights hold it back; chrt --all-tasks --other --pid 0 {located.process.pid} would change that",
+            f"weights hold it back; {remedy} would change that",
+            remedy,
         )
     if needs_own_group(located):
         shared = located.others[0] if located.others else None
@@ -162,9 +154,6 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
         return Authority(
             False, f"{kind.name} polls: it uses its CPUs whole, and a quota would stop it for part of each period"
         )
-    if real_time(located.process.pid):
-        why = "all its threads have a real-time class, which goes before all others: neither quota nor weight applies"
-        return Authority(False, f"{why} (sched(7))", f"chrt --other --all-tasks --pid 0 {located.process.pid}")
     where = f"{located.process} is in {located.cgroup}"
     if in_real_time:
         where = f"{where}; {in_real_time} of its {threads} threads run in real time, which nothing of this holds back"

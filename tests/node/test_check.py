@@ -18,7 +18,6 @@ import yaml
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.data.intervals import Interval
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
-from slicepilot.node.authority.authority import real_time
 from slicepilot.node.authority.rivals import rivals_of
 from slicepilot.node.check.trial import Effect
 
@@ -120,15 +119,3 @@ def test_rivals_are_those_that_may_use_the_same_cpus(tmp_path: Path) -> None:
             process.wait()
             for path in (other, own, root):
                 path.rmdir()
-
-
-@pytest.mark.parametrize("policy", [os.SCHED_OTHER, os.SCHED_FIFO])
-def test_quota_and_weight_do_not_apply_to_real_time_threads(policy: int) -> None:
-    with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"]) as process:
-        try:
-            if policy == os.SCHED_FIFO:
-                os.sched_setscheduler(process.pid, policy, os.sched_param(1))
-            assert real_time(process.pid) is (policy == os.SCHED_FIFO)
-        finally:
-            process.kill()
-    assert not real_time(process.pid), "it has ended"
