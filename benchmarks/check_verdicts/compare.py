@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -219,6 +220,8 @@ def played(setup: Setup, folder: Path) -> dict[str, Any]:
     """What is true of a set-up, and what is said of it."""
     file = folder / "result.json"
     if not file.exists():
+        if folder.exists():  # of a run that was stopped: process ids in it may be anybody's by now
+            shutil.rmtree(folder)
         site = Site(setup, folder)
         try:
             site.foreign.load(600, setup.mbps)
