@@ -50,7 +50,7 @@ DISTINGUISHED_BY = {
 def test_slices_of_a_upf_are_distinguished(node: Foreign, tmp_path: Path, traffic: tuple[dict[str, Any], ...]) -> None:
     """One is shaped to a quarter of what it sends: only it carries less, and only its packets wait."""
     slices = [slice_of(node, name, 1, **own) for name, own in zip("ab", traffic, strict=True)]
-    node.load(seconds=4, mbps=8)
+    node.load(seconds=8, mbps=8)
     with (
         closing(opened(written(tmp_path, node.prefix, *slices))) as backend,
         closing(NodeActuator(backend.targets)) as actuator,
@@ -71,7 +71,7 @@ def test_slices_of_a_upf_are_distinguished(node: Foreign, tmp_path: Path, traffi
 
 def test_packets_of_neither_are_nobodys(node: Foreign, tmp_path: Path) -> None:
     slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[999])]
-    node.load(seconds=3, mbps=8)
+    node.load(seconds=8, mbps=8)
     with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         for _ in range(50):
             backend.observe()
@@ -84,7 +84,7 @@ def test_packets_of_neither_are_nobodys(node: Foreign, tmp_path: Path) -> None:
 
 def test_cpu_time_is_charged_by_packets(node: Foreign, tmp_path: Path) -> None:
     slices = [slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]), slice_of(node, "c", 2)]
-    node.load(seconds=4, mbps=8)
+    node.load(seconds=8, mbps=8)
     with closing(opened(written(tmp_path, node.prefix, *slices))) as backend:
         assert backend.context.sharing == ((0, 1),)
         for _ in range(20):
