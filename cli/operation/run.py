@@ -16,11 +16,11 @@ from slicepilot.configs import ConfigError
 from . import run_episodes
 
 if TYPE_CHECKING:
+    from slicepilot.controller.loop.live_backend import LiveBackend
     from slicepilot.controller.loop.loop import LoopReport
     from slicepilot.controller.loop.node import Node
     from slicepilot.controller.service.run_config import RunConfig
     from slicepilot.env.knobs import Knobs
-    from slicepilot.env.slices import SliceSet
     from slicepilot.env.telemetry import Telemetry
 
 REFRESH_TICKS = 50
@@ -107,7 +107,7 @@ def run(
     say(f"starting {settings.mode} on {len(opened.backend.slices)} slices; the first start compiles for some minutes")
     try:
         ticks = _ticks(opened, settings, seconds)
-        totals = None if ticks is None else _Totals(opened.backend.slices)
+        totals = None if ticks is None else _Totals(opened.backend)
         # No thread draws the bar: it would keep the capabilities that the controller gives up.
         with progress_bar(totals is not None and settings.publish.log == "off", threaded=False) as progress:
             task = progress.add_task(f"{settings.mode} on {opened.name}", total=ticks)
@@ -116,7 +116,8 @@ def run(
                 del allowed, receipt
                 assert totals is not None
                 totals.add(telemetry)
-                if totals.ticks % REFRESH_TICKS == 0:
+                if totals.ticks % REFRESH_TICKS == 0 or totals.ticks == ticks:
+                    totals.count_delays()
                     progress.update(task, completed=totals.ticks, refresh=True)
 
             report = serve(opened, settings, seed, ticks, force, None if totals is None else watch, say=say)
@@ -152,35 +153,64 @@ def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None
 
 
 class _Totals:
-    """Sums over a run: rates, and each tick's p99 delay, of ticks in which a slice was measured."""
+    """Sums over a run: rates, broken promises, each tick's p99 delay, and the delays of all packets that left,
+    of ticks in which a slice was measured.
 
-    def __init__(self, slices: SliceSet) -> None:
-        self.slices, self.ticks = slices, 0
+    A tick's p99 includes the age of packets that have not left yet, which may be lost. The run's is of packets that
+    left, and what was lost is reported beside it.
+    """
+
+    def __init__(self, backend: LiveBackend) -> None:
+        from slicepilot.env.promises import PromiseMeter
+
+        self._backend, self.slices, self.ticks = backend, backend.slices, 0
         self._rates: list[Any] = []
         self._measured: list[Any] = []
+        self._meter = PromiseMeter(backend.context)
+        self._broken: list[Any] = []
+        self._first_counts: Any = None
+        self._counts: Any = None
 
     def add(self, telemetry: Telemetry) -> None:
+        if self._first_counts is None:
+            self._first_counts = self._backend.delay_counts().copy()
         self.ticks += 1
         shown = (telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us)
         self._rates.append([row[:, 0].copy() for row in shown])
         self._measured.append(telemetry.valid[:, 0].copy())
+        self._broken.append((self._meter.broken(telemetry) & telemetry.valid)[:, 0])
+
+    def count_delays(self) -> None:
+        """Look at the delays of all packets so far; to be called before the backend is closed."""
+        self._counts = self._backend.delay_counts().copy()
 
     def rows(self) -> list[dict[str, Any]]:
         import numpy as np
 
-        rates, measured = np.asarray(self._rates), np.asarray(self._measured)
+        from slicepilot.controller.telemetry.histogram import quantiles_us
+
+        rates, measured, broken = np.asarray(self._rates), np.asarray(self._measured), np.asarray(self._broken)
         bounds = 1e3 * self.slices.column("sla.delay_bound_ms")[:, 0]
+        period_s = self._backend.context.period_s.item()
+        left = None if self._counts is None else self._counts - self._first_counts
         rows = []
         for s, name in enumerate(self.slices.names):
             seen = measured[:, s]
             offered, carried, delay = rates[seen, :, s].T if seen.any() else np.zeros((3, 1))
+            late, kept_not = delay > bounds[s], broken[seen, s] if seen.any() else np.zeros(1, bool)
+            p99 = float(np.quantile(delay, 0.99))  # where packets are not counted, as with Prometheus
+            if left is not None and left.any():
+                p99 = float(np.nan_to_num(quantiles_us(left[s], [0.99]))[0])
             rows.append(
                 {
                     "slice": name,
                     "offered_mbps": float(offered.mean()),
                     "carried_mbps": float(carried.mean()),
-                    "delay_p99_us": float(np.quantile(delay, 0.99)),
-                    "late_ticks_pct": float(100 * (delay > bounds[s]).mean()),
+                    "lost_pct": float(100 * max(1 - carried.sum() / max(offered.sum(), 1e-9), 0.0)),
+                    "delay_p99_us": p99,
+                    "late_ticks_pct": float(100 * late.mean()),
+                    "broken_s": float(period_s * kept_not.sum()),
+                    "broken_by_rate_s": float(period_s * (kept_not & ~late).sum()),
                     "measured_pct": float(100 * seen.mean()),
                 }
             )
@@ -223,10 +253,11 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
     where = document["scenario"] or "the traffic there is"
     title = f"{document['agent']} in {document['mode']} on {where}, {loop['ticks']} ticks"
     table = Table(title=f"{title} of {1e3 * document['period_s']:g} ms", box=None, padding=(0, 1))
-    for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "p99\nms", "late ticks\n%"):
+    for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "lost\n%", "p99\nms", "late ticks\n%", "broken\ns"):
         table.add_column(column, justify="left" if column == "slice" else "right")
     for row in document["slices"]:
-        figures = (row["offered_mbps"], row["carried_mbps"], row["delay_p99_us"] / 1e3, row["late_ticks_pct"])
+        delays = row["delay_p99_us"] / 1e3, row["late_ticks_pct"]
+        figures = row["offered_mbps"], row["carried_mbps"], row["lost_pct"], *delays, row["broken_s"]
         known = row["measured_pct"] > 0
         table.add_row(row["slice"], *(f"{figure:.1f}" if known else "-" for figure in figures))
     if document["slices"]:

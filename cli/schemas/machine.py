@@ -71,6 +71,10 @@ class DiscoveredUpf(Document):
     tun: str | None
     confidence: str
     """`sure`, or `unclear`: used only on request."""
+    owner: str | None
+    """Whose it is, where it is marked as another's (controller, testbed, pod): used only if it is named."""
+    ue_pools: list[str]
+    """Networks that are routed to its TUN devices."""
     why: list[str]
     """The evidence, and what is unclear."""
 

@@ -14,11 +14,18 @@ class RunSlice(Document):
     slice: str
     offered_mbps: float
     carried_mbps: float
+    lost_pct: float
+    """Of what was offered: not carried by the end, lost or still inside."""
     delay_p99_us: float
+    """Of the packets that left."""
     late_ticks_pct: float
     """Ticks whose 99th percentile was above the slice's delay bound."""
     measured_pct: float
     """Ticks in which the slice was measured, of which all these figures are."""
+    broken_s: float
+    """How long its promise was broken."""
+    broken_by_rate_s: float
+    """Of that, how long by the rate alone."""
 
 
 class RunLoop(Document):

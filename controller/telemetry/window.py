@@ -233,9 +233,10 @@ def _age_ns(now_ns: int, marks_ns: np.ndarray, last_left_ns: int, past: Any) -> 
     A mark later than the arrival of the packet that left last is of a packet that is still inside, as long as packets
     leave in the order in which they came. The oldest is kept, since the ring of marks forgets it. A packet that was
     dropped looks the same until a later one leaves; so where nothing has arrived for `GIVE_UP_NS`, nothing is taken to
-    be inside.
+    be inside. Where packets arrive and none has left for as long, those older than that are taken for lost, which is
+    loss and no delay: the age of a lost packet grows for ever.
     """
-    settled = max(past.settled_ns, last_left_ns)
+    settled = max(past.settled_ns, last_left_ns, now_ns - GIVE_UP_NS)
     oldest, newest = past.oldest_ns if past.oldest_ns > settled else NEVER, 0
     for index in range(MARKS):
         mark: Any = np.int64(marks_ns[index])

@@ -219,6 +219,19 @@ def _state(pid: int) -> str:
         return ""
 
 
+def controller_of(folder: Path) -> str | None:
+    """Who has locked a folder, in words; None if nobody has, or if that cannot be seen. Takes no lock itself."""
+    try:
+        descriptor = os.open(_path_of(folder), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except (OSError, ActuatorError):
+        return None
+    try:
+        holder = holder_of(descriptor)
+        return None if holder is None else _described(descriptor, holder)
+    finally:
+        os.close(descriptor)
+
+
 def holder_of(descriptor: int) -> int | None:
     """The process that has locked a descriptor's file, from proc_locks(5); None if it is unknown."""
     stat = os.fstat(descriptor)

@@ -24,12 +24,20 @@ def discover(
     netns: Annotated[
         str | None, typer.Option(help="Only UPFs in network namespaces of such names, for instance 'upf*'.")
     ] = None,
+    cgroup: Annotated[
+        str | None, typer.Option(help="Only UPFs in CPU cgroups of such paths, for instance '*/core/*'.")
+    ] = None,
+    upf: Annotated[
+        list[str] | None,
+        typer.Option(help="Only UPFs of such names, as listed, for instance 'upf-*'; may be repeated."),
+    ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the evidence for each UPF.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List UPFs that run on this machine, with their processes, namespaces, interfaces and cgroups.
 
-    Needs root and changes nothing. Unclear UPFs are listed with the evidence, but left out of the configuration.
+    Needs root and changes nothing. Unclear UPFs are listed with the evidence, but left out of the configuration, and so
+    are UPFs of another controller, a testbed or a pod, unless --upf, --netns or --cgroup names them.
 
     Example: [bold]slicepilot node discover --out node.yaml[/bold]
     """
@@ -41,9 +49,17 @@ def discover(
     require_single(out, as_json)
     if out is not None and out != STDOUT and out.exists():
         raise ConfigError(f"--out = {out}: exists; expected a new file")
-    result = [upf for upf in look() if netns is None or fnmatchcase(upf.netns_name or str(upf.netns), netns)]
+    result = [
+        item
+        for item in look()
+        if (netns is None or fnmatchcase(item.netns_name or str(item.netns), netns))
+        and (cgroup is None or fnmatchcase(str(item.cgroup or "/"), cgroup))
+        and (not upf or any(fnmatchcase(item.name, pattern) for pattern in upf))
+    ]
+    patterns = [pattern for pattern in (netns, cgroup, *(upf or ())) if pattern is not None]
+    named = [item.process.pid for item in result] if any(pattern.strip("*") for pattern in patterns) else []
     if out is not None:
-        _write(out, draft(name or socket.gethostname(), result))
+        _write(out, draft(name or socket.gethostname(), result, named))
     if out == STDOUT:
         return
     if as_json:
@@ -51,8 +67,8 @@ def discover(
         return
     _print(result, verbose)
     if out is not None:
-        sure = sum(upf.confidence == "sure" for upf in result)
-        console.print(f"{out}: {sure} slices; say there what they are promised, then:", highlight=False)
+        slices = sum(line.startswith("  - name: ") for line in out.read_text().splitlines())
+        console.print(f"{out}: {slices} slices; say there what they are promised, then:", highlight=False)
         console.print(f"  slicepilot run --node {out} --seconds 10", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -81,9 +97,11 @@ def _document(upf: Any) -> dict[str, Any]:
         "n4": upf.devices.n4,
         "tun": upf.devices.tun,
         "confidence": upf.confidence,
+        "owner": upf.owner,
     }
     shown = {key: printable(value) if isinstance(value, str) else value for key, value in message.items()}
-    return shown | {"why": [printable(why) for why in upf.why]}
+    pools = dict.fromkeys(pool for _, pools in upf.served for pool in pools)
+    return shown | {"ue_pools": list(pools), "why": [printable(why) for why in upf.why]}
 
 
 def _print(result: list[Any], verbose: bool) -> None:
@@ -99,6 +117,7 @@ def _print(result: list[Any], verbose: bool) -> None:
         line = Text.assemble((upf.name, style), f"  {upf.process}  ")
         where = {"netns": upf.netns_name, "n3": upf.devices.n3, "tun": upf.devices.tun, "n6": upf.devices.n6}
         line.append(printable("  ".join(f"{key} {value or '?'}" for key, value in where.items())))
+        line.append(f"  {upf.owner}: not taken unless named" if upf.owner else "", "yellow")
         console.print(line)
         if not verbose and upf.confidence == "sure":
             continue

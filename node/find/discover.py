@@ -11,6 +11,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.configs.text import printable
 from slicepilot.controller.system import cgroup_paths
 from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.watchdog.lock import controller_of
 from slicepilot.node.config.selectors import ComposeSelector, PodSelector, ProcessSelector, UpfSelector
 from slicepilot.node.config.traffic import DeviceNames
 
@@ -25,6 +26,7 @@ Confidence = Literal["sure", "unclear"]
 UNIT_ENDINGS = (".service", ".scope")
 MOST_NAMED = 4
 MACHINE = Path("/proc/1/ns/net")
+TESTBED_GROUP, TESTBEDS = "slicepilot-", Path("/run/slicepilot-testbed")  # see `slicepilot.testbed.lifecycle`
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class DiscoveredUpf:
         devices: the interfaces that were discovered.
         selector: identifies it, also after a restart if possible.
         ue_pools: networks that are routed to its TUN device.
+        served: TUN devices with the networks that are routed to each, where it has several: a slice each.
+        owner: whose it is, where it is marked as another's: another controller, a testbed, a pod; None for nobody's.
     """
 
     process: Process
@@ -56,6 +60,8 @@ class DiscoveredUpf:
     devices: DeviceNames
     selector: UpfSelector
     ue_pools: tuple[str, ...]
+    served: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    owner: str | None = None
 
 
 def discover(finder: Finder | None = None) -> list[DiscoveredUpf]:
@@ -146,7 +152,22 @@ def _examined(
         devices=devices,
         selector=_selector(process, netns_name, finder),
         ue_pools=present.behind.get(devices.tun or "", ()) if present else (),
+        served=tuple((name, present.behind.get(name, ())) for name in opened.tuns) if present else (),
+        owner=_owner(process, group, finder),
     )
+
+
+def _owner(process: Process, group: Path | None, finder: Finder) -> str | None:
+    """Whose a UPF is, by the lock of its cgroup, the group of a testbed that runs, or its container."""
+    if group is not None and (holder := controller_of(group)) is not None:
+        return f"controlled by {holder}"
+    for name in process.group_names:
+        if name.startswith(TESTBED_GROUP) and (TESTBEDS / name.removeprefix(TESTBED_GROUP)).is_dir():
+            return f"of the testbed {printable(name.removeprefix(TESTBED_GROUP))}"
+    for item in finder.containers:
+        if item.pod is not None and item.has(process.group_names):
+            return f"of the pod {printable(f'{item.pod.namespace}/{item.pod.name}')}"
+    return None
 
 
 def _doubt(kind: KnownUpf | None, gtpu: bool, pfcp: bool) -> str:

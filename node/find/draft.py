@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from ipaddress import ip_network
+from itertools import zip_longest
 
 from slicepilot.configs.loader import locate
 from slicepilot.node.config.selectors import UpfSelector
@@ -33,21 +35,48 @@ OWN_GROUP = """\
 """
 
 
-def draft(name: str, result: Sequence[DiscoveredUpf]) -> str:
-    """YAML text: sure UPFs as slices, unclear ones as comments with what is unclear."""
-    sure = [item for item in result if item.confidence == "sure"]
+def draft(name: str, result: Sequence[DiscoveredUpf], named: Collection[int] = ()) -> str:
+    """YAML text: sure UPFs as slices, a slice for each network of UEs or TUN device that is seen; unclear ones, and
+    what is marked as another's, as comments.
+
+    Args:
+        name: of the node.
+        result: what was discovered.
+        named: pids of UPFs that were asked for: these are slices although they are another's.
+    """
+    sure = [item for item in result if item.confidence == "sure" and (not item.owner or item.process.pid in named)]
     parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else "slices: []   # FILL IN: no UPF was found"]
     n3s = [(item.process.netns, item.devices.n3) for item in sure]
-    for number, item in enumerate(sure, 1):
+    number = 0
+    for item in sure:
         parts += [f"  # {line}" for line in _evidence(item)]
-        parts.append(_slice(number, item).rstrip("\n"))
-        if n3s.count((item.process.netns, item.devices.n3)) > 1:
-            parts.append(_traffic(item))
-    for number, item in enumerate((item for item in result if item.confidence != "sure"), len(sure) + 1):
-        parts += ["  #", f"  # Not sure: process {item.process}. To take it as a slice, take the # away."]
+        alone = n3s.count((item.process.netns, item.devices.n3)) == 1
+        for entry in _slices(item):
+            number += 1
+            parts.append(_slice(number, entry).rstrip("\n"))
+            if not alone or entry is not item:
+                parts.append(_traffic(entry))
+    rest = [item for item in result if item not in sure]
+    for number_of_rest, item in enumerate(rest, number + 1):
+        why = "Not sure" if item.confidence != "sure" else f"Another's, {item.owner}"
+        parts += ["  #", f"  # {why}: process {item.process}. To take it as a slice, take the # away."]
         parts += [f"  #   {line}" for line in _evidence(item)]
-        parts += [f"  #{line}" for line in _slice(number, item).rstrip("\n").splitlines()]
+        parts += [f"  #{line}" for line in _slice(number_of_rest, item).rstrip("\n").splitlines()]
     return "\n".join(parts) + "\n"
+
+
+def _slices(item: DiscoveredUpf) -> list[DiscoveredUpf]:
+    """The slices of a UPF: one for each network of UEs that is routed to one of its TUN devices, IPv4 and IPv6 of the
+    same session side by side; itself where there is only one."""
+    result = []
+    for tun, pools in item.served:
+        families = [[pool for pool in pools if ip_network(pool).version == version] for version in (4, 6)]
+        for group in zip_longest(*families):
+            own = tuple(pool for pool in group if pool is not None)
+            devices = dataclasses.replace(item.devices, tun=tun)
+            name = f"{item.name}-{len(result) + 1}"
+            result.append(dataclasses.replace(item, name=name, devices=devices, ue_pools=own))
+    return result if len(result) > 1 else [item]
 
 
 def marks_left(name_or_path: str) -> bool:
@@ -69,10 +98,12 @@ def _slice(number: int, item: DiscoveredUpf) -> str:
 
 
 def _traffic(item: DiscoveredUpf) -> str:
-    """Which packets are its own, where another UPF has the same N3."""
+    """Which packets are its own, where other slices have the same N3."""
     if item.ue_pools:
         return f"    traffic: {json.dumps({'ue_pools': item.ue_pools})}"
-    return "    # traffic: {ue_pools: [10.45.0.0/16]}   # FILL IN the addresses of its UEs: another UPF has the same N3"
+    return (
+        "    # traffic: {ue_pools: [10.45.0.0/16]}   # FILL IN the addresses of its UEs: other slices have the same N3"
+    )
 
 
 def _flow(value: UpfSelector | DeviceNames) -> str:

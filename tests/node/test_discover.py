@@ -1,6 +1,8 @@
 """UPFs are discovered with what speaks for them; what may be something else is said to be unclear."""
 
 import contextlib
+import dataclasses
+import json
 import os
 import shutil
 import subprocess
@@ -12,12 +14,14 @@ from pathlib import Path
 import yaml
 
 from slicepilot.controller.system.net.namespaces import NAMED
+from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.discover import DiscoveredUpf, discover
 from slicepilot.node.find.draft import draft, marks_left
 from slicepilot.node.find.interfaces import far_end
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.sockets import listed
+from tests.command import slicepilot
 
 from .foreign import COUNT, Foreign
 
@@ -140,3 +144,36 @@ def test_ipv6_sockets_are_read_as_the_kernel_prints_them(tmp_path: Path) -> None
     (tmp_path / "udp6").write_text("\n".join(UDP6) + "\n")
     result = [(item.port, item.address, item.inode) for item in listed(tmp_path / "udp6")]
     assert result == [(2152, "::1", 77), (8805, "2001:db8::1", 78), (2152, "127.0.0.1", 0)]
+
+
+def test_a_upf_with_two_networks_of_ues_is_drafted_as_two_slices(foreign: Foreign, tmp_path: Path) -> None:
+    [item] = [item for item in discover() if item.netns_name == foreign.netns[0]]
+    served = (("ogstun", ("10.45.0.0/16", "2001:db8:45::/48")), ("ogstun2", ("10.46.0.0/16",)))
+    path = tmp_path / "node.yaml"
+    path.write_text(draft("edge", [dataclasses.replace(item, served=served)]))
+    slices = NodeSpec.from_yaml(str(path)).slices
+    assert [(entry.devices.tun, entry.traffic and entry.traffic.ue_pools) for entry in slices] == list(served)
+    assert len({(entry.name, entry.s_nssai) for entry in slices}) == 2
+    assert slices[0].selector == slices[1].selector
+
+
+def test_what_a_controller_has_is_drafted_only_if_it_is_named(foreign: Foreign) -> None:
+    group = foreign.group(1)
+    with Locks({"slice a": group}):
+        result = [item for item in discover() if item.netns_name in foreign.netns[:2]]
+    assert [item.owner for item in result] == [f"controlled by process {os.getpid()}", None]
+    unnamed = yaml.safe_load(draft("edge", result))
+    assert [entry["name"] for entry in unnamed["slices"]] == [result[1].name]
+    assert f"Another's, controlled by process {os.getpid()}" in draft("edge", result)
+    named = yaml.safe_load(draft("edge", result, [result[0].process.pid]))
+    assert len(named["slices"]) == 2
+
+
+def test_discover_is_restricted_by_name_namespace_and_cgroup(foreign: Foreign) -> None:
+    def names(*options: str) -> list[str]:
+        done = slicepilot("node", "discover", "--json", "--netns", f"{foreign.prefix}-*", *options)
+        assert done.returncode == 0, done.stderr
+        return [item["netns"] for item in json.loads(done.stdout)]
+
+    assert names("--cgroup", f"*/{foreign.prefix}/upf2") == [foreign.netns[1]]
+    assert names("--upf", f"{foreign.netns[2]}", "--upf", f"{foreign.netns[3]}") == foreign.netns[2:4]
