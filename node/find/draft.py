@@ -68,7 +68,7 @@ def draft(name: str, result: Sequence[DiscoveredUpf], named: Collection[int] = (
 def _slices(item: DiscoveredUpf) -> list[DiscoveredUpf]:
     """The slices of a UPF: one for each network of UEs that is routed to one of its TUN devices, IPv4 and IPv6 of the
     same session side by side; itself where there is only one."""
-    result = []
+    result: list[DiscoveredUpf] = []
     for tun, pools in item.served:
         families = [[pool for pool in pools if ip_network(pool).version == version] for version in (4, 6)]
         for group in zip_longest(*families):

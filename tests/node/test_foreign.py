@@ -150,6 +150,23 @@ def test_from_nothing_to_p99_in_two_commands_and_nothing_is_changed(foreign: For
     assert picture(foreign) == before
 
 
+def test_lost_packets_are_reported_as_lost_and_broken_and_not_as_late(foreign: Foreign, node: Path) -> None:
+    foreign.load(seconds=30, mbps=4)
+    os.kill(foreign.pid(2), signal.SIGSTOP)
+    try:
+        report = json.loads(slicepilot("run", "--node", str(node), "--seconds", "4", "--json").stdout)
+    finally:
+        os.kill(foreign.pid(2), signal.SIGCONT)
+    kept, lost = report["slices"][0], report["slices"][1]
+    assert lost["offered_mbps"] > 1
+    assert lost["lost_pct"] > 95
+    assert lost["broken_s"] > 3
+    assert lost["delay_p99_us"] == 0, "no packet left"
+    assert kept["broken_s"] < 2
+    assert kept["lost_pct"] < 50
+    assert kept["delay_p99_us"] > 0
+
+
 def test_a_knob_that_would_not_be_seen_to_act_is_left_alone(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     """Without N6's far end packets are measured before a shaper; and what an operator says is not ours stays."""
     document = document_of(foreign)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from slicepilot.controller.telemetry import layout
 from slicepilot.controller.telemetry.histogram import edges_ns, quantiles_us
 from slicepilot.controller.telemetry.layout import AT_N6, BUCKETS, MARKS
-from slicepilot.controller.telemetry.window import ADAPT_NS, CpuWindow, PacketWindow
+from slicepilot.controller.telemetry.window import ADAPT_NS, GIVE_UP_NS, CpuWindow, PacketWindow
 from slicepilot.env.telemetry import Telemetry
 from tests.effort import examples
 
@@ -165,6 +165,15 @@ class TestBacklog:
         assert self.age_ns(packets, 400) == 0
         packets.mark(0)
         assert self.age_ns(packets, 3) == pytest.approx(3 * MS)
+
+    def test_the_age_of_lost_packets_does_not_grow_while_others_arrive_and_are_lost_too(self) -> None:
+        packets = Packets()
+        ages = []
+        for _ in range(400):
+            packets.mark(0)
+            ages.append(self.age_ns(packets, 10))
+        assert max(ages) <= GIVE_UP_NS + 10 * MS
+        assert packets.after(0, end=False)[P50] <= 510_000
 
 
 class TestSampling:
