@@ -16,11 +16,14 @@ from slicepilot.configs import ConfigError
 from . import run_episodes
 
 if TYPE_CHECKING:
-    from slicepilot.controller.loop.live_backend import LiveBackend
+    from collections.abc import Callable
+
     from slicepilot.controller.loop.loop import LoopReport
     from slicepilot.controller.loop.node import Node
     from slicepilot.controller.service.run_config import RunConfig
+    from slicepilot.env.backend import Context
     from slicepilot.env.knobs import Knobs
+    from slicepilot.env.slices import SliceSet
     from slicepilot.env.telemetry import Telemetry
 
 REFRESH_TICKS = 50
@@ -107,7 +110,8 @@ def run(
     say(f"starting {settings.mode} on {len(opened.backend.slices)} slices; the first start compiles for some minutes")
     try:
         ticks = _ticks(opened, settings, seconds)
-        totals = None if ticks is None else _Totals(opened.backend)
+        backend = opened.backend
+        totals = None if ticks is None else _Totals(backend.slices, backend.context, backend.delay_counts)
         # No thread draws the bar: it would keep the capabilities that the controller gives up.
         with progress_bar(totals is not None and settings.publish.log == "off", threaded=False) as progress:
             task = progress.add_task(f"{settings.mode} on {opened.name}", total=ticks)
@@ -160,20 +164,21 @@ class _Totals:
     left, and what was lost is reported beside it.
     """
 
-    def __init__(self, backend: LiveBackend) -> None:
+    def __init__(self, slices: SliceSet, context: Context, delay_counts: Callable[[], Any]) -> None:
         from slicepilot.env.promises import PromiseMeter
 
-        self._backend, self.slices, self.ticks = backend, backend.slices, 0
+        self.slices, self.ticks = slices, 0
+        self._period_s, self._delay_counts = context.period_s.item(), delay_counts
         self._rates: list[Any] = []
         self._measured: list[Any] = []
-        self._meter = PromiseMeter(backend.context)
+        self._meter = PromiseMeter(context)
         self._broken: list[Any] = []
         self._first_counts: Any = None
         self._counts: Any = None
 
     def add(self, telemetry: Telemetry) -> None:
         if self._first_counts is None:
-            self._first_counts = self._backend.delay_counts().copy()
+            self._first_counts = self._delay_counts().copy()
         self.ticks += 1
         shown = (telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us)
         self._rates.append([row[:, 0].copy() for row in shown])
@@ -182,7 +187,7 @@ class _Totals:
 
     def count_delays(self) -> None:
         """Look at the delays of all packets so far; to be called before the backend is closed."""
-        self._counts = self._backend.delay_counts().copy()
+        self._counts = self._delay_counts().copy()
 
     def rows(self) -> list[dict[str, Any]]:
         import numpy as np
@@ -191,7 +196,6 @@ class _Totals:
 
         rates, measured, broken = np.asarray(self._rates), np.asarray(self._measured), np.asarray(self._broken)
         bounds = 1e3 * self.slices.column("sla.delay_bound_ms")[:, 0]
-        period_s = self._backend.context.period_s.item()
         left = None if self._counts is None else self._counts - self._first_counts
         rows = []
         for s, name in enumerate(self.slices.names):
@@ -209,8 +213,8 @@ class _Totals:
                     "lost_pct": float(100 * max(1 - carried.sum() / max(offered.sum(), 1e-9), 0.0)),
                     "delay_p99_us": p99,
                     "late_ticks_pct": float(100 * late.mean()),
-                    "broken_s": float(period_s * kept_not.sum()),
-                    "broken_by_rate_s": float(period_s * (kept_not & ~late).sum()),
+                    "broken_s": float(self._period_s * kept_not.sum()),
+                    "broken_by_rate_s": float(self._period_s * (kept_not & ~late).sum()),
                     "measured_pct": float(100 * seen.mean()),
                 }
             )

@@ -88,7 +88,8 @@ class NodeSpec:
         slices: in order.
         uplink_mbps: rate of the N6 uplink that they share; none: not known, and taken for unlimited.
         cpus: that the UPFs may use; none: those that their processes may use, which is looked at again once a second.
-        quota_period_ms: of CPU limits.
+        quota_period_ms: of CPU limits; a slice that has used up its quota waits for the rest of a period, so that the
+            usual 100 ms would add up to 90 ms to the first burst of a slice that was idle.
         drop_horizon_ms: where Cilium paces a slice that is controlled, how long its packets may have to wait at most;
             none: as Cilium has it, 2 s.
         n3_buffer_packets: what a UPF's N3 socket holds; with Linux' default of 212,992 octets some 110 of full size.
@@ -101,7 +102,7 @@ class NodeSpec:
     slices: Annotated[tuple[NodeSlice, ...], Field(min_length=1, max_length=64)]
     uplink_mbps: Annotated[float, Field(gt=0)] | None = None
     cpus: Annotated[float, Field(gt=0, le=4096)] | None = None
-    quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 100.0
+    quota_period_ms: Annotated[float, Field(ge=1, le=1000)] = 10.0
     n3_buffer_packets: Annotated[float, Field(gt=0)] = 110.0
     drop_horizon_ms: Annotated[float, Field(ge=10, le=2000)] | None = None
     hardware: str = "testbed"

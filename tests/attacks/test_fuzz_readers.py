@@ -115,7 +115,7 @@ def test_orders() -> None:
 
 def test_answers_of_a_prometheus_server() -> None:
     """What is believed of any answer is a number from 0 on with a recent sample, of one slice."""
-    row = Row("slice", "cpu_use_mcpu", "", ("first{}", "second{}"), 1000.0)
+    row = Row("slice", "cpu_use_mcpu", (), ("first{}", "second{}"), 1000.0)
     now_s = 1.79e9
     tags = [("0:v", "0.5"), ("0:t", f"{now_s - 3}"), ("1:v", "NaN"), ("1:t", f"{now_s + 90}")]
     vector = [{"metric": {TAG: tag, "id": "/a"}, "value": [now_s, text]} for tag, text in tags]

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from slicepilot.cli.operation.run import _Totals
-from slicepilot.env.slices import SliceSet
+from slicepilot.controller.telemetry.layout import BUCKETS
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
+from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import Telemetry
 
 
 def test_figures_are_of_ticks_in_which_a_slice_was_measured() -> None:
     """A blind probe's 0 Mbit/s are no measurement, nor is what a slice never had."""
-    slices = SliceSet.from_yaml("five-video")
-    totals, telemetry = _Totals(slices), Telemetry.empty(len(slices))
+    backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("andrade-ramp")))
+    backend.reset(1)
+    slices = backend.slices
+    uncounted = np.zeros((len(slices), BUCKETS), np.uint32)
+    totals, telemetry = _Totals(slices, backend.context, lambda: uncounted), Telemetry.empty(len(slices))
     telemetry.offered_mbps[:] = telemetry.carried_mbps[:] = 40.0
     telemetry.valid[4] = False
     for tick in range(10):

@@ -251,7 +251,7 @@ def test_identification_finds_the_work_on_a_packet(foreign: Foreign, node: Path,
     assert knobs(foreign) == before
     result = load("hardware", str(out), HardwareFile)
     assert result.hardware.upf_cost_us == much
-    assert result.hardware.cfs_period_ms == 100.0
+    assert result.hardware.cfs_period_ms == 10.0
     assert {"round_trip_ms", "smt_yield", "access_mbps"} <= set(result.assumed)
     assert not {"upf_cost_us", "logical_cpus", "egress_mode"} & set(result.assumed)
     assert result.assumed_from == "testbed"

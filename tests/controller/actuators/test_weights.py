@@ -22,6 +22,7 @@ from slicepilot.controller.watchdog.external_change import ExternalChangeConfig,
 from slicepilot.controller.watchdog.journal import Journal
 from slicepilot.controller.watchdog.keeper import survey
 from slicepilot.controller.watchdog.restore import restore
+from slicepilot.env.knobs import KnobName
 
 from .test_actuators import knobs
 from .v2_files import V2Files, v2_files_of
@@ -113,7 +114,7 @@ def test_the_journal_has_no_weight_of_an_idle_group(pair: list[Path]) -> None:
 
 def test_where_nothing_moves_nobody_is_in_charge(pair: list[Path]) -> None:
     set_idle(pair[0], 1)
-    left = frozenset({"cpu_limit_mcpu", "egress_mbps"})
+    left: frozenset[KnobName] = frozenset({"cpu_limit_mcpu", "egress_mbps"})
     with NodeActuator([SliceTargets("a", pair[0], left=left)]) as node:
         assert node.powerless
         node.refresh()

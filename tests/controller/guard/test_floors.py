@@ -342,7 +342,7 @@ def test_each_tick_is_charged_to_policy_guard_or_safe_setting(
 
 def test_records_say_the_same() -> None:
     """A reader of the records of ticks counts as the guard does, whether one slice is safe, all are, or the node."""
-    node, said = Contended((0.2, 0.2, 2.0), (2.0,) * 3), list[int]()
+    node, said, no = Contended((0.2, 0.2, 2.0), (2.0,) * 3), list[int](), np.asarray([False])
 
     def tick(wanted: Knobs | None) -> None:
         for s in range(3):
@@ -350,7 +350,7 @@ def test_records_say_the_same() -> None:
             node.telemetry.carried_mbps[s] = OFFERED if safe else node.policy[s] * FLOOR
         node.tick(wanted)
         masks = np.asarray([[*node.last.reasons.tolist(), node.last.node_reasons]], np.uint32)
-        said.append(charges_of(np.asarray([node.last.level]), np.asarray([False]), masks).item())
+        said.append(charges_of(np.asarray([node.last.level]), no, no, masks).item())
 
     for n in range(900):
         node.policy = (0.2, 0.2, 0.2 if n > 100 else 2.0)
@@ -359,6 +359,10 @@ def test_records_say_the_same() -> None:
         tick(None if n % 50 == 0 else WANTED)
     counts = {element.label: said.count(element) for element in InCharge}
     assert counts == node.guard.charges
+    assert counts.pop(InCharge.NOBODY.label) == 0
     assert all(count > 20 for count in counts.values())
-    late = charges_of(np.asarray([Level.NORMAL, Level.SAFE]), np.asarray([True, True]), np.zeros((2, 2), np.uint32))
+    levels, nothing = np.asarray([Level.NORMAL, Level.SAFE]), np.zeros((2, 2), np.uint32)
+    late = charges_of(levels, np.asarray([True, True]), np.asarray([False, False]), nothing)
     assert late.tolist() == [InCharge.GUARD, InCharge.SAFE]
+    powerless = charges_of(levels, np.asarray([True, True]), np.asarray([True, True]), nothing)
+    assert powerless.tolist() == [InCharge.NOBODY] * 2

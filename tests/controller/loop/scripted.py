@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,13 +33,13 @@ class Readings:
     """Telemetry that is known beforehand."""
 
     tasks = ()
-    remarks: ClassVar[list[str]] = []
 
     @property
     def counts(self) -> dict[str, int]:
         return {}
 
     def __init__(self) -> None:
+        self.remarks: list[str] = []
         self.telemetry = Telemetry.empty(len(SLICES))
         self.telemetry.slices[:2] = 45.0
         self.measured = self.checks = self.rehearsals = 0

@@ -337,6 +337,7 @@ class Freezes:
         self._last = source.measure().copy()
         self.warm_up, self.check = source.warm_up, source.check
         self.delay_counts, self.close = source.delay_counts, source.close
+        self.tasks, self.remarks, self.counts = source.tasks, source.remarks, source.counts
 
     def measure(self) -> Telemetry:
         self._left -= 1
