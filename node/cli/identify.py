@@ -70,8 +70,9 @@ def identify(
                 "expected a node with UPFs alone"
             )
     start = Hardware.from_yaml(spec.hardware)
-    say = (lambda _: None) if as_json else stderr.print
-    say(f"starting on {len(spec.slices)} slices, then watching {segments} segments of {SETTLE_S + MEASURE_S:g} s")
+    if not as_json:
+        length_s = SETTLE_S + MEASURE_S
+        stderr.print(f"starting on {len(spec.slices)} slices, then watching {segments} segments of {length_s:g} s")
     backend = open_live(file, mode=mode, seconds=SETTLE_S + MEASURE_S, run=run)
     try:
         result = _watch(backend, segments, seed, mode)
@@ -81,8 +82,8 @@ def identify(
     cpus, period_s = float(context.logical_cpus[0]), float(context.period_s[0])
     facts = known_facts(cpus, float(physical_cores()), spec.quota_period_ms, spec.uplink_mbps)
     start = replace(start, n3_buffer_packets=spec.n3_buffer_packets)
-    say("fitting a simulator of the node, some minutes on a busy machine")
     if not as_json:
+        stderr.print("fitting a simulator of the node, some minutes on a busy machine")
         announce_compilation()
     with progress_bar() as progress:
         task = progress.add_task("fitting", total=GENERATIONS)
