@@ -158,7 +158,10 @@ def test_a_policy_that_has_become_worse_is_not_saved(tmp_path: Path, dataset: Pa
     """The log's rewards turned upside down teach it to do harm."""
     log = read_episodes(dataset)
     upside_down = tmp_path / "log.parquet"
-    write_episodes(replace(log, episodes=tuple(replace(e, rewards=-e.rewards) for e in log)), upside_down)
+    turned = tuple(
+        replace(e, rewards=-e.rewards, terms={name: -values for name, values in e.terms.items()}) for e in log
+    )
+    write_episodes(replace(log, episodes=turned), upside_down)
     start = offline_run(upside_down, starving=False, alpha=100.0, actor_learning_rate=1e-2, critic_learning_rate=1e-2)
     config = replace(CONFIG, rounds=1, updates=150, new_share=0.01, judged_runs=3)
     result = finetune(config, start, tmp_path / "out", simulated())

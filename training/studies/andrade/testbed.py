@@ -18,7 +18,7 @@ from slicepilot.training.studies.study import Effort, Findings, Store
 
 from .samples import EXPERIMENTS, figures_of_samples
 
-SCENARIO = "andrade-testbed"
+SCENARIO = "testbed-andrade"
 TIME_SCALE, LOAD_SCALE = 0.01, 0.35
 """Of the study's ramp: a run takes 12 s instead of 1200, a user sends 15.75 Mbit/s instead of 45."""
 SAMPLES, SAMPLE_S = 10, 0.3
