@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import pwd
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,6 @@ its publisher's user.
 """
 
 PR_CAP_AMBIENT_CLEAR_ALL = 4
-ENDING_S = 1.0  # of a thread that was joined and is not gone yet
 CAPABILITY_VERSION_3 = 0x20080522
 NOBODY = "nobody"
 
@@ -191,17 +189,6 @@ def _drop_bounds(kept: int) -> bool:
 
 
 def _check_threads(kept: int) -> None:
-    """Raises PrivilegeError for a thread that keeps more. Who has joined a thread sees it among the tasks for a moment
-    more, on a busy machine for some milliseconds (kernel/exit.c: do_exit wakes the joiner first)."""
-    deadline = time.monotonic() + ENDING_S
-    while text := _keeping_more(kept):
-        if time.monotonic() > deadline:
-            raise PrivilegeError(text)
-        time.sleep(0.002)
-
-
-def _keeping_more(kept: int) -> str:
-    """What a thread keeps beyond that; empty for nothing."""
     for task in Path("/proc/self/task").iterdir():
         try:
             status = _status(f"self/task/{task.name}")
@@ -212,8 +199,7 @@ def _keeping_more(kept: int) -> str:
             more |= _mask(status, held) & ~kept
         if more or status["NoNewPrivs"] != "1":
             held_names = ", ".join(_names(more)) or "the way to new privileges"
-            return f"thread {task.name} ({status['Name']}) keeps {held_names}: drop before threads start"
-    return ""
+            raise PrivilegeError(f"thread {task.name} ({status['Name']}) keeps {held_names}: drop before threads start")
 
 
 def _end_blas_threads() -> None:

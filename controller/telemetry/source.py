@@ -151,6 +151,15 @@ class KernelSource:
         """
         self._start_look()
         self._take_look()
+        return self._unmeasured()
+
+    def check_without_thread(self) -> list[str]:
+        """As `check`, by the calling thread, however long that takes. For callers that have no loop: what starts no
+        thread leaves none with capabilities to a controller that follows (`privileges.keep_only`)."""
+        self._take(self._looked())
+        return self._unmeasured()
+
+    def _unmeasured(self) -> list[str]:
         mended, self._mended = self._mended, {}
         return [*self._lost.values(), *mended.values(), *self._crowded_slices(), *self.sched.refresh()]
 

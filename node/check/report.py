@@ -90,7 +90,8 @@ def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
     strangers = -_nobodys(backend)
     with queues(backend) as passed:
         loads = watch(backend.source, seconds, backend.learning.poll)
-        hidden = backend.source.check()  # before the queues' programs come off: what comes and goes looks like others'
+        # Before the queues' programs come off: what comes and goes looks like others'.
+        hidden = backend.source.check_without_thread()
     strangers += _nobodys(backend)
     names = backend.slices.names
     reports = [_slice(backend, name, load, passed, strangers) for name, load in zip(names, loads, strict=True)]
