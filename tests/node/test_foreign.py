@@ -189,6 +189,20 @@ def test_a_knob_that_would_not_be_seen_to_act_is_left_alone(foreign: Foreign, no
     assert knobs(foreign) == before
 
 
+def test_nobody_is_in_charge_where_no_knob_acts(foreign: Foreign, node: Path) -> None:
+    document = document_of(foreign)
+    for item in document["slices"]:
+        item["leave"] = ["cpu_limit_mcpu", "nice", "egress_mbps"]
+    node.write_text(yaml.safe_dump(document))
+    foreign.load(seconds=20, mbps=4)
+    before = knobs(foreign)
+    run = ["run", "--node", str(node), "--mode", "live", "--agent", AGENT, "--seconds", "2"]
+    report = json.loads(slicepilot(*run, "--json").stdout)
+    assert report["in_charge"] == {"policy": 0, "guard": 0, "safe": 0, "nobody": 1}
+    assert "nobody 100.0%" in slicepilot(*run).stdout
+    assert knobs(foreign) == before
+
+
 def test_a_qdisc_that_somebody_has_configured_stays(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     in_netns(foreign.netns[4], "tc", "qdisc", "add", "dev", "n6", "root", "handle", "7:", "pfifo", "limit", "77")
     try:
