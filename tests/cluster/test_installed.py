@@ -92,7 +92,11 @@ def upgrade(cluster: Cluster, **values: str) -> float:
     """Install the chart, or change its values. Agents run under our own seccomp profile."""
     given = VALUES | values
     settings = [f"--set={name}={value}" for name, value in given.items()]
-    return helm(cluster, "upgrade", "slices", str(CHART), "--install", "--create-namespace", *settings)
+    started_s = time.monotonic()
+    helm(cluster, "upgrade", "slices", str(CHART), "--install", "--create-namespace", *settings)
+    # On a single node Helm does not wait for a DaemonSet: `maxUnavailable` of its pods may be missing.
+    cluster.kubectl("-n", SYSTEM, "rollout", "status", "daemonset/slicepilot-agent", "--timeout=120s")
+    return time.monotonic() - started_s
 
 
 def shares(upfs: PodUpfs) -> list[str]:
