@@ -101,7 +101,7 @@ class KernelSource:
         self._doubted: set[NetPoint] | None = None
         self._reachable, self._taken = True, 0
         self._passed, self._looked_s = np.zeros((2, slices), np.uint64), self.counts_since_s
-        self._new = np.zeros((2, slices), np.uint64)
+        self._new, self._stopped = np.zeros((2, slices), np.uint64), np.zeros(slices, np.bool_)
         self.tasks: tuple[tuple[Callable[[], object], float], ...] = ((self.watch, WATCH_S),)
         self._crowded = np.zeros(slices, np.uint64)
         self._take(self._looked())
@@ -119,6 +119,8 @@ class KernelSource:
         if self._doubted is not None:
             self._mark(self._doubted)
             self._doubted = set() if self._doubted else None
+        if self._look.pending:  # nobody knows yet why packets have stopped: the kernel may make the look wait
+            self._telemetry.valid[self._stopped] = False
         telemetry, now_ns = self._telemetry, time.monotonic_ns()
         for window in self._windows:
             window.read(now_ns, telemetry)
@@ -174,8 +176,9 @@ class KernelSource:
         slices, points = self.packets.slices, len(self.packets.points)
         passed = np.stack([slices["n3"]["packets"][:points], slices["exit"]["packets"][:points, self._last]])
         new, self._passed = passed - self._passed, passed
-        stopped, self._new = bool(((self._new >= FLOWING) & (new == 0)).any()), new
-        if stopped or time.monotonic() - self._looked_s >= LOOK_S:
+        stopped, self._new = ((self._new >= FLOWING) & (new == 0)).any(axis=0), new
+        self._stopped |= stopped
+        if stopped.any() or time.monotonic() - self._looked_s >= LOOK_S:
             self._start_look()
 
     def _start_look(self) -> None:
@@ -196,6 +199,7 @@ class KernelSource:
         self._doubted = {hook.point for hook in look.renewed}
         gone = {hook.point for hook in look.lost.keys() - look.hidden}
         self._reachable = any(point.n3 not in gone for point in self.packets.points)
+        self._stopped[:] = False
         self._mark(self._doubted)
 
     @property

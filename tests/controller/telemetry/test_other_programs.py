@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,6 +93,29 @@ def test_what_comes_behind_ours_is_left_there(network: Any) -> None:
         [remark] = source.remarks
         assert "n6 ingress" in remark
         assert remark.endswith("the program somebody of somebody else came behind ours: we see what it drops")
+
+
+def test_where_packets_stop_a_slice_is_not_measured_until_it_is_known_why(
+    network: Any, forwarder: Any, packets: Any
+) -> None:
+    """Looking may have to wait for a lock of the kernel: here for a call that is made before it."""
+    lock = threading.Event()
+    with KernelSource([network.points(tun=False)], wait_s=0.001) as source:
+        source.watch()
+        through(network, packets, 20)
+        source.watch()
+        assert source.measure().valid.all()
+        source.background.call(lock.wait)
+        try:
+            source.watch()
+            assert not source.measure().valid.any()
+            assert not source.measure().valid.any()
+        finally:
+            lock.set()
+        deadline_s = time.monotonic() + 5.0
+        while not source.measure().valid.all():
+            assert time.monotonic() < deadline_s, "it stays unmeasured"
+            time.sleep(0.01)
 
 
 def test_two_that_want_to_be_first_do_not_go_on_for_ever(network: Any, forwarder: Any, packets: Any) -> None:
