@@ -9,16 +9,20 @@ from pathlib import Path
 from .kernel_file import kernel_lines
 
 SCHED_DEADLINE = 6  # linux/sched.h
+PF_EXITING = 0x4  # include/linux/sched.h
 
 
 def start_ticks(task: int) -> int | None:
-    """When a process or thread started, in clock ticks since boot (proc_pid_stat(5)); None if it has ended."""
+    """When a process or thread started, in clock ticks since boot (proc_pid_stat(5)); None if it has ended.
+
+    One that is ending counts as ended: it may have left its cgroup already.
+    """
     try:
         # The second field, the name in brackets, may contain anything.
         state, *rest = Path(f"/proc/{task}/stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if state in b"ZX" else int(rest[18])
+    return None if state in b"ZX" or int(rest[5]) & PF_EXITING else int(rest[18])
 
 
 def real_time_share(pid: int) -> tuple[int, int]:
