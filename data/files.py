@@ -67,7 +67,7 @@ def replace_file(path: Path, data: bytes, mode: int = READABLE) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, mode: int = READABLE) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = READABLE) -> Iterator[io.BufferedRandom]:
     """A new file to write to and read from, in pieces, which in the end replaces ``path``, or is removed on failure.
 
     Raises:

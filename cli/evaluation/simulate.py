@@ -41,7 +41,7 @@ def simulate(
     if study not in STUDIES:
         raise ConfigError(f"study: unknown name {study!r}; expected {', '.join(STUDIES)}")
     from slicepilot.env.simulator.hardware import Hardware
-    from slicepilot.env.simulator.study import play_study, series_of, summarise
+    from slicepilot.env.simulator.study import find_settings, play_study, series_of, summarise
 
     numbers = parse_numbers(experiments)
     node = Hardware.from_yaml(hardware)
@@ -50,7 +50,7 @@ def simulate(
     with progress_bar() as progress:
         task = progress.add_task("simulating", total=None)
         samples = play_study(
-            numbers,
+            find_settings(numbers),
             node,
             repetitions,
             seed,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import ssl
 import time
 import urllib.error
@@ -121,10 +122,12 @@ def _attempt(address: str, file: BinaryIO, on_progress: OnProgress | None, timeo
             raise http.client.IncompleteRead(b"", total - size)
 
 
-def _checked(file: BinaryIO, sha256: str | None, num_bytes: int | None) -> tuple[int, str, str]:
+def _checked(
+    file: io.BufferedRandom | io.BufferedReader, sha256: str | None, num_bytes: int | None
+) -> tuple[int, str, str]:
     """A file's size and SHA-256, and how they differ from what is published; empty where they do not."""
     file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
     size = file.tell()
     if num_bytes is not None and size != num_bytes:
         return size, digest, f"{size:,} bytes; published: {num_bytes:,}"

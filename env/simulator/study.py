@@ -141,22 +141,6 @@ class Control(Protocol):
 
 
 def play_study(
-    experiments: Sequence[int],
-    hardware: Hardware,
-    repetitions: int = 10,
-    seed: int = 0,
-    period_s: float = 1.0,
-    on_step: Callable[[int, int], None] | None = None,
-) -> StudySamples:
-    """Play the whole ramp of some experiments; arguments as for `play_settings`.
-
-    Raises:
-        ConfigError: an unknown experiment.
-    """
-    return play_settings(find_settings(experiments), hardware, repetitions, seed, period_s, on_step)
-
-
-def play_settings(
     settings: Sequence[PublishedSetting],
     hardware: Hardware,
     repetitions: int = 10,
@@ -168,7 +152,7 @@ def play_settings(
     """Play the whole ramp under some settings.
 
     Args:
-        settings: of the study, or others of this kind.
+        settings: of the study (`find_settings`), or others of this kind.
         hardware: the node.
         repetitions: of each setting.
         seed: of loads and noise.

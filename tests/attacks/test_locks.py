@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,17 +14,9 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.watchdog import lock
 from slicepilot.controller.watchdog.lock import Locks, private_folder
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes somebody else")
+from .unprivileged import NOBODY, holding, start
 
-NOBODY = 65534
-HOLD = """
-import fcntl, os, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-for path in sys.argv[1:]:
-    fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
-print("held", flush=True)
-input()
-"""
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes somebody else")
 
 
 @pytest.fixture(name="held")
@@ -35,15 +25,8 @@ def _held(tmp_path: Path) -> Iterator[Path]:
     he can."""
     folder = tmp_path / "sp"
     folder.mkdir()
-    for path in (folder, *folder.parents):
-        if path.stat().st_uid == 0 and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o005)
-    command = [sys.executable, "-c", HOLD, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with holding(folder):
         yield folder
-        process.communicate("\n")
 
 
 def test_a_strangers_lock_on_a_folder_of_ours_is_nothing_to_us(held: Path) -> None:
@@ -58,9 +41,10 @@ def test_a_strangers_lock_on_a_folder_of_ours_is_nothing_to_us(held: Path) -> No
 def test_nobody_but_root_can_open_what_is_locked(held: Path) -> None:
     with Locks({"controller sp": held}) as locks:
         path = str(Path(f"/proc/self/fd/{locks.descriptors[0]}").readlink())
-        command = [sys.executable, "-c", HOLD, path]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "PermissionError" in done.stderr
+        with start(
+            f"try:\n    os.open({path!r}, os.O_RDONLY)\nexcept PermissionError:\n    print('refused')"
+        ) as process:
+            assert process.communicate(timeout=60)[0] == "refused\n"
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770], ids=["readable", "group"])

@@ -22,18 +22,12 @@ from slicepilot.controller.watchdog import lock
 from slicepilot.training.runs import store
 from slicepilot.training.runs.tracking import EXPERIMENT, Tracker
 
+from .unprivileged import NOBODY, holding
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: becomes somebody else")
 
-NOBODY = 65534
 COMMAND = Path(sys.executable).with_name("slicepilot")
 TRACK = "from slicepilot.training.runs.tracking import Tracker; Tracker('mine').finish()"
-HOLD = """
-import fcntl, os, sys
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
-print("held", flush=True)
-input()
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -73,15 +67,8 @@ def give(path: Path) -> None:
 @pytest.fixture(name="held")
 def _held(folder: Path) -> Iterator[Path]:
     """The working folder, which anybody can open, locked by somebody without rights."""
-    for path in (folder, *folder.parents):
-        if path.stat().st_uid == 0 and path != Path("/"):
-            path.chmod(path.stat().st_mode | 0o005)
-    command = [sys.executable, "-c", HOLD, str(folder)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with holding(folder):
         yield folder
-        process.kill()
 
 
 def test_a_lock_on_the_working_folder_keeps_no_run_waiting(held: Path, prepared: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 NOBODY = 65534
 _DROP = f"import os, sys\nos.setgroups([])\nos.setresgid(*[{NOBODY}] * 3)\nos.setresuid(*[{NOBODY}] * 3)\n"
@@ -11,6 +14,29 @@ _DROP = f"import os, sys\nos.setgroups([])\nos.setresgid(*[{NOBODY}] * 3)\nos.se
 
 def start(code: str, *arguments: object) -> subprocess.Popen[str]:
     """Python as nobody, in a group of his own, with a pipe from standard output."""
-    text = f"import json, shutil, socket, time\n{_DROP}{code}"
+    text = f"import fcntl, json, shutil, socket, time\n{_DROP}{code}"
     command = [sys.executable, "-I", "-c", text, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/")
+
+
+HOLD = """
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(600)
+"""
+"""Locks a path, if he can open it."""
+
+
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Inside, a folder that anybody can open is locked by nobody."""
+    for path in (folder, *folder.parents):
+        if path.stat().st_uid == 0 and path != Path("/"):
+            path.chmod(path.stat().st_mode | 0o005)
+    with start(HOLD, folder) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield
+        finally:
+            process.kill()

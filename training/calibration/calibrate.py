@@ -34,6 +34,7 @@ from slicepilot.env.simulator.study import (
     COLLAPSED,
     SAMPLE_S,
     StudySamples,
+    find_settings,
     fit_errors_pct,
     play_study,
     relative_errors,
@@ -163,7 +164,7 @@ def hardware_of(point: Sequence[float]) -> Hardware:
 def _score(task: tuple[Sequence[float], int]) -> float:
     point, repetitions = task
     outside = sum(max(0.0, -x, x - 1.0) ** 2 for x in point)
-    return loss_of(play_study(experiments(), hardware_of(point), repetitions, FIT_SEED)) + 50.0 * outside
+    return loss_of(play_study(find_settings(experiments()), hardware_of(point), repetitions, FIT_SEED)) + 50.0 * outside
 
 
 def calibrate(
@@ -220,7 +221,7 @@ def main() -> None:
         hardware = start
     else:
         hardware, _ = calibrate(args.generations, args.population, args.repetitions, start, args.workers)
-    samples = play_study(experiments(), hardware, repetitions=30, seed=CHECK_SEED)
+    samples = play_study(find_settings(experiments()), hardware, repetitions=30, seed=CHECK_SEED)
     fit = errors_pct(samples) | {"loss": loss_of(samples)}
     document = {
         "source": (

@@ -12,7 +12,7 @@ from typing import Any
 
 from slicepilot.configs import ConfigError, did_you_mean
 
-from .study import SOURCES, Effort, Figure, Findings, NotHere, Source, Store, Study, compare
+from .study import SOURCES, Effort, Figure, Findings, Source, Store, Study, compare
 
 STUDIES = ("andrade",)
 COMPARED: tuple[Source, ...] = ("simulated", "measured", "release")
@@ -20,16 +20,10 @@ COMPARED: tuple[Source, ...] = ("simulated", "measured", "release")
 
 @dataclass
 class Reproduction:
-    """A study with what each source has of it.
-
-    Attributes:
-        sources: what was played or read.
-        missing: sources that were asked for and have nothing, with the reason.
-    """
+    """A study with what was played or read of it, by source."""
 
     study: Study
     sources: dict[Source, Findings] = field(default_factory=dict)
-    missing: dict[Source, str] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary a row: what each source has, and the first source's difference from what was printed."""
@@ -104,7 +98,7 @@ class Reproduction:
             "citation": self.study.citation,
             "rows": self.rows(),
             "verdicts": self.verdicts(),
-            "remarks": remarks + [f"{name}: {reason}" for name, reason in self.missing.items()],
+            "remarks": remarks,
         }
 
     def csv(self) -> str:
@@ -150,19 +144,15 @@ def reproduce(
     """
     study = study_of(name)
     result = Reproduction(study)
-    makers = {"simulator": ("simulated", study.simulate), "testbed": ("measured", study.measure)}
-    for place in where:
-        source, play = makers[place]
-        mark = f"{'quick' if effort.quick else 'whole'}-{effort.seed}"
-        store = Store(None if folder is None else folder / f"{source}-{mark}.jsonl", resume)
-        _take(result, source, lambda: play(effort, store))  # noqa: B023 called at once
+    mark = f"{'quick' if effort.quick else 'whole'}-{effort.seed}"
+
+    def store(source: Source) -> Store:
+        return Store(None if folder is None else folder / f"{source}-{mark}.jsonl", resume)
+
+    if "simulator" in where:
+        result.sources["simulated"] = study.simulate(effort, store("simulated"))
+    if "testbed" in where:
+        result.sources["measured"] = study.measure(effort, store("measured"))
     if data is not None:
-        _take(result, "release", lambda: study.release(data, effort))
+        result.sources["release"] = study.release(data, effort)
     return result
-
-
-def _take(result: Reproduction, source: Any, play: Any) -> None:
-    try:
-        result.sources[source] = play()
-    except NotHere as error:
-        result.missing[source] = str(error)

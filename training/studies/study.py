@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from slicepilot.configs import ConfigError
+from slicepilot.data.files import appended
 
 Source = Literal["published", "simulated", "measured", "release"]
 SOURCES: tuple[Source, ...] = ("published", "simulated", "measured", "release")
@@ -118,13 +119,10 @@ class Store:
         if key not in self._kept:
             value = make()
             if self.path is not None:
-                descriptor = os.open(
-                    self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
-                )
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(json.dumps({"key": key, "value": value}) + "\n")
+                with appended(self.path) as file:
+                    file.write(json.dumps({"key": key, "value": value}).encode() + b"\n")
                     file.flush()
-                    os.fsync(descriptor)
+                    os.fsync(file.fileno())
             self._kept[key] = json.loads(json.dumps(value))
         return self._kept[key]
 
@@ -147,7 +145,7 @@ class Effort:
 
 
 class Study(Protocol):
-    """A study; `simulate`, `measure` and `release` return what they have or raise `NotHere`."""
+    """A study; `simulate`, `measure` and `release` return what they have."""
 
     name: str
     title: str
@@ -165,10 +163,6 @@ class Study(Protocol):
     def release(self, folder: Path, effort: Effort) -> Findings: ...
 
     def pictures(self, sources: Mapping[Source, Findings]) -> Sequence[str]: ...
-
-
-class NotHere(Exception):
-    """A source has no figures of a study; the message says why."""
 
 
 def figures_of(kept: Mapping[str, Any]) -> dict[str, Figure]:

@@ -26,7 +26,7 @@ ALL = tuple(setting.experiment for setting in published_settings())
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, Any]]:
     """All 26 experiments, ten repetitions each as in the study."""
-    return summarise(play_study(ALL, Hardware.from_yaml("andrade"), repetitions=10, seed=0))
+    return summarise(play_study(find_settings(ALL), Hardware.from_yaml("andrade"), repetitions=10, seed=0))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_slices_that_an_experiment_leaves_out_send_nothing() -> None:
 
 
 def test_the_ramp_is_printed_every_30_s() -> None:
-    samples = play_study([1, 5], Hardware.from_yaml("andrade"), repetitions=2)
+    samples = play_study(find_settings([1, 5]), Hardware.from_yaml("andrade"), repetitions=2)
     alone, all_slices = (series_of(samples, number) for number in (1, 5))
     assert [moment["time_s"] for moment in alone] == [30.0 * step for step in range(1, 41)]
     assert {moment["group"] for moment in alone} == {"slice1"}

@@ -18,7 +18,6 @@ from slicepilot.env.simulator.study import (
     TABLE_MBIT,
     WINDOW_S,
     StudySamples,
-    play_settings,
     play_study,
 )
 from slicepilot.training.studies.study import Effort, Figure, Findings, Store, as_json, figures_of
@@ -37,13 +36,13 @@ def simulate(effort: Effort, store: Store) -> Findings:
     def step(part: int, done: int, total: int) -> None:
         effort.say("simulating the ramp", (part + done / total) / parts)
 
-    settings = partial(play_study, EXPERIMENTS, node, repetitions, effort.seed, on_step=partial(step, 0))
+    settings = partial(play_study, published_settings(), node, repetitions, effort.seed, on_step=partial(step, 0))
     kept = store.get("settings", lambda: _summary(settings(), dict(zip(EXPERIMENTS, EXPERIMENTS, strict=True))))
     result = Findings(values=figures_of(kept["figures"]), material={"series": kept["series"]})
     free, slices = published_settings()[4], Scenario.from_yaml(RAMP).slice_set()
     for part, agent in enumerate(effort.agents, start=1):
         played = partial(
-            play_settings,
+            play_study,
             [free],
             node,
             repetitions,
