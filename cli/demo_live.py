@@ -77,7 +77,7 @@ def _print(rows: list[Shown], scenario: str) -> None:
 
     table = Table(title=f"{scenario} on real UPFs", box=None, padding=(0, 1))
     table.add_column("agent")
-    for column in ("priority\nMbit/s", "p99\nms", "late\n%", "others\nMbit/s", "late\n%", "in\ncharge"):
+    for column in ("priority\nMbit/s", "p99\nms", "late\n%", "others\nMbit/s", "others\nlate %", "in\ncharge"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(

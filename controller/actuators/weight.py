@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from slicepilot.controller.system.cgroup import CgroupVersion, CpuGroup
@@ -128,6 +129,14 @@ class WeightScale:
 
     def level_of(self, nice: int) -> int:
         """The level nearest to 0 that the file cannot tell from this."""
+        return self._levels[nice - LOWEST_NICE]
+
+    @cached_property
+    def _levels(self) -> tuple[int, ...]:
+        """Known beforehand: a level that is rounded differs from what holds, and is asked for at every tick."""
+        return tuple(map(self._nearest, NICE_LEVELS))
+
+    def _nearest(self, nice: int) -> int:
         step = 1 if nice < 0 else -1
         while not self.by_nice and nice != 0 and self.weight_of(nice + step) == self.weight_of(nice):
             nice += step

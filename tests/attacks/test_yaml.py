@@ -73,7 +73,9 @@ def test_a_file_of_many_gigabytes_is_refused_by_its_size(tmp_path: Path) -> None
     start_s = time.thread_time()
     with pytest.raises(ConfigError, match=f"more than {MOST_BYTES} bytes"):
         read_yaml(path)
-    assert time.thread_time() - start_s < 0.1
+    assert time.thread_time() - start_s < 1.0, (
+        "reading it takes seconds; collecting garbage in a process of many tests, a tenth"
+    )
 
 
 @pytest.mark.parametrize(
