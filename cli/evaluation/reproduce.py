@@ -95,6 +95,10 @@ def _print(document: dict[str, Any]) -> None:
     compared = [row for row in document["rows"] if row["verdict"] != "not compared"]
     agree = sum(row["verdict"] == "agrees" for row in compared)
     console.print(f"{agree} of {len(compared)} printed means and medians agree")
+    for rank in document["ranks"]:
+        console.print(
+            f"{rank['source']}: rank correlation of {rank['order']} in {rank['rows']} rows: {rank['spearman']:.2f}"
+        )
     differ = [row for row in compared if row["verdict"] == "differs"]
     if differ:
         table = figures_table("Rows that differ", ["row", "published", *sources, "%"])

@@ -223,6 +223,16 @@ class ReproducedFinding(Document):
     cause: str
 
 
+class ReproducedRank(Document):
+    """How a source orders some rows of the study, beside how the study does."""
+
+    order: str
+    source: Literal["simulated", "measured", "release"]
+    rows: int
+    spearman: float
+    """Rank correlation: 1 is the same order."""
+
+
 class Reproduced(Document):
     """A published study and what comes out here."""
 
@@ -230,4 +240,5 @@ class Reproduced(Document):
     citation: str
     rows: list[ReproducedRow]
     verdicts: list[ReproducedFinding]
+    ranks: list[ReproducedRank]
     remarks: list[str]

@@ -19,6 +19,7 @@ def render(result: Reproduction) -> str:
     sections = [
         ("findings", "What the study found", _findings(document["verdicts"])),
         ("pictures", "Pictures", f'<div class="figures">{pictures}</div>'),
+        ("ranks", "In the order of the study", _ranks(document["ranks"])),
         ("rows", "Its tables", _rows(document["rows"])),
         ("how", "How the figures were made", bullets(escape(remark) for remark in document["remarks"])),
     ]
@@ -39,6 +40,12 @@ def _findings(verdicts: list[dict[str, Any]]) -> str:
         for each in verdicts
     ]
     return table(head, rows, text=head)
+
+
+def _ranks(ranks: list[dict[str, Any]]) -> str:
+    head = ("Order of", "Source", "Rows", "Spearman's rank correlation")
+    rows = [(escape(each["order"]), each["source"], str(each["rows"]), f"{each['spearman']:.2f}") for each in ranks]
+    return table(head, rows, text=("Source",))
 
 
 def _rows(rows: list[dict[str, Any]]) -> str:

@@ -10,11 +10,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from slicepilot.configs import ConfigError, did_you_mean
 
 from .study import SOURCES, Effort, Figure, Findings, Source, Store, Study, compare
 
 STUDIES = ("andrade",)
+LEAST_RANKED = 5
+"""Rows of an order, below which a correlation says nothing."""
 COMPARED: tuple[Source, ...] = ("simulated", "measured", "release")
 
 
@@ -90,6 +94,20 @@ class Reproduction:
             result.append(verdict | {"evidence": evidence, "cause": finding.cause if disagree else ""})
         return result
 
+    def ranks(self) -> list[dict[str, Any]]:
+        """Spearman's rank correlation of each source's figures with the printed figures, for each order."""
+        printed = {row.key: row.published for row in self.study.rows()}
+        result = []
+        for text, keys in self.study.orders().items():
+            for source, found in self.sources.items():
+                known = [key for key in keys if printed.get(key) is not None and key in found.values]
+                if source in COMPARED and len(known) >= LEAST_RANKED:
+                    pairs = np.asarray([[printed[key], found.values[key].value] for key in known], np.float64)
+                    places = pairs.argsort(axis=0).argsort(axis=0)
+                    spearman = float(np.asarray(np.corrcoef(places.T))[0, 1])
+                    result.append({"order": text, "source": source, "rows": len(known), "spearman": spearman})
+        return result
+
     def document(self) -> dict[str, Any]:
         """As `slicepilot reproduce --json` prints it."""
         remarks = [remark for found in self.sources.values() for remark in found.remarks]
@@ -98,6 +116,7 @@ class Reproduction:
             "citation": self.study.citation,
             "rows": self.rows(),
             "verdicts": self.verdicts(),
+            "ranks": self.ranks(),
             "remarks": remarks,
         }
 

@@ -55,6 +55,10 @@ def test_a_difference_has_its_cause_and_a_finding_its_figures() -> None:
         "Settings 15 and 25 are the best compromise.",
     }
     assert "Nice beside CPU limits" in render(result)
+    throughput, latency = result.ranks()
+    assert throughput["rows"] == 24
+    assert latency == {"order": latency["order"], "source": "simulated", "rows": 23, "spearman": 1.0}
+    assert 0.7 < throughput["spearman"] < 0.99, "a setting that was eighth is nearly the last"
     assert result.csv().splitlines()[0].startswith("row,text,unit,published,simulated,measured,release")
 
 

@@ -64,6 +64,14 @@ class Andrade:
         """What the study concludes."""
         return FINDINGS
 
+    def orders(self) -> Mapping[str, Sequence[str]]:
+        """Of the settings, by what the priority slice gains and what the others pay."""
+        numbers = [setting.experiment for setting in published_settings()]
+        return {
+            "slice1's mean throughput": [key(number, "slice1", "throughput", "mean") for number in numbers],
+            "the others' median latency": [key(number, "others", "latency", "median") for number in numbers],
+        }
+
     def simulate(self, effort: Effort, store: Store) -> Findings:
         """The whole ramp of all settings, and of agents, on the fitted node."""
         return simulate(effort, store)
