@@ -80,7 +80,7 @@ sbom: .venv/.dev ## write the software bill of materials (CycloneDX) into build/
 
 # UPGRADE=--upgrade takes the newest versions that pyproject.toml allows; without it the pins stay.
 lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade for newer versions)
-	$(LOCK) requirements/dev.txt --extra train --extra ray --extra kubernetes --group dev $(UPGRADE)
+	$(LOCK) requirements/dev.txt --extra train --extra ray --extra rllib --extra pettingzoo --extra kubernetes --group dev $(UPGRADE)
 	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(COMPILE) --group uv $(UPGRADE) --output-file requirements/uv.txt
