@@ -18,7 +18,7 @@ WORDS = {True: "yes", False: "no", None: "-"}
 
 
 def reproduce(
-    study: Annotated[str, typer.Argument(help="Study: andrade.", show_default=False)],
+    study: Annotated[str, typer.Argument(help="Study: andrade or mishra.", show_default=False)],
     where: Annotated[
         list[str] | None,
         typer.Option("--in", help="Where to play it: simulator (default) or testbed (root); may be repeated."),
@@ -94,7 +94,7 @@ def _print(document: dict[str, Any]) -> None:
     console.print(table)
     compared = [row for row in document["rows"] if row["verdict"] != "not compared"]
     agree = sum(row["verdict"] == "agrees" for row in compared)
-    console.print(f"{agree} of {len(compared)} printed means and medians agree")
+    console.print(f"{agree} of {len(compared)} printed figures agree")
     for rank in document["ranks"]:
         console.print(
             f"{rank['source']}: rank correlation of {rank['order']} in {rank['rows']} rows: {rank['spearman']:.2f}"

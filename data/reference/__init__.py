@@ -2,6 +2,8 @@
 
 from .tables import (
     ApplicationMix,
+    ForwardingDelay,
+    PfcpLatency,
     PublishedRow,
     PublishedSetting,
     ReplayedApplication,
@@ -9,6 +11,8 @@ from .tables import (
     application_mix,
     calibration_rows,
     calibration_series,
+    forwarding_delays,
+    pfcp_latencies,
     published_settings,
     replayed_applications,
     verification_rows,
@@ -16,6 +20,8 @@ from .tables import (
 
 __all__ = [
     "ApplicationMix",
+    "ForwardingDelay",
+    "PfcpLatency",
     "PublishedRow",
     "PublishedSetting",
     "ReplayedApplication",
@@ -23,6 +29,8 @@ __all__ = [
     "application_mix",
     "calibration_rows",
     "calibration_series",
+    "forwarding_delays",
+    "pfcp_latencies",
     "published_settings",
     "replayed_applications",
     "verification_rows",

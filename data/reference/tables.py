@@ -93,6 +93,29 @@ class ApplicationMix:
     mean_packet_bytes: float
 
 
+@dataclass(frozen=True)
+class ForwardingDelay:
+    """Delay from N3 to N6 of a slice under a load, in us (Mishra and Pandey, 2026)."""
+
+    slice: str
+    load: str
+    n: int
+    mean: float
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class PfcpLatency:
+    """Latency of a PFCP session transaction under a load, in us (Mishra and Pandey, 2026)."""
+
+    load: str
+    kind: str
+    n: int
+    mean: float
+    p99: float
+
+
 @cache
 def published_settings() -> tuple[PublishedSetting, ...]:
     """All 26 settings in order."""
@@ -180,4 +203,29 @@ def application_mix() -> ApplicationMix:
     return ApplicationMix(
         mean_mbps=sum(float(row["mean_mbps"]) for row in rows) / len(rows),
         mean_packet_bytes=sum(p * s for p, s in zip(packets, sizes, strict=True)) / sum(packets),
+    )
+
+
+@cache
+def forwarding_delays() -> tuple[ForwardingDelay, ...]:
+    """Of three slices under three loads."""
+    return tuple(
+        ForwardingDelay(
+            row["slice"],
+            row["load"],
+            int(row["n"]),
+            float(row["mean_us"]),
+            float(row["p50_us"]),
+            float(row["p99_us"]),
+        )
+        for row in _rows("mishra_forwarding_delay")
+    )
+
+
+@cache
+def pfcp_latencies() -> tuple[PfcpLatency, ...]:
+    """Of establishments and modifications under three loads."""
+    return tuple(
+        PfcpLatency(row["load"], row["type"], int(row["n"]), float(row["mean_us"]), float(row["p99_us"]))
+        for row in _rows("mishra_pfcp_latency")
     )

@@ -48,7 +48,8 @@ class Load:
     Kinds: ``video`` (isochronous, 60 frames/s sent as bursts), ``cbr``, ``poisson``, ``onoff`` (``on_s`` at the rate,
     ``off_s`` silent, random phase and +-20% cycle length per run), ``apps`` (``flows`` users, each one of the nine
     replayed applications of Moreira et al., rate from that table), ``tcp`` (elastic: takes what it gets up to the
-    rate).
+    rate). With ``answer_bytes`` a ``tcp`` user asks a server for so many octets again and again, ``pause_s`` apart;
+    what the user sends, requests and acknowledgements of ``packet_bytes``, is the load. A testbed runs only such TCP.
 
     ``rate_mbps`` is per flow; ``profile`` multiplies it along piecewise-linear (time_s, factor) knots.
     """
@@ -64,6 +65,8 @@ class Load:
     start_s: NonNegative = 0.0
     end_s: Positive = NEVER_S
     profile: Profile = ()
+    answer_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    pause_s: NonNegative = 0.0
 
     @property
     def mean_rate_mbps(self) -> float:

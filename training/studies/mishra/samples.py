@@ -1,0 +1,108 @@
+"""The cells of Mishra and Pandey (2026), their statistics, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from slicepilot.data.files import replacing
+from slicepilot.data.intervals import mean_interval
+from slicepilot.data.studies.mishra.tables import FORWARDING_COLUMNS, PFCP_COLUMNS
+from slicepilot.training.studies.study import Figure, Store
+
+LOADS = ("light", "medium", "heavy")
+SLICES = ("eMBB", "URLLC", "mMTC")
+TRANSACTIONS = ("establishment", "modification", "deletion")
+STATISTICS = ("mean", "p50", "p95", "p99")
+CONTROLLED, CONTROLLER = "controller/", "queue-greedy"
+"""Rows of the same cells while a controller acts, and who decides there."""
+CURVE = np.concatenate([np.linspace(0.0, 0.98, 99), np.linspace(0.981, 1.0, 20)])
+"""Shares of packets at which the curves of the pictures are kept."""
+PARTS, LEAST = 10, 100  # of a run, for intervals; packets in each
+
+Array = npt.NDArray[np.float64]
+
+
+def delay_key(load: str, slice_name: str, statistic: str, player: str = "") -> str:
+    """Of a row of N3-to-N6 delays."""
+    return f"{player}{load}/{slice_name}/delay/{statistic}"
+
+
+def pfcp_key(load: str, kind: str, statistic: str, player: str = "") -> str:
+    """Of a row of PFCP latencies."""
+    return f"{player}{load}/pfcp/{kind}/{statistic}"
+
+
+def _statistics(times_us: Array) -> dict[str, float]:
+    p50, p95, p99 = np.quantile(times_us, [0.5, 0.95, 0.99]).tolist()
+    return {"mean": float(times_us.mean()), "p50": p50, "p95": p95, "p99": p99}
+
+
+def figures_of_cell(times_us: Array) -> Iterator[tuple[str, Figure]]:
+    """Statistics of delays or latencies (N,) in their order in time; intervals over ten parts of the run, if long."""
+    whole = _statistics(times_us)
+    parts = np.array_split(times_us, PARTS) if len(times_us) >= PARTS * LEAST else []
+    each = [_statistics(part) for part in parts]
+    for name, value in whole.items():
+        if not each:
+            yield name, Figure(value)
+            continue
+        spread = mean_interval([part[name] for part in each])
+        yield name, Figure(value, min(spread.low, value), max(spread.high, value))
+
+
+def curve_of(times_us: Array) -> list[float]:
+    """Delays in us below which the shares `CURVE` of all lie."""
+    return [round(value, 2) for value in np.quantile(times_us, CURVE).tolist()]
+
+
+def kept_cell(times_us: Array) -> dict[str, Any]:
+    """Statistics, curve and count of a cell, as a `Store` keeps them."""
+    figures = {name: [figure.value, figure.low, figure.high] for name, figure in figures_of_cell(times_us)}
+    return {"n": len(times_us), "figures": figures, "curve": curve_of(times_us)}
+
+
+def folder_of(store: Store, name: str) -> Path | None:
+    """Folder for a source's CSV files beside what the store keeps; None where nothing is kept."""
+    if store.path is None:
+        return None
+    folder = store.path.parent / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def write_forwarding(path: Path, parts: Sequence[Mapping[str, Any]]) -> None:
+    """A forwarding file as the study's repository describes it (docs/03_dataset_schema.md).
+
+    Args:
+        path: of the file, ``o1_forwarding_exp_LOAD.csv``.
+        parts: of each slice ``slice``, ``received_ns`` and ``sent_ns`` (N,), ``packet_bytes`` (N,) or a number.
+    """
+    received, sent = (np.concatenate([part[name] for part in parts]).astype(np.int64) for name in _CLOCK)
+    lengths = [np.broadcast_to(np.asarray(part["packet_bytes"], np.int32), len(part["sent_ns"])) for part in parts]
+    slices = np.repeat([str(part["slice"]) for part in parts], [len(part["sent_ns"]) for part in parts])
+    order = np.lexsort((received, sent))  # as packets left
+    columns = (slices, (sent - received) / 1e3, np.concatenate(lengths), received, sent)
+    table = [pa.array(column[order]) for column in columns]
+    interface = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(order), np.int32)), ["eth0"]).cast(pa.string())
+    _write(path, pa.table([*table, interface], names=FORWARDING_COLUMNS))
+
+
+def write_pfcp(path: Path, kinds: Sequence[str], latencies_us: Array) -> None:
+    """A PFCP file as the study's repository describes it, ``o1_pfcp_exp_LOAD.csv``; types (N,) and latencies (N,)."""
+    _write(path, pa.table([pa.array(kinds, pa.string()), pa.array(latencies_us)], names=PFCP_COLUMNS))
+
+
+_CLOCK = ("received_ns", "sent_ns")
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    with replacing(path) as file:
+        file.write((",".join(table.column_names) + "\n").encode())  # Arrow would put names in quotes
+        pacsv.write_csv(table, file, pacsv.WriteOptions(include_header=False, quoting_style="none"))
