@@ -105,15 +105,16 @@ def arrivals(
     absent_from_s: np.ndarray,
     absent_to_s: np.ndarray,
     path: np.ndarray,
+    replayed: np.ndarray,
     noise: np.ndarray,
     period: np.ndarray,
     block: np.ndarray,
 ) -> None:
     """Fill ``block`` (K, 10, S, L): the exogenous figures of K steps from ``first_step``.
 
-    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), noise (K, 4, S, L): factors of the
-    access rate, the CPU cost, the load and the share of the CPU; period (L,). The on/off gate is integrated over the
-    period exactly.
+    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), replayed (K, C, S): factors on
+    the rates of sources, or empty; noise (K, 4, S, L): factors of the access rate, the CPU cost, the load and the share
+    of the CPU; period (L,). The on/off gate is integrated over the period exactly.
 
     Loops are cut as `slicepilot.env.simulator.kernels.advance` says. Time is float64: 20 minutes in periods of 2 ms are
     beyond float32.
@@ -153,6 +154,9 @@ def arrivals(
                             begin = step * dt + sources[PHASE_S, c, s, lane]
                             opened = open_time(begin + dt, cycle_s, on_s) - open_time(begin, cycle_s, on_s)
                             v[SOURCE_RATE, lane - first] *= np.float32(opened / dt) if on_s < cycle_s else ONE
+                    if len(replayed):
+                        for lane in range(first, stop):
+                            v[SOURCE_RATE, lane - first] *= replayed[k, c, s]
                     if knots > 1:
                         for lane in range(first, stop):
                             v[SOURCE_RATE, lane - first] *= interpolate(

@@ -7,10 +7,11 @@ Because nothing here depends on an action, agents that run on the same seed meet
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from slicepilot.data.traces.trace import Replay
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.slices import SliceSet
 
@@ -22,13 +23,21 @@ BLOCK_ELEMENTS = 1 << 16
 MAX_BLOCK_STEPS = 256
 
 
+class ReplayedSource(NamedTuple):
+    """A source of a slice that plays a trace, the same in all lanes."""
+
+    source: int
+    slice: int
+    replay: Replay
+
+
 @dataclass
 class Traffic:
     """Sources as arrays (C, S, L): C sources per slice. All rates are of the whole source, not per flow.
 
     ``flow_mbps`` x active flows x gate x profile is the rate; ``first_flows`` grows by one every ``ramp_every_s`` up to
     ``max_flows``; the gate is open ``on_s`` of every ``cycle_s``, shifted by ``phase_s``. Profile knots are
-    (C, S, L, P).
+    (C, S, L, P). The rates of sources in ``replayed`` come from their traces; ``flow_mbps`` is their mean.
     """
 
     flow_mbps: FloatArray
@@ -46,6 +55,7 @@ class Traffic:
     elastic: FloatArray
     profile_time_s: FloatArray
     profile_factor: FloatArray
+    replayed: tuple[ReplayedSource, ...] = ()
 
     @classmethod
     def blank(cls, sources: int, num_slices: int, lanes: int, knots: int = 1) -> Traffic:
@@ -113,6 +123,9 @@ class Traffic:
         self.start_s[at], self.end_s[at] = load.start_s, load.end_s
         self.rate_cv[at] = load.rate_cv
         self.elastic[at] = float(load.kind == "tcp")
+        if (replay := load.replay()) is not None:
+            self.replayed += (ReplayedSource(c, s, replay),)
+            self.start_s[at], self.end_s[at] = 0.0, NEVER_S  # the replay knows, exactly
         if load.kind == "onoff":
             self.on_s[at], self.cycle_s[at] = load.on_s, load.on_s + load.off_s
         times, factors = _pad_profile(load.profile, self.profile_time_s.shape[-1])
@@ -211,6 +224,10 @@ class Exogenous:
         self.traffic, self.events, self.hardware = traffic, events, hardware
         self.period_s, self.rng, self.num_steps = period_s, rng, num_steps
         self.num_sources, self.num_slices, self.lanes = traffic.flow_mbps.shape
+        if traffic.replayed and (period_s != period_s[0]).any():
+            raise ValueError("lanes that play a trace have the same control period")
+        # What a user wrote: 0.02 s, and not the nearest float32, which drifts away from the bins of a trace.
+        self._replay_period_s = float(str(period_s[0]))
         self.step = 0
         size = self.num_slices * self.lanes
         self.block_steps = int(np.clip(BLOCK_ELEMENTS // size, 4, MAX_BLOCK_STEPS))
@@ -247,6 +264,7 @@ class Exogenous:
             events.absent_from_s,
             events.absent_to_s,
             self._path,
+            self._replayed(steps),
             self._noise(steps),
             self.period_s,
             slices,
@@ -258,6 +276,17 @@ class Exogenous:
         )
         node[:, kernels.CPU_FACTOR] = _interpolate(lane_time_s, events.cpu_time_s, events.cpu_factor)
         return Block(slices, node)
+
+    def _replayed(self, steps: int) -> FloatArray:
+        """Factors (K, C, S) on ``flow_mbps`` that give the mean rate of traces in each period; empty without any."""
+        if not self.traffic.replayed:
+            return np.empty((0, 0, 0), np.float32)
+        factors = np.ones((steps, self.num_sources, self.num_slices), np.float32)
+        edges_s = self._replay_period_s * np.arange(self.step, self.step + steps + 1, dtype=np.float64)
+        for c, s, replay in self.traffic.replayed:
+            mean = max(float(self.traffic.flow_mbps[c, s, 0]), 1e-9)
+            factors[:, c, s] = replay.mean_mbps(edges_s) / mean
+        return factors
 
     def _noise(self, steps: int) -> FloatArray:
         """(K, 4, S, L) log-normal factors, averaged over a control period where that is long."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_network
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
@@ -11,6 +13,9 @@ from pydantic import AfterValidator, ConfigDict, Field
 from slicepilot.configs import ConfigError, load, locate
 from slicepilot.configs.loader import beside
 from slicepilot.data.reference import application_mix
+from slicepilot.data.traces.captures import Chosen
+from slicepilot.data.traces.reading import read_trace
+from slicepilot.data.traces.trace import PacketTrace, Replay
 from slicepilot.env.slices import SliceSet
 
 from .hardware import Hardware, Positive
@@ -19,7 +24,7 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 VIDEO_FRAME_HZ = 60.0
 NEVER_S = 1e9
 
-LoadKind = Literal["video", "cbr", "poisson", "onoff", "apps", "tcp"]
+LoadKind = Literal["video", "cbr", "poisson", "onoff", "apps", "tcp", "trace"]
 NonNegative = Annotated[float, Field(ge=0)]
 
 
@@ -41,6 +46,44 @@ class Ramp:
     max_flows: Annotated[int, Field(ge=1)]
 
 
+def _check_network(source: str) -> str:
+    ip_network(source)
+    return source
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """Where a load of kind ``trace`` comes from.
+
+    Attributes:
+        file: CSV with the columns time, slice and Mbit/s, or a capture (pcap, pcapng); relative to the scenario file.
+        slice: name in the CSV; empty: the slice's own.
+        source: subnet of the (inner) source addresses of packets of a capture; empty: any.
+        teid: of packets of a capture; None: any.
+        scale: factor on the rates.
+        speed: how many seconds of the trace are played in a second. Rates of CSV stay, packets come closer.
+        loop: begin again at its end; else silence follows.
+    """
+
+    __pydantic_config__ = _STRICT
+    file: Annotated[str, Field(min_length=1)]
+    slice: str = ""
+    source: Annotated[str, AfterValidator(lambda text: _check_network(text) if text else text)] = ""
+    teid: Annotated[int, Field(ge=0, lt=1 << 32)] | None = None
+    scale: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    speed: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    loop: bool = False
+
+    def read(self, start_s: float = 0.0, end_s: float = NEVER_S) -> Replay:
+        """The trace as it is played from ``start_s`` to ``end_s``; raises ConfigError as `read_trace`."""
+        chosen = Chosen(ip_network(self.source) if self.source else None, self.teid)
+        trace = read_trace(Path(self.file), self.slice, chosen).faster(self.speed)
+        return Replay(trace, start_s, end_s, self.scale, self.loop)
+
+
+NOT_OF_TRACES = ("rate_mbps", "flows", "ramp", "on_s", "off_s", "profile", "answer_bytes", "pause_s")
+
+
 @dataclass(frozen=True)
 class Load:
     """One source of traffic of one slice.
@@ -48,8 +91,9 @@ class Load:
     Kinds: ``video`` (isochronous, 60 frames/s sent as bursts), ``cbr``, ``poisson``, ``onoff`` (``on_s`` at the rate,
     ``off_s`` silent, random phase and +-20% cycle length per run), ``apps`` (``flows`` users, each one of the nine
     replayed applications of Moreira et al., rate from that table), ``tcp`` (elastic: takes what it gets up to the
-    rate). With ``answer_bytes`` a ``tcp`` user asks a server for so many octets again and again, ``pause_s`` apart;
-    what the user sends, requests and acknowledgements of ``packet_bytes``, is the load. A testbed runs only such TCP.
+    rate), ``trace`` (rates in bins, or packets, of a file that ``trace`` names). With ``answer_bytes`` a ``tcp`` user
+    asks a server for so many octets again and again, ``pause_s`` apart; what the user sends, requests and
+    acknowledgements of ``packet_bytes``, is the load. A testbed runs only such TCP.
 
     ``rate_mbps`` is per flow; ``profile`` multiplies it along piecewise-linear (time_s, factor) knots.
     """
@@ -67,15 +111,31 @@ class Load:
     profile: Profile = ()
     answer_bytes: Annotated[int, Field(ge=0, le=1 << 40)] = 0
     pause_s: NonNegative = 0.0
+    trace: TraceFile | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind == "trace") != (self.trace is not None):
+            raise ValueError("kind 'trace' and the field trace belong together: trace: {file: day.csv}")
+        default = Load.__dataclass_fields__
+        if self.trace and (given := [n for n in NOT_OF_TRACES if getattr(self, n) != default[n].default]):
+            raise ValueError(f"{given[0]}: not of kind 'trace', whose rates are in its file; expected trace.scale")
+
+    def replay(self) -> Replay | None:
+        """What a load of kind ``trace`` plays; None of other kinds. Raises ConfigError as `TraceFile.read`."""
+        return self.trace.read(self.start_s, self.end_s) if self.trace else None
 
     @property
     def mean_rate_mbps(self) -> float:
         """Rate of one flow while it sends."""
+        if (replay := self.replay()) is not None:
+            return replay.scale * replay.trace.mean_mbps
         return application_mix().mean_mbps if self.kind == "apps" else self.rate_mbps
 
     @property
     def mean_packet_bytes(self) -> float:
-        """Mean packet size; for ``apps`` that of the replayed mix."""
+        """Mean packet size; for ``apps`` that of the replayed mix, for packets of a capture theirs."""
+        if (replay := self.replay()) is not None and isinstance(replay.trace, PacketTrace):
+            return replay.trace.mean_packet_bytes
         return application_mix().mean_packet_bytes if self.kind == "apps" else self.packet_bytes
 
     @property
@@ -83,7 +143,8 @@ class Load:
         """Time over which a source's packets bunch: a frame interval for video, a few packets else."""
         if self.kind == "video":
             return 1.0 / VIDEO_FRAME_HZ
-        packets = 1.0 if self.kind == "cbr" else 4.0
+        even = self.kind == "cbr" or (self.trace is not None and not isinstance(self.trace.read().trace, PacketTrace))
+        packets = 1.0 if even else 4.0
         return packets * self.mean_packet_bytes * 8e-6 / max(self.mean_rate_mbps * self.flows, 0.1)
 
     @property
@@ -140,7 +201,8 @@ class Scenario:
                     raise ConfigError(
                         f"scenario {scenario.name}: {section}: unknown slice {name!r}; accepted: {', '.join(names)}"
                     )
-        return scenario
+        loads = {name: tuple(_beside(file, name, load) for load in own) for name, own in scenario.loads.items()}
+        return replace(scenario, loads=loads)
 
     def slice_set(self) -> SliceSet:
         """The slices this scenario runs with."""
@@ -155,3 +217,12 @@ class Scenario:
     def num_steps(self) -> int:
         """Control periods in the run."""
         return max(1, round(self.duration_s / self.control_period_s))
+
+
+def _beside(file: Path, name: str, load: Load) -> Load:
+    """A load with the path of its trace relative to the scenario file; reads that, so that faults show at once."""
+    if load.trace is None:
+        return load
+    trace = replace(load.trace, file=str(file.parent / load.trace.file), slice=load.trace.slice or name)
+    trace.read()
+    return replace(load, trace=trace)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from slicepilot.configs import ConfigError
+from slicepilot.data.files import replace_file
 from slicepilot.data.reference import replayed_applications
+from slicepilot.data.traces.trace import as_csv
 from slicepilot.env.simulator.scenario import NEVER_S, Load, Scenario
 from slicepilot.testbed.lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, SlicePlan
 from slicepilot.testbed.lifecycle.processes import Program, binary
@@ -25,14 +27,18 @@ CYCLE_STRETCH = (0.8, 1.2)  # of on/off cycles, as in the simulator's traffic
 def plan_of(scenario: Scenario, testbed: Testbed, seed: int) -> dict[str, Any]:
     """The load generator's plan (``load --help`` documents its fields): one flow per flow of each load.
 
+    Traces are written into the testbed's folder.
+
     Raises:
-        ConfigError: an elastic load, which this generator cannot send.
+        ConfigError: an elastic load, which this generator cannot send; a trace that cannot be read.
     """
     rng = np.random.default_rng(seed)
     flows: list[dict[str, Any]] = []
     for plan in testbed.layout.slices:
-        for load in scenario.loads.get(plan.name, ()):
-            flows += _flows(plan, load, scenario.absent.get(plan.name), testbed.spec.ues, rng, len(flows))
+        for number, load in enumerate(scenario.loads.get(plan.name, ())):
+            own = _flows(plan, load, scenario.absent.get(plan.name), testbed.spec.ues, rng, len(flows))
+            trace = _trace(load, testbed.layout.state / f"trace-{plan.index}-{number}.csv")
+            flows += [flow | trace for flow in own]
     apps = [asdict(row) for row in replayed_applications()]
     return {"flows": flows, "apps": apps, "duration_s": 0}
 
@@ -42,7 +48,7 @@ def _flows(
 ) -> list[dict[str, Any]]:
     if load.kind == "tcp":
         raise ConfigError(
-            f"scenario: loads.{plan.name}: kind 'tcp'; accepted on a testbed: video, cbr, poisson, onoff, apps"
+            f"scenario: loads.{plan.name}: kind 'tcp'; expected on a testbed: video, cbr, poisson, onoff, apps, trace"
         )
     stretch, cycle_phase = rng.uniform(*CYCLE_STRETCH), rng.uniform()
     count = load.ramp.max_flows if load.ramp else load.flows
@@ -63,7 +69,7 @@ def _flows(
             "dst": f"{SINK_ADDRESS}:{SINK_PORT}",
             "source_port": 40_000 + first + number,
         }
-        if load.kind != "apps":
+        if load.kind not in ("apps", "trace"):
             flow["rate_mbps"] = load.rate_mbps
         if load.kind == "onoff":
             flow |= {"on_s": stretch * load.on_s, "off_s": stretch * load.off_s}
@@ -71,6 +77,20 @@ def _flows(
         for begin_s, end_s in _spans(load.start_s + late, load.end_s, absent):
             result.append(flow | {"start_s": begin_s} | ({"end_s": end_s} if end_s < NEVER_S else {}))
     return result
+
+
+def _trace(load: Load, file: Path) -> dict[str, Any]:
+    """What a flow of kind ``trace`` has besides; writes its file."""
+    if (replay := load.replay()) is None:
+        return {}
+    replace_file(file, as_csv(replay.trace), 0o600)
+    return {
+        "trace": str(file),
+        "trace_start_s": replay.start_s,
+        "trace_s": replay.trace.duration_s,
+        "scale": replay.scale,
+        "loop": replay.loop,
+    }
 
 
 def _spans(begin_s: float, end_s: float, absent: tuple[float, float] | None) -> list[tuple[float, float]]:

@@ -51,6 +51,9 @@ from slicepilot.controller.telemetry.prometheus.answers import FUTURE_S, NoAnswe
 from slicepilot.controller.telemetry.prometheus.answers import read as read_answer
 from slicepilot.controller.telemetry.prometheus.config import TAG, Row
 from slicepilot.controller.watchdog.journal import Journal, JournalError, SliceOriginals
+from slicepilot.data.traces.captures import Chosen, is_capture, read_packets
+from slicepilot.data.traces.csv_rates import read_rates
+from slicepilot.data.traces.trace import Trace
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.node.config.spec import NodeSpec
@@ -377,6 +380,39 @@ def test_rings(tmp_path: Path) -> None:
                         look()
 
     fuzz(mutants(*(sound[start : start + 128] for start in starts)), read, 80)
+
+
+def test_traces() -> None:
+    """Rates from CSV, packets from captures."""
+    inner = bytes.fromhex("4500003c000000004011 0000 0a3c0002 0a670002 03e807d0 0028 0000".replace(" ", "")) + bytes(32)
+    outer = bytes.fromhex(
+        "450000600000000040110000 0a010001 0a010002 08680868 004c 0000 34ff0044 00000001".replace(" ", "")
+    )
+    frame = bytes(12) + b"\x08\x00" + outer + bytes(3) + b"\x85" + bytes.fromhex("01100900") + inner
+    pcap = struct.pack("<IHHIIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1)
+    for second in range(3):
+        pcap += struct.pack("<IIII", second, 5, len(frame), len(frame)) + frame
+    body = struct.pack("<IIIII", 0, 0, 9, len(frame), len(frame)) + frame + bytes(-len(frame) % 4)
+    blocks = [
+        (0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1)),
+        (1, struct.pack("<HHIHHI", 1, 0, 0, 9, 1, 9)),
+        (6, body),
+        (6, body),
+    ]
+    ng = b"".join(struct.pack("<II", k, len(b) + 12) + b + struct.pack("<I", len(b) + 12) for k, b in blocks)
+
+    def read(data: bytes) -> None:
+        if is_capture(data):
+            trace: Trace = read_packets(data, "f", Chosen())
+        else:
+            trace = next(iter(read_rates(data, "f").values()))
+        assert trace.duration_s > 0
+        assert trace.mean_mbps >= 0
+
+    with contextlib.suppress(ConfigError):
+        read(ng)
+    assert read_packets(pcap, "f", Chosen(teid=1)).sizes.tolist() == [60] * 3
+    fuzz(mutants(b"time,slice,mbps\n0,a,1\n1,a,2.5\n", pcap, ng), read, 600)
 
 
 def test_yaml_of_any_kind(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ class ScheduleEpisodes:
 def _joined(kind: type[Any], parts: Sequence[Any]) -> Any:
     """Dataclasses of arrays with the lanes at axis 2 (sources) or last (promises), side by side."""
     axis = 2 if kind is Traffic else -1
-    return kind(*(np.concatenate([getattr(p, f.name) for p in parts], axis) for f in dataclasses.fields(kind)))
+    names = [field.name for field in dataclasses.fields(kind) if isinstance(getattr(parts[0], field.name), np.ndarray)]
+    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts], axis) for name in names}
+    return kind(**joined)
 
 
 def _padded_events(parts: Sequence[NodeEvents]) -> NodeEvents:

@@ -17,13 +17,18 @@ flow, sequence number and send time, which sink reads.
 
   Keys of --flow (in brackets the field of a plan): kind, rate (rate_mbps), bytes (packet_bytes, default 1400), from, to
   (ADDRESS[:PORT], port 2152), teid, qfi (none: no PDU Session Container), ue, dst (ADDRESS:PORT), sport (source_port),
-  start, end, on, off, phase (start_s ...), seed, id, name, profile (TIME:FACTOR;TIME:FACTOR...).
+  start, end, on, off, phase (start_s ...), seed, id, name, trace, scale, loop, profile (TIME:FACTOR;TIME:FACTOR...).
 
   kind video    60 frames/s, each sent at once as a burst of packets; default 45 Mbit/s
        cbr      one packet after another at equal distances
        poisson  at exponential distances
        onoff    cbr for "on" seconds, silent for "off"
        apps     a user of the applications in the plan's table; the rate is that of the mix, see the table
+       trace    rates or packets of a file, once or (loop=true) again and again; scale multiplies the rates
+
+The file of a trace is CSV with the first line time_s,mbps (a rate holds until the next row's time) or time_s,bytes (IP
+packets). Packets that are larger than packet_bytes or smaller than the marker are sent in such sizes that their octets
+hold. trace_start_s is when its time 0 is (start_s), trace_s how long it is (a mean distance of rows after the last).
 
 --plan FILE (- for standard input) reads the same as JSON:
 
@@ -31,6 +36,7 @@ flow, sequence number and send time, which sink reads.
    "flows": [{"id": 0, "name": "video", "kind": "video", "rate_mbps": 45, "packet_bytes": 1400,
               "from": "10.100.0.1", "to": "10.100.0.2", "teid": 1, "qfi": 9, "ue": "10.60.0.2", "dst": "10.103.0.2:6000",
               "source_port": 40000, "start_s": 0, "end_s": 60, "on_s": 1, "off_s": 1, "phase_s": 0, "seed": 1,
+              "trace": "", "trace_start_s": 0, "trace_s": 0, "scale": 1, "loop": false,
               "profile": [[0, 1], [10, 0.5]]}],
    "apps": [{"application": "YouTube", "duration_s": 63.4, "mean_mbps": 2.2, "mean_packet_bytes": 1226}]}
 

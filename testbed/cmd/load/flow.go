@@ -19,7 +19,8 @@ var flowKeys = map[string]cli.Key{
 	"sport": {Field: "source_port", Kind: cli.Integer}, "seed": {Field: "seed", Kind: cli.Integer},
 	"start": {Field: "start_s", Kind: cli.Number}, "end": {Field: "end_s", Kind: cli.Number},
 	"on": {Field: "on_s", Kind: cli.Number}, "off": {Field: "off_s", Kind: cli.Number},
-	"phase": {Field: "phase_s", Kind: cli.Number},
+	"phase": {Field: "phase_s", Kind: cli.Number}, "trace": {Field: "trace"},
+	"scale": {Field: "scale", Kind: cli.Number}, "loop": {Field: "loop", Kind: cli.Boolean},
 }
 
 // parseFlow reads a --flow flag.

@@ -19,6 +19,7 @@ const (
 	Text Kind = iota
 	Number
 	Integer // decimal, or hexadecimal with 0x
+	Boolean // true or false
 )
 
 // Key says which JSON field a short key of the command line stands for.
@@ -76,6 +77,12 @@ func parseValue(kind Kind, value string) (any, error) {
 			return nil, errors.New("a whole number, hexadecimal with 0x")
 		}
 		return number, nil
+	case Boolean:
+		truth, err := strconv.ParseBool(value)
+		if err != nil {
+			return nil, errors.New("true or false")
+		}
+		return truth, nil
 	case Text:
 	}
 	return value, nil

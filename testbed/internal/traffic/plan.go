@@ -19,10 +19,11 @@ const (
 	CBR     Kind = "cbr"     // one packet every packet_bytes/rate
 	Poisson Kind = "poisson" // exponential gaps of that mean
 	OnOff   Kind = "onoff"   // cbr for on_s, nothing for off_s
+	Trace   Kind = "trace"   // rates or packets of a file
 	Apps    Kind = "apps"    // a user of the applications in the plan's table, one after another
 )
 
-var kinds = []Kind{Video, CBR, Poisson, OnOff, Apps}
+var kinds = []Kind{Video, CBR, Poisson, OnOff, Apps, Trace}
 
 // Defaults of fields that a flow leaves out.
 const (
@@ -47,6 +48,15 @@ type FlowSpec struct {
 	PhaseS      *float64     `json:"phase_s"` // start_s plus this is its first moment; default: random within one period
 	Profile     [][2]float64 `json:"profile"` // (time_s, factor on the rate), linear between, constant outside
 	Seed        uint64       `json:"seed"`
+
+	// Of kind trace.
+	File        string   `json:"trace"`         // CSV: time_s,mbps or time_s,bytes
+	TraceStartS *float64 `json:"trace_start_s"` // when its time 0 is; default start_s
+	TraceS      float64  `json:"trace_s"`       // how long it is; 0: its last time plus the mean distance of its rows
+	Scale       float64  `json:"scale"`         // factor on its rates; default 1
+	Loop        bool     `json:"loop"`          // begin again at its end
+	trace       *trace
+	smallest    int // octets that an inner packet has at least
 
 	From       string `json:"from"` // gNB's end of N3, address[:port]; default port 2152
 	To         string `json:"to"`   // UPF's end of N3, address[:port]
@@ -112,7 +122,14 @@ func (p *Plan) normalizeFlow(index int) error {
 	}
 	switch {
 	case !known:
-		return fmt.Errorf("kind: %q; expected video, cbr, poisson, onoff, apps", f.Kind)
+		return fmt.Errorf("kind: %q; expected video, cbr, poisson, onoff, apps, trace", f.Kind)
+	case (f.Kind == Trace) != (f.File != ""):
+		return fmt.Errorf("trace: %q; expected a file with kind trace, none with others", f.File)
+	case f.Kind == Trace && len(f.Profile) > 0:
+		return fmt.Errorf("profile: not with kind trace, whose rates are in its file")
+	case !finite(f.Scale, 1e-6, 1e6) || !finite(f.traceOrigin(), 0, 1e9) || !finite(f.TraceS, 0, 1e9):
+		return fmt.Errorf("scale %g, trace_start_s %g, trace_s %g; expected a scale from 1e-6 to 1e6, times from 0",
+			f.Scale, f.traceOrigin(), f.TraceS)
 	case f.Kind == Apps && len(p.Apps) == 0:
 		return fmt.Errorf("kind: apps without a table; expected with the plan's \"apps\" rows")
 	case f.RateMbps == nil:
@@ -147,11 +164,25 @@ func (p *Plan) normalizeFlow(index int) error {
 	if err != nil {
 		return err
 	}
-	if low := path.innerHeaderLen() + MarkerLen; f.PacketBytes < low || f.PacketBytes > maxPacketBytes {
+	f.smallest = path.innerHeaderLen() + MarkerLen
+	if f.PacketBytes < f.smallest || f.PacketBytes > maxPacketBytes {
 		return fmt.Errorf("packet_bytes: %d; expected %d (headers and the %d octets of the marker) to %d",
-			f.PacketBytes, low, MarkerLen, maxPacketBytes)
+			f.PacketBytes, f.smallest, MarkerLen, maxPacketBytes)
+	}
+	if f.Kind == Trace {
+		if f.trace, err = readTrace(f.File, f.TraceS); err != nil {
+			return fmt.Errorf("trace: %w", err)
+		}
 	}
 	return nil
+}
+
+// traceOrigin is when time 0 of the flow's trace is.
+func (f *FlowSpec) traceOrigin() float64 {
+	if f.TraceStartS != nil {
+		return *f.TraceStartS
+	}
+	return f.StartS
 }
 
 func (f *FlowSpec) setDefaults(index uint32, apps []App) {
@@ -166,10 +197,16 @@ func (f *FlowSpec) setDefaults(index uint32, apps []App) {
 		case Apps:
 			rate := meanMbps(apps)
 			f.RateMbps = &rate
+		case Trace:
+			rate := 0.0 // in its file
+			f.RateMbps = &rate
 		}
 	}
 	if f.PacketBytes == 0 {
 		f.PacketBytes = DefaultPacketBytes
+	}
+	if f.Scale == 0 {
+		f.Scale = 1
 	}
 	if f.EndS == nil {
 		never := math.Inf(1)

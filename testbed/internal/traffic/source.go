@@ -39,6 +39,11 @@ func newSource(f *FlowSpec, apps []App) source {
 		return &paced{m: m, bits: bits, size: f.PacketBytes, rate: *f.RateMbps * 1e6, at: f.StartS, work: constant}
 	case Poisson:
 		return &paced{m: m, bits: bits, size: f.PacketBytes, rate: *f.RateMbps * 1e6, at: f.StartS, work: rng.ExpFloat64}
+	case Trace:
+		if len(f.trace.bytes) > 0 {
+			return newCaptured(f)
+		}
+		return newRates(f, rng.Float64())
 	case Apps:
 		return newAppUser(f, apps, m, rng)
 	}

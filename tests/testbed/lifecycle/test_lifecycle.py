@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.env.simulator.scenario import Load, Scenario
-from slicepilot.testbed.backend.traffic import LoadRun
+from slicepilot.env.simulator.scenario import Load, Scenario, TraceFile
+from slicepilot.testbed.backend.traffic import LoadRun, plan_of
 from slicepilot.testbed.lifecycle.layout import STATE_FOLDER, netns_path
 from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
@@ -75,6 +75,29 @@ def test_every_slice_carries_its_load_in_order(spec: TestbedSpec) -> None:
         assert mine["packets"] + mine["lost"] >= 0.9 * flow["packets"]
         assert mine["lost"] <= 0.01 * flow["packets"]
         assert mine["reordered"] == 0
+
+
+def test_every_slice_plays_its_own_part_of_a_trace(spec: TestbedSpec, tmp_path: Path) -> None:
+    """Rates of CSV: each slice carries as much as its rows say, and the plan is the same for the same seed."""
+    rates = {f"slice{i}": [2.0 * i, 0.0, 4.0, 1.0] for i in range(1, 6)}
+    rows = [f"{0.25 * n},{name},{own[n]}" for n in range(4) for name, own in rates.items()]
+    (tmp_path / "rates.csv").write_text("\n".join(["time,slice,mbps", *rows]))
+    loads = {
+        name: (Load("trace", packet_bytes=500, trace=TraceFile(str(tmp_path / "rates.csv"), name, scale=0.5)),)
+        for name in rates
+    }
+    testbed = Testbed.up(spec)
+    assert plan_of(scenario_of(**loads), testbed, 3) == plan_of(scenario_of(**loads), testbed, 3)
+    run = LoadRun(testbed, scenario_of(**loads), seed=1)
+    run.start()
+    time.sleep(1.3)
+    reports = run.stop()
+    for name, sent in zip(rates, reports["load"]["flows"], strict=True):
+        octets = 0.5 * 0.25 * sum(rates[name]) * 1e6 / 8
+        assert abs(sent["bytes"] - octets) <= 500 * (1 + sent["skipped_packets"])
+    assert sum(flow["packets"] for flow in reports["sink"]["flows"]) > 0.9 * sum(
+        flow["packets"] for flow in reports["load"]["flows"]
+    )
 
 
 def test_two_at_once_do_not_meet(spec: TestbedSpec) -> None:

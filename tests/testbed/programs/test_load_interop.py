@@ -3,6 +3,7 @@
 import json
 import socket
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +107,13 @@ def test_without_a_container_and_with_counting_identification() -> None:
     datagrams, _ = send(V4, ("--ip-id=count",), qfi=None)
     assert all(GTPPDUSessionContainer not in GTP_U_Header(datagram) for datagram in datagrams)
     assert [packet.id for packet in inner_packets(datagrams, IP)] == list(range(len(datagrams)))
+
+
+def test_packets_of_a_trace(tmp_path: Path) -> None:
+    """Sizes and order as in the file; what is larger than a packet may be is sent in several."""
+    sizes = [60, 700, 1400, 61, 2800]
+    (tmp_path / "trace.csv").write_text("time_s,bytes\n" + "".join(f"{0.01 * i},{s}\n" for i, s in enumerate(sizes)))
+    datagrams, report = send(V4, kind="trace", rate=None, trace=str(tmp_path / "trace.csv"), loop="true")
+    seen = [len(packet) for packet in inner_packets(datagrams, IP)]
+    assert seen[:12] == [60, 700, 1400, 61, 1400, 1400] * 2
+    assert report["flows"][0]["kind"] == "trace"

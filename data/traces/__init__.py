@@ -1,0 +1,1 @@
+"""Offered loads that somebody measured: rates from CSV, packets from captures."""

@@ -1,0 +1,153 @@
+"""What a slice was offered over time, as rates in bins or as packets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+MBIT_PER_BYTE = 8e-6
+
+
+class Trace(Protocol):
+    """Rates or packets of one slice, from its first moment (0 s) to ``duration_s``."""
+
+    @property
+    def duration_s(self) -> float:
+        """When it ends."""
+        ...
+
+    @property
+    def mean_mbps(self) -> float:
+        """Over all of it."""
+        ...
+
+    def mbit_before(self, time_s: Array) -> Array:
+        """Mbit offered from 0 to each time, 0 <= time <= ``duration_s``; of any shape."""
+        ...
+
+    def faster(self, speed: float) -> Trace:
+        """The same in 1/``speed`` of the time: the same rates in shorter bins, or the same packets closer together."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class RateTrace:
+    """Rates that are constant in each of N bins.
+
+    Attributes:
+        edges_s: begin of each bin and the end of the last (N+1,), from 0.
+        mbps: Mbit/s of inner IP packets (N,).
+    """
+
+    edges_s: Array
+    mbps: Array
+
+    @property
+    def duration_s(self) -> float:
+        """End of the last bin."""
+        return float(self.edges_s[-1])
+
+    @property
+    def mean_mbps(self) -> float:
+        """Over all bins."""
+        return float(self._mbit[-1] / self.duration_s)
+
+    @cached_property
+    def _mbit(self) -> Array:
+        return np.concatenate([[0.0], np.cumsum(self.mbps * np.diff(self.edges_s))])
+
+    def mbit_before(self, time_s: Array) -> Array:
+        """As `Trace.mbit_before`."""
+        bins = np.clip(np.searchsorted(self.edges_s, time_s, "right") - 1, 0, len(self.mbps) - 1)
+        return self._mbit[bins] + (time_s - self.edges_s[bins]) * self.mbps[bins]
+
+    def faster(self, speed: float) -> RateTrace:
+        """As `Trace.faster`."""
+        return self if speed == 1.0 else RateTrace(self.edges_s / speed, self.mbps)
+
+
+@dataclass(frozen=True, eq=False)
+class PacketTrace:
+    """Packets as they were captured.
+
+    Attributes:
+        times_s: of each packet (N,), from 0, in order.
+        sizes: octets of the (inner) IP packets (N,).
+        duration_s: of the capture.
+    """
+
+    times_s: Array
+    sizes: npt.NDArray[np.int64]
+    duration_s: float
+
+    @property
+    def mean_mbps(self) -> float:
+        """Over the whole capture."""
+        return float(MBIT_PER_BYTE * self.sizes.sum() / self.duration_s)
+
+    @property
+    def mean_packet_bytes(self) -> float:
+        """Of all packets."""
+        return float(self.sizes.mean())
+
+    def mbit_before(self, time_s: Array) -> Array:
+        """As `Trace.mbit_before`; a packet is offered at its time."""
+        return self._mbit[np.searchsorted(self.times_s, time_s, "left")]
+
+    @cached_property
+    def _mbit(self) -> Array:
+        return np.concatenate([[0.0], np.cumsum(MBIT_PER_BYTE * self.sizes)])
+
+    def faster(self, speed: float) -> PacketTrace:
+        """As `Trace.faster`."""
+        if speed == 1.0:
+            return self
+        return PacketTrace(self.times_s / speed, self.sizes, self.duration_s / speed)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A trace as it is played.
+
+    Attributes:
+        trace: what is played.
+        start_s: when it begins.
+        end_s: when it is cut off.
+        scale: factor on its rates.
+        loop: begin again at its end, for ever.
+    """
+
+    trace: Trace
+    start_s: float = 0.0
+    end_s: float = math.inf
+    scale: float = 1.0
+    loop: bool = False
+
+    def mean_mbps(self, edges_s: Array) -> Array:
+        """Mean rate (K,) between K+1 times since the start of the run."""
+        mbit = self.scale * self._mbit_before(np.minimum(edges_s, self.end_s) - self.start_s)
+        return np.diff(mbit) / np.diff(edges_s)
+
+    def _mbit_before(self, time_s: Array) -> Array:
+        duration_s, before = self.trace.duration_s, self.trace.mbit_before
+        if not self.loop:
+            return before(np.clip(time_s, 0.0, duration_s))
+        rounds, within = np.divmod(np.maximum(time_s, 0.0), duration_s)
+        return rounds * float(before(np.asarray(duration_s))) + before(within)
+
+
+def as_csv(trace: Trace) -> bytes:
+    """As the load program reads it (``load --help``): ``time_s,mbps`` or ``time_s,bytes``."""
+    if isinstance(trace, PacketTrace):
+        name, times, values = "bytes", trace.times_s.tolist(), trace.sizes.tolist()
+    else:
+        assert isinstance(trace, RateTrace)
+        name, times, values = "mbps", trace.edges_s[:-1].tolist(), trace.mbps.tolist()
+    lines = [f"time_s,{name}", *(f"{time!r},{value!r}" for time, value in zip(times, values, strict=True))]
+    return ("\n".join(lines) + "\n").encode()
