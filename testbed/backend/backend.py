@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from slicepilot.env.backend import NodeTraits
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.testbed.lifecycle.layout import netns_path
+from slicepilot.testbed.lifecycle.processes import ProgramError
 from slicepilot.testbed.lifecycle.removal import reclaim, running
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
@@ -33,6 +35,7 @@ from .timeline import Timeline
 from .traffic import LoadRun
 
 N3_BUFFER_PACKETS = 110.0  # what a UPF's socket was identified to hold (configs/hardware/testbed.yaml)
+LOOK_EVERY_S = 1.0  # whether the testbed is still up
 SETTLE_S = 0.3  # for queues to drain and the load to reach its rate before a run's first measurement
 
 
@@ -67,6 +70,7 @@ class TestbedBackend(LiveBackend):
         self.testbed, self.scenario = testbed, scenario
         self._owned = owned
         self._load: LoadRun | None = None
+        self._look_s = 0.0
         with contextlib.ExitStack() as undo:
             if owned:
                 undo.callback(testbed.down)
@@ -119,8 +123,16 @@ class TestbedBackend(LiveBackend):
         return int.from_bytes(self.testbed.edge_counter.read_bytes()[:8], sys.byteorder)
 
     def wait(self, prepare: Callable[[], None] | None = None) -> int:
-        """Play the scenario's events that are due, then as `LiveBackend.wait`."""
+        """Play the scenario's events that are due, then as `LiveBackend.wait`.
+
+        Raises:
+            ProgramError: the testbed was taken down.
+        """
         self._timeline.step()
+        if time.monotonic() > self._look_s:
+            self._look_s = time.monotonic() + LOOK_EVERY_S
+            if not self.testbed.journal.exists:
+                raise ProgramError(f"testbed {self.testbed.spec.name!r} was taken down during the run")
         return super().wait(prepare)
 
     def measure(self) -> Telemetry:

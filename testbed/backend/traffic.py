@@ -102,9 +102,18 @@ def _spans(begin_s: float, end_s: float, absent: tuple[float, float] | None) -> 
 
 
 class LoadRun:
-    """One run of the load generator against a testbed, with the sink that receives it."""
+    """One run of the load generator against a testbed, with the sink that receives it.
+
+    Raises:
+        ConfigError: another process runs loads on this testbed.
+    """
 
     def __init__(self, testbed: Testbed, scenario: Scenario, seed: int) -> None:
+        if other := testbed.program("sink"):
+            raise ConfigError(
+                f"testbed {testbed.spec.name!r} carries the loads of another run (process {other.pid}); "
+                "wait until it ends, or use a testbed of another name"
+            )
         self.started_ns = 0
         self._programs: dict[str, Program] = {}
         self._start_pipe = -1

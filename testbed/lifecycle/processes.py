@@ -154,10 +154,12 @@ class Program:
         return [json.loads(line) for line in whole.splitlines()]
 
     def stop(self) -> dict[str, Any]:
-        """Stop it; the last thing it printed, empty if nothing."""
+        """Stop it; the last thing it printed, empty if nothing, or if its files went with the testbed."""
         self.process.stop()
-        lines = self.lines()
-        return lines[-1] if lines else {}
+        with contextlib.suppress(FileNotFoundError):
+            if lines := self.lines():
+                return lines[-1]
+        return {}
 
     def _last_log(self) -> str:
         with contextlib.suppress(OSError, IndexError):

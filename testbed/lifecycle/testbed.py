@@ -233,6 +233,12 @@ class Testbed:
         """File in which the edge application counts its finished blocks of work (8 bytes, little endian, mmapped)."""
         return self.layout.state / "edge.count"
 
+    def program(self, name: str) -> ProcessId | None:
+        """The last started program of this name, where it runs."""
+        entries = [e for e in self.journal.entries("process") if e["program"] == name]
+        process = ProcessId(entries[-1]["pid"], entries[-1]["start_ticks"]) if entries else None
+        return process if process and process.alive else None
+
     def smf(self) -> SmfClient:
         """A connection to the SMF."""
         return SmfClient(self.layout.state)

@@ -113,7 +113,8 @@ def axes_of_agents(result: ScenarioResult) -> str:
                 axes.plot(value, height, MARKERS[agent.role], color=styles[name][0], ms=7, zorder=3)
                 axes.annotate(_absolute(result, agent, axis), (value, height), xytext=(7 if on_the_left else -7, 0),
                               textcoords="offset points", fontsize=8, va="center",
-                              ha="left" if on_the_left else "right")  # fmt: skip
+                              ha="left" if on_the_left else "right", zorder=2,
+                              bbox={"boxstyle": "square,pad=0.1", "fc": "white", "ec": "none"})  # fmt: skip
             _sides(axes, axis, values)
             axes.set_ylim(-0.6, len(names) + 0.1)
             axes.set_yticks(heights, labels)
@@ -184,7 +185,7 @@ def over_time(result: ScenarioResult, name: str) -> str:
     rows = ["carried_mbps", "delay_p99_us", *moved]
     order = sorted(range(len(result.slice_names)), key=lambda s: s != result.priority_index)
     legend_rows = -(-len(order) // 4)
-    with figure(0.9 + 0.19 * legend_rows + 1.15 * len(rows), 0.75, len(rows), 0.55 + 0.19 * legend_rows) as (
+    with figure(0.9 + 0.19 * legend_rows + 1.2 * len(rows), 0.95, len(rows), 0.55 + 0.19 * legend_rows) as (
         drawn,
         axes,
     ):

@@ -73,13 +73,19 @@ def page(title: str, subtitle: str, sections: Sequence[tuple[str, str, str]], fo
 
 
 def table(head: Iterable[str], rows: Iterable[Sequence[str]], text: Iterable[str] = ()) -> str:
-    """A table of HTML cells, the first of each row its heading; columns in ``text`` hold text, the others figures."""
+    """A table of HTML cells, the first of each row its heading; columns in ``text`` hold text, the others figures.
+
+    On a narrow screen a row becomes a list of its cells, each with the heading of its column.
+    """
     names, left = list(head), set(text)
     kinds = [' class="words"' if name in left else "" for name in names]
     top = "".join(f'<th scope="col"{kind}>{escape(name)}</th>' for name, kind in zip(names, kinds, strict=True))
     body = "".join(
         f'<tr><th scope="row">{row[0]}</th>'
-        + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row[1:], kinds[1:], strict=True))
+        + "".join(
+            f'<td{kind} data-label="{escape(name)}">{cell}</td>'
+            for cell, kind, name in zip(row[1:], kinds[1:], names[1:], strict=True)
+        )
         + "</tr>"
         for row in rows
     )

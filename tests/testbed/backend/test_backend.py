@@ -22,6 +22,7 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import EdgeApplication, Load, Scenario
 from slicepilot.testbed.backend.backend import TestbedBackend, open_backend
 from slicepilot.testbed.backend.guarded import GuardedTestbed
+from slicepilot.testbed.lifecycle.processes import ProgramError
 from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
@@ -51,6 +52,19 @@ def test_passes_the_environment_checks(backend: TestbedBackend) -> None:
     # A second backend beside it would share its knobs.
     gymnasium_check(env, skip_render_check=True, skip_close_check=True)
     sb3_check(env)
+
+
+def test_a_second_load_and_a_testbed_that_is_taken_down_are_reported(backend: TestbedBackend) -> None:
+    backend.reset(seed=0)
+    other = TestbedBackend(backend.testbed, scenario_of(LIGHT))
+    try:
+        with pytest.raises(ConfigError, match=r"'sptb' carries the loads of another run \(process \d+\)"):
+            other.reset(seed=0)
+    finally:
+        other.close()
+    take_down(NAME)
+    with pytest.raises(ProgramError, match="'sptb' was taken down during the run"):
+        all(backend.wait() >= 0 for _ in range(200))
 
 
 def test_a_copy_of_real_upfs_is_refused(backend: TestbedBackend) -> None:

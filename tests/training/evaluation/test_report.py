@@ -86,6 +86,15 @@ def test_page_needs_nothing_from_outside(page: str) -> None:
     assert "@import" not in page
 
 
+def test_page_is_not_cut_at_any_width(page: str) -> None:
+    labels = [float(x) for x in re.findall(r"translate\((-?[\d.]+) [-\d.]+\) rotate\(-90\)", page)]
+    assert labels
+    assert min(labels) > 8.5, "labels of axes begin left of their picture"
+    cells = re.findall(r"<td[^>]*>", page)
+    assert cells
+    assert all(re.search(r'data-label="[^"]+"', cell) for cell in cells), "cells without a heading on a phone"
+
+
 def test_page_has_every_section(page: str) -> None:
     for section in (
         "verdict", "scenario-bursty-neighbours", "scenario-edge-server", "fit", "terms", "reproduce",
