@@ -53,6 +53,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     "dataset list": {"": list[datasets.Release]},
     "dataset fetch": {"": datasets.Fetched},
     "dataset import": {"": datasets.Imported},
+    "dataset map": {"": datasets.ProposedMap},
     "dataset import-prometheus": {"": datasets.ImportedRange},
     "dataset validate": {"": datasets.Validated},
     "dataset convert": {"": datasets.Converted},

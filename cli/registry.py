@@ -12,7 +12,7 @@ from slicepilot.configs.backends import Command, plugins
 
 GROUPS = {
     "control": "Control a running controller.",
-    "dataset": "Work with published and recorded datasets.",
+    "dataset": "Work with published, recorded and your own datasets.",
     "bench": "Measure the cost of slicepilot's parts on this machine.",
 }
 
@@ -40,6 +40,7 @@ COMMANDS = {
     "dataset list": Command("slicepilot.cli.dataset.releases:list_releases"),
     "dataset fetch": Command("slicepilot.cli.dataset.releases:fetch"),
     "dataset import": Command("slicepilot.cli.dataset.import_files:import_files"),
+    "dataset map": Command("slicepilot.cli.dataset.map_files:map_files"),
     "dataset validate": Command("slicepilot.cli.dataset.validate:validate"),
     "dataset convert": Command("slicepilot.cli.dataset.convert:convert"),
     "dataset record": Command("slicepilot.cli.dataset.record:record"),

@@ -45,12 +45,14 @@ def import_files(
     qfi: QfiOption = None,
     condition: ConditionOption = None,
     ue: UeOption = None,
-    reward: Annotated[
-        str, typer.Option(help="Reward weights of Andrade's episodes: a name or a YAML file.")
-    ] = "default",
+    map_file: Annotated[
+        Path | None,
+        typer.Option("--map", help="Map of your own files, as `dataset map` proposes it: they become one table."),
+    ] = None,
+    reward: Annotated[str, typer.Option(help="Reward weights of episodes: a name or a YAML file.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Convert files of a release to tidy Parquet tables, and Andrade's collections also to episodes.
+    """Convert files of a release, or your own by a map, to tidy Parquet tables, and where they suffice to episodes.
 
     Unusable rows are left out, counted, and recorded in the table with their lines. An existing table is replaced
     only by one from the same file. Exit code 2: a file is unusable; the others are imported.
@@ -60,6 +62,13 @@ def import_files(
     from slicepilot.data.studies.kinds import find
 
     options = options_of(unit, qfi, condition, ue)
+    if map_file is not None:
+        from .own import import_mapped
+
+        if given := next((name for name, value in (("kind", kind), ("unit", unit), ("qfi", qfi)) if value), None):
+            raise ConfigError(f"{given}: of releases; expected none with --map")
+        import_mapped(map_file, paths, out, reward, as_json=as_json)
+        return
     chosen = None if kind is None else find(kind)
     result, others, unusable = _files(paths, chosen)
     made: dict[Path, Description] = {}

@@ -118,9 +118,10 @@ def _check(path: Path, kind: str | None, options: Options, progress: Progress) -
 
 def _figures(stream: Stream, kind: str, name: str) -> dict[str, Any]:
     """The number of rows and, for kinds whose study has published a table, that table recomputed from them."""
+    from slicepilot.data.own.map import KIND
     from slicepilot.data.studies.kinds import find
 
-    make, rows = find(kind).study, 0
+    make, rows = None if kind == KIND else find(kind).study, 0
     study = None if make is None else make(stream.schema, name)
     for batch in stream.batches:
         rows += batch.num_rows

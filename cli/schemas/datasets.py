@@ -153,8 +153,25 @@ class ImportedRange(Document):
     """What the server remarked of other answers."""
 
 
+class ProposedMap(Document):
+    """A map of files, and what to check in it."""
+
+    out: str
+    files: list[str]
+    formats: list[str]
+    """Of each file."""
+    rows: int
+    """Of the table that the map makes of the files."""
+    quantities: list[str]
+    """Columns of that table."""
+    unsure: list[str]
+    """What is guessed, and what else it might be."""
+    missing_for_episodes: list[str]
+    """What offline learning needs besides; empty where the map makes episodes."""
+
+
 class JoinedEpisodes(Document):
-    """Episodes from a study's tables; or `path` and `problem`."""
+    """Episodes from tables; or `path` and `problem`."""
 
     path: str
     problem: NotRequired[str]
@@ -171,7 +188,7 @@ class Imported(Document):
 
     tables: list[ImportedTable]
     episodes: JoinedEpisodes | None
-    """From Andrade's tables; null unless all of them are there."""
+    """From Andrade's tables or mapped files; null unless all that they take is there, or asked for."""
     not_read: list[str]
     """Files of unknown kind."""
     unusable: list[str]

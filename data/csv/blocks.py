@@ -107,6 +107,7 @@ def read_blocks(
     others: Any = None,
     nullable: bool = False,
     delimiter: str = ",",
+    skip: int = 0,
     block_bytes: int = BLOCK_BYTES,
     on_progress: OnProgress | None = None,
 ) -> Iterator[Block]:
@@ -129,6 +130,7 @@ def read_blocks(
         others: type of columns that are not named; None: there must not be any.
         nullable: an empty field of a number column is null, and no fault.
         delimiter: one character.
+        skip: lines before the header, such as comments.
         block_bytes: text parsed at once; longer lines are refused.
         on_progress: called with the share of the file that has been read.
 
@@ -140,12 +142,12 @@ def read_blocks(
     with opened(path) as (raw, stream):
         size = max(path.stat().st_size, 1)
         source = _Source(path, stream, block_bytes)
-        names = source.header(delimiter)
+        names = source.header(delimiter, skip)
         unnamed = _unnamed(path, names)
         types = _types(path, names, columns, optional, others, unnamed)
         if unnamed is not None:
             faults.note(f"column {names.index(unnamed) + 1} has no name, as an index of pandas: left out")
-        first_line, good, bad = 2, 0, 0
+        first_line, good, bad = 2 + skip, 0, 0
         for text in source.blocks():
             rows = _at_once(text, types, delimiter, nullable)
             if rows is None:
@@ -226,8 +228,8 @@ class _Source:
         self._returns = False  # lines end with a carriage return alone
         self._path, self._stream, self._block_bytes = path, stream, block_bytes
 
-    def header(self, delimiter: str) -> list[str]:
-        """Names of the columns, from the first line."""
+    def header(self, delimiter: str, skip: int = 0) -> list[str]:
+        """Names of the columns, from the first line after those that are skipped."""
         text = self._read(min(self._block_bytes, HEADER_BYTES))
         if not text and not self.broken:
             raise DatasetError.at(self._path, "is empty; expected a CSV file whose first line names its columns")
@@ -236,8 +238,10 @@ class _Source:
         if kind := other_kind_of(text):
             raise DatasetError.at(self._path, f"is {kind}; expected CSV in UTF-8")
         self._returns = b"\n" not in text and b"\r" in text
-        text = text.replace(b"\r", b"\n") if self._returns else text
-        line, end, self.rest = text.removeprefix(UTF8_MARK).partition(b"\n")
+        text = (text.replace(b"\r", b"\n") if self._returns else text).removeprefix(UTF8_MARK)
+        for _ in range(skip):
+            text = text.partition(b"\n")[2]
+        line, end, self.rest = text.partition(b"\n")
         if not end and (self.broken or len(text) >= self._block_bytes):
             problem = self.broken or f"no line end in {len(text)} bytes"
             raise DatasetError.at(self._path, f"{problem}; expected a whole CSV file", 1)

@@ -65,12 +65,22 @@ class Stream:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a table comes from: kind of file, its name, and the study's citation and licence where there is a study."""
+    """Where a table comes from: kind of file, its name, and the study's citation and licence where there is a study.
+
+    Attributes:
+        others: further files that the table was made from.
+    """
 
     kind: str
     path: Path
     citation: str | None = None
     licence: str | None = None
+    others: tuple[Path, ...] = ()
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All of its files."""
+        return (self.path, *self.others)
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Description:
     """What a tidy file says about itself.
 
     Attributes:
-        source: ``name``, ``bytes`` and ``sha256`` of the file it was read from.
+        source: ``name``, ``bytes`` and ``sha256`` of the file it was read from; of several, one after the other.
         faults: of that file, as `slicepilot.data.faults.Faults.to_json` has them.
     """
 
@@ -105,7 +115,7 @@ def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Desc
         DatasetError: what reading the rows raises; nothing is written then.
     """
     with replacing(path) as file, ThreadPoolExecutor(1) as pool:
-        digest = pool.submit(_sha256, origin.path)
+        digest = pool.submit(_sha256, *origin.paths)
         writer: pq.ParquetWriter | None = None
         count = 0
         try:
@@ -115,7 +125,8 @@ def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Desc
                 writer.write_table(table, row_group_size=max(table.num_rows, 1))
                 count += table.num_rows
             assert writer is not None
-            source = {"name": origin.path.name, "bytes": origin.path.stat().st_size, "sha256": digest.result()}
+            names, size = ", ".join(path.name for path in origin.paths), sum(map(_bytes_of, origin.paths))
+            source = {"name": names, "bytes": size, "sha256": digest.result()}
             description = Description(
                 origin.kind, count, rows.groups, source, faults.to_json(), origin.citation, origin.licence
             )
@@ -228,15 +239,23 @@ def _gathered(rows: Stream) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting, rows.schema)
 
 
-def is_made_of(path: Path, source: Path) -> bool:
-    """Whether a tidy file was read from a file with these contents; False for any other file."""
+def is_made_of(path: Path, *sources: Path) -> bool:
+    """Whether a tidy file was read from files with these contents, in this order; False for any other file."""
     try:
         made = read_description(path).source
-        return bool(made["bytes"] == source.stat().st_size and made["sha256"] == _sha256(source))
+        return bool(made["bytes"] == sum(map(_bytes_of, sources)) and made["sha256"] == _sha256(*sources))
     except (DatasetError, KeyError):
         return False
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _bytes_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def _sha256(*paths: Path) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,97 @@
+"""``slicepilot dataset import --map``: a user's own files to one table, and where they suffice to episodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slicepilot.cli.schemas.datasets import Imported
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.configs import ConfigError
+
+from .missing import print_missing
+from .paths import writing_to
+from .validate import print_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.progress import Progress
+
+    from slicepilot.data.own.map import DataMap
+    from slicepilot.data.tables.tidy import Description
+
+
+def import_mapped(map_file: Path, paths: list[Path], out: Path, reward: str, *, as_json: bool) -> None:
+    """Import files by a map; all or nothing.
+
+    Raises:
+        ConfigError: a map that is not valid, a file that cannot be used.
+    """
+    from slicepilot.data.own.map import read_map
+
+    data_map = read_map(map_file)
+    files = _files(paths)
+    with progress_bar() as progress:
+        target, description = _import(data_map, files, out, progress)
+    document: dict[str, Any] = {
+        "tables": [{"path": str(target)} | vars(description) | {"groups": list(description.groups), "as_known": None}],
+        "episodes": None,
+        "not_read": [],
+        "unusable": [],
+    }
+    if as_json:
+        print_json(document, Imported)
+    else:
+        _print(target, description, document["episodes"])
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    from slicepilot.data.files import what_else
+
+    for path in paths:
+        if path.is_dir():
+            raise ConfigError(f"path = {str(path)!r}: a folder; expected files, of which the map has entries")
+        if problem := what_else(path):
+            raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file")
+    return paths
+
+
+def _import(data_map: DataMap, files: list[Path], out: Path, progress: Progress) -> tuple[Path, Description]:
+    """Write the table; one of an earlier import is replaced where it was made of the same files."""
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.own.join import joined
+    from slicepilot.data.own.map import KIND
+    from slicepilot.data.own.reading import read_files
+    from slicepilot.data.tables.tidy import Origin, is_made_of, write_tidy
+
+    faults = Faults()
+    tasks = {path: progress.add_task(path.name, total=1.0) for path in files}
+
+    def on_progress(path: Path) -> Callable[[float], None]:
+        return lambda share: progress.update(tasks[path], completed=share)
+
+    rows = read_files(data_map, files, faults, on_progress)
+    table = joined(rows, data_map.period_s)
+    with writing_to(out):
+        target, number = out / f"{data_map.name}.parquet", 1
+        while target.exists() and not is_made_of(target, *files):
+            number += 1
+            target = out / f"{data_map.name}-{number}.parquet"
+        return target, write_tidy(target, table, Origin(KIND, files[0], others=tuple(files[1:])), faults)
+
+
+def _print(target: Path, own: Description, episodes: dict[str, Any] | None) -> None:
+    table = figures_table("imported", ("table", "rows", "left out", "faults"))
+    table.add_row(target.name, f"{own.rows:,}", f"{own.faults['left_out']:,}", f"{own.faults['total']:,}")
+    console.print(table)
+    print_faults(own.faults)
+    if episodes is not None and "problem" in episodes:
+        _say(f"no {episodes['path']}: {episodes['problem']}")
+    elif episodes is not None:
+        _say(f"{episodes['path']}: {episodes['episodes']} episodes, {episodes['steps']:,} steps")
+        print_missing(episodes["missing"])
+
+
+def _say(text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Data files of users: measurements of other tools, mapped to tidy tables."""

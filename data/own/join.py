@@ -1,0 +1,299 @@
+"""Rows of several files as one table: joined by time, slice and kept words; in periods where they are wanted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from slicepilot.data import arrow
+from slicepilot.data.faults import DatasetError
+from slicepilot.data.tables.tidy import Stream
+
+from .rows import MOST_VALUES, Floats, Ints, Rows, Words
+
+SLICE = "slice"
+FIRST = (
+    "offered_mbps", "carried_mbps", "delay_us", "delay_p50_us", "delay_p99_us", "latency_ms", "loss_ratio",
+    "cpu_use_mcpu", "throttled_ratio", "runqueue_delay_us", "cpu_idle_ratio", "uplink_use_ratio", "cpu_limit_mcpu",
+    "nice", "egress_mbps", "packet_bytes",
+)  # fmt: skip
+"""Columns in this order; others follow by name."""
+BATCH_ROWS = 1 << 17
+_PACKETS = ("delay_us", "packet_bytes")
+_HIGHEST = re.compile(r".*_(p9\d*|max)_\w+")
+_LAST = frozenset({"cpu_limit_mcpu", "nice", "egress_mbps"})
+
+Keys = list[npt.NDArray[Any]]
+
+
+def joined(rows: Sequence[Rows], period_s: float | None) -> Stream:
+    """One table: ``time`` (of dates), ``time_s`` since its first row, ``slice``, kept words, quantities.
+
+    Without a period there is a row for each time and slice, with the quantities of all files that have them; what a
+    file has several times of a time and slice stays as many rows. With a period there is a row for each slice and
+    period that has anything: means, of the highest quantile the highest, of knobs the last. Of packets
+    (``delay_us``, ``packet_bytes``) a period has the median and 99th percentile of the delay, the offered rate and, of
+    those with a delay, the carried rate.
+
+    Raises:
+        DatasetError: a period without times; too much for a table.
+    """
+    quantities = _in_order({name for own in rows for name in own.values})
+    words = list(dict.fromkeys(name for own in rows for name in own.words))
+    timed = all(own.time_ns is not None for own in rows)
+    if not timed and (period_s is not None or any(own.time_ns is not None for own in rows)):
+        other = next(own for own in rows if own.time_ns is None)
+        what = "no period_s" if period_s is not None else "none"
+        raise DatasetError.at(
+            other.path, f"rows have no time, by which they could be joined; expected time in its entry, or {what}"
+        )
+    total = sum(len(own) for own in rows)
+    if total * (len(quantities) + 3) > MOST_VALUES:
+        raise DatasetError.at(rows[0].path, f"{total:,} rows for {len(quantities)} columns; expected a part of them")
+    labels = {SLICE: _merged([own.slices for own in rows])}
+    empty = [Words(np.full(len(own), -1, np.int32), ()) for own in rows]
+    for name in words:
+        labels[name] = _merged([own.words.get(name, none) for own, none in zip(rows, empty, strict=True)])
+    times = np.concatenate([own.time_ns for own in rows if own.time_ns is not None]) if timed else None
+    columns = {name: _column(rows, name) for name in quantities}
+    if times is not None:
+        _require_single(rows, times, labels, columns)
+    if period_s is None or times is None:
+        table = _aligned(rows, times, labels, columns)
+    else:
+        table = _by_period(times, round(period_s * 1e9), labels, columns)
+    return _stream(*table, absolute=timed and rows[0].absolute)
+
+
+def added_up(parts: Sequence[Rows], name: str) -> Rows:
+    """A quantity of several columns of a file as their sum for each time, slice and kept words."""
+    first = parts[0]
+    labels = {SLICE: first.slices} | first.words
+    codes = {key: np.concatenate([(own.words | {SLICE: own.slices})[key].codes for own in parts]) for key in labels}
+    times = None if first.time_ns is None else np.concatenate([own.time_ns for own in parts if own.time_ns is not None])
+    keys: Keys = [np.concatenate([np.arange(len(own)) for own in parts]) if times is None else times, *codes.values()]
+    order, group, starts = _grouped(keys)
+    values = np.concatenate([own.values[name] for own in parts])[order]
+    sums = np.bincount(group, weights=values, minlength=len(starts)).astype(np.float64)
+    words = {key: Words(own[starts], labels[key].names) for key, own in codes.items()}
+    slices = words.pop(SLICE)
+    return Rows(first.path, None if times is None else times[starts], first.absolute, slices, {name: sums}, words)
+
+
+def _require_single(rows: Sequence[Rows], times: Ints, labels: dict[str, Words], columns: dict[str, Floats]) -> None:
+    """Raises DatasetError where two files have the same quantity of a slice at the same time."""
+    paths = list(dict.fromkeys(own.path for own in rows))
+    files = np.concatenate([np.full(len(own), paths.index(own.path)) for own in rows])
+    if len(paths) == 1:
+        return
+    order, group, _ = _grouped([times, *(words.codes for words in labels.values())])
+    for name, column in columns.items():
+        there = ~np.isnan(column[order])
+        own, at = group[there], files[order][there]
+        clash = np.flatnonzero((np.diff(own) == 0) & (np.diff(at) != 0))
+        if len(clash):
+            first, second = paths[at[clash[0]]].name, paths[at[clash[0] + 1]].name
+            raise DatasetError.at(
+                paths[at[clash[0] + 1]],
+                f"has {name} of the same slice and time as {first}; expected keep: [file] in the entry of {second}",
+            )
+
+
+def _in_order(names: set[str]) -> list[str]:
+    return [name for name in FIRST if name in names] + sorted(names - set(FIRST))
+
+
+def _merged(parts: Sequence[Words]) -> Words:
+    """Columns of words below each other, words in natural order."""
+
+    def natural(text: str) -> list[tuple[bool, int, str]]:
+        return [
+            (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d{1,18})", text)
+        ]
+
+    used = {part.names[code] for part in parts for code in np.unique(part.codes).tolist() if code >= 0}
+    names = sorted(used, key=natural)
+    place = {name: number for number, name in enumerate(names)}
+    codes = [np.asarray([place.get(name, -1) for name in part.names] + [-1], np.int32)[part.codes] for part in parts]
+    return Words(np.concatenate(codes), tuple(names))
+
+
+def _column(rows: Sequence[Rows], name: str) -> Floats:
+    """A quantity of all rows below each other, NaN where a file has none."""
+    return np.concatenate([own.values.get(name, np.full(len(own), np.nan)) for own in rows])
+
+
+Table = tuple[Ints | None, dict[str, Words], dict[str, Floats]]
+
+
+def _aligned(rows: Sequence[Rows], times: Ints | None, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
+    """Rows of the same time and labels put together, each with the same turn among those of its file."""
+    if times is None:
+        if len(rows) == 1 or not any(_alike(own, rows[0]) for own in rows[1:]):
+            return None, labels, columns
+        times_or_rows = np.concatenate([np.arange(len(own)) for own in rows])
+        turn = np.zeros(len(times_or_rows), np.int64)
+    else:
+        times_or_rows = times
+        start, turns = 0, []
+        for own in rows:
+            part = slice(start, start + len(own))
+            turns.append(_turns([times[part], *(words.codes[part] for words in labels.values())]))
+            start += len(own)
+        turn = np.concatenate(turns)
+    keys: Keys = [times_or_rows, *(words.codes for words in labels.values()), turn]
+    order, group, first = _grouped(keys)
+    result = {}
+    for name, column in columns.items():
+        own = np.full(len(first), np.nan)
+        there = ~np.isnan(column[order])
+        own[group[there]] = column[order][there]
+        result[name] = own
+    kept = {name: words.take(first) for name, words in labels.items()}
+    return (None if times is None else times[first]), kept, result
+
+
+def _alike(own: Rows, other: Rows) -> bool:
+    """Whether rows are other columns of the same rows of a file."""
+    return own.path == other.path and len(own) == len(other)
+
+
+def _grouped(keys: Keys) -> tuple[Ints, Ints, Ints]:
+    """Rows in order of their keys, the number of each one's group, and the first row of each group."""
+    order = np.lexsort(tuple(reversed(keys)))
+    new = np.zeros(len(order), np.bool_)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= np.diff(key[order]) != 0
+    return order, np.cumsum(new) - 1, order[new]
+
+
+def _turns(keys: Keys) -> Ints:
+    """How manieth each row is among those of its keys (N,)."""
+    order, group, _ = _grouped(keys)
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
+    result = np.empty(len(order), np.int64)
+    result[order] = np.arange(len(order)) - starts[group]
+    return result
+
+
+def _by_period(times: Ints, period_ns: int, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
+    """Rows of the same period and labels as one."""
+    period = times // period_ns if times.min() > 10**18 else (times - times.min()) // period_ns
+    begin = period * period_ns + (0 if times.min() > 10**18 else times.min())
+    own = {name: words for name, words in labels.items() if name != "direction"}
+    keep = np.ones(len(times), np.bool_)
+    if "direction" in labels and "uplink" in labels["direction"].names:
+        # Figures of slices are of the uplink, as the probe's.
+        keep = labels["direction"].codes == labels["direction"].names.index("uplink")
+        keep |= labels["direction"].codes < 0
+    begin, own = begin[keep], {name: words.take(keep) for name, words in own.items()}
+    columns = {name: column[keep] for name, column in columns.items()}
+    moments = times[keep]
+    order = np.lexsort((moments, *(words.codes for words in reversed(own.values())), begin))
+    keys: Keys = [begin[order], *(words.codes[order] for words in own.values())]
+    new = np.zeros(len(order), np.bool_)
+    new[:1] = True
+    for key in keys:
+        new[1:] |= np.diff(key) != 0
+    starts, first = np.flatnonzero(new), order[new]
+    result: dict[str, Floats] = {}
+    for name, column in columns.items():
+        if name not in _PACKETS:
+            result[name] = _combined(name, column[order], starts)
+    result |= _of_packets(
+        {name: columns[name][order] for name in _PACKETS if name in columns}, starts, period_ns, result
+    )
+    return begin[first], {name: words.take(first) for name, words in own.items()}, _sorted(result)
+
+
+def _sorted(columns: dict[str, Floats]) -> dict[str, Floats]:
+    return {name: columns[name] for name in _in_order(set(columns))}
+
+
+def _combined(name: str, column: Floats, starts: Ints) -> Floats:
+    """A quantity of each group of rows, in order of time."""
+    there = ~np.isnan(column)
+    counts = np.add.reduceat(there.astype(np.int64), starts)
+    if name in _LAST:
+        at = np.maximum.reduceat(np.where(there, np.arange(len(column)), -1), starts)
+        return np.where(at >= 0, column[at], np.nan)
+    if _HIGHEST.fullmatch(name):
+        highest = np.maximum.reduceat(np.where(there, column, -np.inf), starts)
+        return np.where(counts > 0, highest, np.nan)
+    sums = np.add.reduceat(np.where(there, column, 0.0), starts)
+    return np.divide(sums, counts, out=np.full(len(starts), np.nan), where=counts > 0)
+
+
+def _of_packets(
+    packets: dict[str, Floats], starts: Ints, period_ns: int, known: dict[str, Floats]
+) -> dict[str, Floats]:
+    """What the packets of each period say of it, where nothing else does."""
+    result: dict[str, Floats] = {}
+    delay, size = packets.get("delay_us"), packets.get("packet_bytes")
+    if delay is not None:
+        ends = [*starts[1:].tolist(), len(delay)]
+        for name, quantile in (("delay_p50_us", 0.5), ("delay_p99_us", 0.99)):
+            if name not in known:
+                result[name] = _quantiles(delay, starts.tolist(), ends, quantile)
+    if size is not None:
+        there, per_s = ~np.isnan(size), 8.0 * 1e9 / period_ns / 1e6
+        bits = np.where(there, size, 0.0) * per_s
+        groups = np.add.reduceat(there.astype(np.int64), starts) > 0
+        left = np.ones(len(size), np.bool_) if delay is None else ~np.isnan(delay)
+        rates: dict[str, Callable[[], Floats]] = {
+            "offered_mbps": lambda: np.add.reduceat(bits, starts),
+            "carried_mbps": lambda: np.add.reduceat(np.where(left, bits, 0.0), starts),
+        }
+        for name, rate in rates.items():
+            if name not in known and (name == "offered_mbps" or delay is not None):
+                result[name] = np.where(groups, rate(), np.nan)
+    return result
+
+
+def _quantiles(column: Floats, starts: list[int], ends: list[int], quantile: float) -> Floats:
+    result = np.full(len(starts), np.nan)
+    for group, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        own = column[start:end]
+        own = own[~np.isnan(own)]
+        if len(own):
+            result[group] = np.quantile(own, quantile)
+    return result
+
+
+def _stream(times: Ints | None, labels: dict[str, Words], columns: dict[str, Floats], *, absolute: bool) -> Stream:
+    """Rows in order of time and slice, as they are written."""
+    words = pa.dictionary(pa.int32(), pa.string())
+    fields: list[tuple[str, Any]] = []
+    arrays: list[Any] = []
+    if times is not None:
+        order = np.lexsort((*(word.codes for word in reversed(labels.values())), times))
+        times = times[order]
+        labels = {name: word.take(order) for name, word in labels.items()}
+        columns = {name: column[order] for name, column in columns.items()}
+        if absolute:
+            fields.append(("time", pa.timestamp("us", "UTC")))
+            arrays.append(arrow.numbers(times // 1000, pa.timestamp("us", "UTC")))
+        fields.append(("time_s", pa.float64()))
+        arrays.append(arrow.numbers((times - times[0]) / 1e9 if absolute else times / 1e9))
+    for name, word in labels.items():
+        there = word.codes >= 0
+        codes = arrow.numbers(np.where(there, word.codes, 0).astype(np.int32), valid=None if there.all() else there)
+        fields.append((name, words))
+        arrays.append(pa.DictionaryArray.from_arrays(codes, pa.array(list(word.names), pa.string())))
+    for name, column in columns.items():
+        missing = np.isnan(column)
+        fields.append((name, pa.float64()))
+        arrays.append(arrow.numbers(column, valid=None if not missing.any() else ~missing))
+    schema = pa.schema(fields)
+    whole = pa.Table.from_arrays(arrays, schema=schema)
+
+    def batches() -> Iterator[Any]:
+        yield from whole.to_batches(max_chunksize=BATCH_ROWS)
+
+    return Stream(schema, batches(), tuple(labels))

@@ -1,0 +1,122 @@
+"""Files of each kind that people bring are mapped without an edit, and mean what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from slicepilot.data.faults import Faults
+from slicepilot.data.own.join import joined
+from slicepilot.data.own.map import read_map
+from slicepilot.data.own.propose import propose
+from slicepilot.data.own.reading import read_files
+
+PROMETHEUS = '{"status": "success", "data": {"resultType": "matrix", "result": [%s]}}'
+IPERF3 = {
+    "start": {"timestamp": {"timesecs": 1764000000}},
+    "intervals": [
+        {
+            "streams": [],
+            "sum": {"start": n, "end": n + 1, "bits_per_second": 44.8e6, "jitter_ms": 0.05, "sender": False},
+        }
+        for n in range(3)
+    ],
+}
+
+
+def table_of(folder: Path, *files: Path, edit: tuple[str, str] | None = None) -> Any:
+    """The table that the proposed map makes of files."""
+    text = propose(files).text
+    if edit is not None:
+        assert edit[0] in text
+        text = text.replace(*edit)
+    (folder / "map.yaml").write_text(text)
+    data_map = read_map(folder / "map.yaml")
+    stream = joined(read_files(data_map, files, Faults()), data_map.period_s)
+    return pa.Table.from_batches(list(stream.batches), stream.schema)
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+LONG = "time,slice,metric,value\n0.0,a,offered_mbps,50\n0.0,a,delay_p99_us,900\n0.1,a,offered_mbps,51\n"
+WIDE = "ts_ms;s_nssai;Throughput (kbit/s);RTT [us];cpu_limit\n1764000000000;1;45000,5;1800;500m\n"
+WIDE += "1764000001000;1;1,5;;none\n"
+GRAFANA = '"Time","{pod=""upf-1""}","{pod=""upf-2""}"\n2026-11-24 10:00:00,150134364,90847434\n'
+NETDATA = "time,user,system\n2026-11-24 10:00:01,10,2.5\n2026-11-24 10:00:00,20,1\n"
+PING = "PING a (a) 56(84) bytes of data.\n[1764000001.5] 64 bytes from a: icmp_seq=1 ttl=64 time=1.80 ms\n"
+PING += "[1764000003.5] 64 bytes from a: icmp_seq=3 ttl=64 time=0.5 ms\n"
+SERIES = ",".join(
+    json.dumps({"metric": {"pod": pod, "interface": "n3"}, "values": [[1764000000, "150000000"], [1764000030, "NaN"]]})
+    for pod in ("upf-1", "upf-2")
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "first", "rows"),
+    [
+        ("long.csv", LONG, {"time_s": 0.0, "slice": "a", "offered_mbps": 50.0, "delay_p99_us": 900.0}, 2),
+        (
+            "wide.csv",
+            WIDE,
+            {"slice": "1", "carried_mbps": 45.0005, "latency_ms": 1.8, "cpu_limit_mcpu": 500.0, "time_s": 0.0},
+            2,
+        ),
+        ("prom_wide.csv", GRAFANA, {"slice": "upf-1", "carried_mbps": 150.134364}, 2),
+        ("netdata.csv", NETDATA, {"time_s": 0.0, "slice": "netdata", "cpu_use_mcpu": 210.0}, 2),
+        ("range.json", PROMETHEUS % SERIES, {"slice": "upf-1", "offered_mbps": 150.0}, 4),
+        ("iperf3.json", json.dumps(IPERF3), {"carried_mbps": 44.8, "jitter_ms": 0.05}, 3),
+        ("ping-slice1.log", PING, {"slice": "slice1", "latency_ms": 1.8}, 3),
+        ("delays.csv", "slice,delay_us\na,2.96\nb,15.07\n", {"slice": "a", "delay_us": 2.96}, 2),
+    ],
+)
+def test_files_of_each_kind(tmp_path: Path, name: str, text: str, first: dict[str, Any], rows: int) -> None:
+    table = table_of(tmp_path, written(tmp_path / name, text))
+    assert table.num_rows == rows
+    seen = table.to_pylist()[0]
+    assert {key: seen[key] for key in first} == pytest.approx(first)
+
+
+def test_the_same_data_in_three_formats_are_the_same_table(tmp_path: Path) -> None:
+    times, pods = [1764000000.0, 1764000030.5], ("upf-1", "upf-2")
+    rates = {"upf-1": [150134364.0, 90847434.0], "upf-2": [1.5, 2e9 / 3]}
+    rows = [(time, pod, rates[pod][n]) for n, time in enumerate(times) for pod in pods]
+    lines = [f"{time},{pod},{rate!r}" for time, pod, rate in rows]
+    csv = written(tmp_path / "data.csv", "time,pod,offered_bps\n" + "\n".join(lines) + "\n")
+    columns = {"time": [r[0] for r in rows], "pod": [r[1] for r in rows], "offered_bps": [r[2] for r in rows]}
+    pq.write_table(
+        pa.table(columns | {"time": pa.array([int(1e6 * t) for t in times for _ in pods], pa.timestamp("us"))}),
+        tmp_path / "data.parquet",
+    )
+    series = [
+        {
+            "metric": {"__name__": "offered_bps", "pod": pod},
+            "values": [[t, repr(v)] for t, v in zip(times, own, strict=True)],
+        }
+        for pod, own in rates.items()
+    ]
+    answer = written(tmp_path / "data.json", PROMETHEUS % ",".join(map(json.dumps, series)))
+    tables = [table_of(tmp_path, path) for path in (csv, tmp_path / "data.parquet", answer)]
+    assert tables[0].schema.names == ["time", "time_s", "slice", "offered_mbps"]
+    assert tables[0].column("offered_mbps").to_pylist()[0] == 150.134364
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+
+
+def test_several_files_are_joined_by_time(tmp_path: Path) -> None:
+    rates = written(
+        tmp_path / "rates.csv",
+        "time,slice,carried_mbps\n"
+        + "".join(f"{1764000000 + n},{s},{10 * n + k}\n" for n in range(4) for k, s in enumerate(("slice1", "slice2"))),
+    )
+    ping = written(tmp_path / "ping-slice1.log", PING)
+    table = table_of(tmp_path, rates, ping)
+    assert table.num_rows == 8
+    assert table.column("latency_ms").to_pylist() == [None, None, 1.8, None, None, None, 0.5, None]
