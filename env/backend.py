@@ -40,6 +40,8 @@ class NodeTraits:
         pacer_packets: what an HTB class's queue holds; 0 for kinds not bounded in packets.
         physical_cores: of which SMT makes the logical CPUs.
         request_mcpu: CPU requests (S, L) of the pods, which nice 0 stands for; 0 for none.
+        uplink_classes: bool (L,), whether the shared uplink has a class for each slice, so that nobody waits in
+            another's queue there; None: nowhere.
     """
 
     pacer: FloatArray
@@ -49,6 +51,7 @@ class NodeTraits:
     pacer_packets: FloatArray
     physical_cores: FloatArray
     request_mcpu: FloatArray
+    uplink_classes: BoolArray | None = None
 
 
 @dataclass(frozen=True, slots=True)

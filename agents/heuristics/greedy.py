@@ -30,7 +30,7 @@ class GreedyConfig:
         step_back_s: a slice that is no longer admitted keeps its level for this long.
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share, uplink_share_by_cpu: of the uplink's rate, what is given out where a shaper keeps slices to it,
-            and where only a lack of CPU does.
+            and where only a lack of CPU does; where it has a class for each slice nothing is held back.
         drain: of the uplink's rate, what is left for its queue to drain when it has been full.
         shrink_s: time constant of the average of what CPUs the slices can have, down; up it is ``fall_s``.
         least_share: of the CPUs, what the slices can always have: an edge application gives way to those whose promises
@@ -117,10 +117,12 @@ class Greedy:
 
     def shape_on(self, lanes: BoolArray) -> None:
         """Lanes (L,) whose uplink is shaped by egress rates; on the others CPU alone keeps slices off it."""
-        cfg = self.config
+        cfg, traits = self.config, self._context.traits
         self.nodes["shapes"] = lanes
         self.nodes["spare_uplink"] = np.where(lanes, cfg.spare_uplink, cfg.spare_uplink_by_cpu)
         self.nodes["given_out"] = np.where(lanes, cfg.uplink_share, cfg.uplink_share_by_cpu)
+        if traits is not None and traits.uplink_classes is not None:
+            self.nodes["given_out"][traits.uplink_classes] = 1.0
         self.nodes["by_cpu_share"] = np.where(lanes, cfg.below_shaper, 1.0)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -228,4 +229,67 @@ def pfcp_latencies() -> tuple[PfcpLatency, ...]:
     return tuple(
         PfcpLatency(row["load"], row["type"], int(row["n"]), float(row["mean_us"]), float(row["p99_us"]))
         for row in _rows("mishra_pfcp_latency")
+    )
+
+
+@dataclass(frozen=True)
+class MechanismRow:
+    """A policy on the bottleneck of Grosvik (2023), and the study's verdict on it.
+
+    ``classes`` is the largest number that it serves, ``levels`` how many of priority among them; None where the study
+    names no limit.
+    """
+
+    policy: str
+    rule: str
+    performance_isolation: bool
+    resource_reallocation: bool
+    classes: int | None
+    levels: int | None
+
+
+@dataclass(frozen=True)
+class BottleneckScenario:
+    """A load scenario of Grosvik (2023), in % of the link: two constant loads and one that is on and off."""
+
+    scenario: int
+    critical_pct: float
+    best_effort_pct: float
+    on_off_pct: float
+    on_s: float
+    off_s: float
+
+
+@cache
+def published_mechanisms() -> tuple[MechanismRow, ...]:
+    """Grosvik's seven policies in order."""
+    result = []
+    for row in _rows("grosvik_mechanisms"):
+        numbers = [int(text) for text in re.findall(r"\d+", row["scalability_classes"])]
+        result.append(
+            MechanismRow(
+                row["policy"],
+                row["rule"],
+                row["performance_isolation"] == "true",
+                row["resource_reallocation"] == "true",
+                max(numbers, default=None),
+                numbers[0] if "levels" in row["scalability_classes"] else None,
+            )
+        )
+    return tuple(result)
+
+
+@cache
+def bottleneck_scenarios() -> tuple[BottleneckScenario, ...]:
+    """Grosvik's seven load scenarios in order."""
+    return tuple(
+        BottleneckScenario(
+            int(row["scenario"]),
+            float(row["critical_static_pct"]),
+            float(row["best_effort_static_pct"]),
+            float(row["best_effort_on_off_pct"]),
+            float(row["on_s"]),
+            float(row["off_s"]),
+        )
+        for row in _rows("grosvik_scenarios")
     )

@@ -73,11 +73,12 @@ class ScenarioRuns:
     def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One run per lane."""
         slices, ones = self.slices, np.ones((1, lanes), np.float32)
+        classes = self.scenario.uplink_rows(slices, self.hardware.uplink_mbps)
         request = slices.column("cpu_request_mcpu") if self.request_mcpu is None else self.request_mcpu[:, None]
         return SimulatorRun(
             traffic=Traffic.of(self.scenario, slices, lanes, rng),
             events=NodeEvents.of(self.scenario, slices, lanes),
-            hardware=HardwareArrays(self.hardware, lanes),
+            hardware=HardwareArrays(self.hardware, lanes, None if classes is None else classes * ones[None]),
             period_s=np.full(lanes, self.control_period_s, np.float32),
             promises=Promises.of(slices, lanes),
             threads=slices.column("upf_threads") * ones,

@@ -62,6 +62,7 @@ class Engine:
             block.slices,
             block.node,
             self._hardware_rows,
+            self.hardware.uplink_classes,
             self.period_s,
             self.pods,
             knobs.values,

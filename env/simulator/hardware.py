@@ -33,6 +33,10 @@ KERNEL_ROWS = (
     "uplink_buffer_s",
 )
 UNLIMITED = np.float32(1e9)
+UPLINK_CLASS = ("guarantee_mbps", "ceiling_mbps", "priority")
+"""Rows of the classes of a shared uplink, (3, S, L)."""
+UPLINK_PRIORITIES = 8
+"""Of HTB's classes: TC_HTB_NUMPRIO in the kernel's net/sched/sch_htb.c."""
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -63,12 +67,15 @@ class Hardware:
     Buffers and egress
         n3_buffer_packets: what a UPF's N3 socket holds.
         egress_mode: ``edt`` (Cilium's bandwidth manager: earliest departure time with a drop horizon, and fq's
-            per-flow packet limit behind it), ``tbf`` (token bucket with a queue bounded in time) or ``htb`` (token
-            bucket with a queue bounded in packets, `controller.actuators.egress`).
+            per-flow packet limit behind it), ``tbf`` (token bucket with a queue bounded in time), ``htb`` (token bucket
+            with a queue bounded in packets, `controller.actuators.egress`), ``police`` (token bucket without a queue:
+            what exceeds is dropped) or ``red`` (token bucket with early drop: random early detection whose thresholds
+            are so low that its mean queue is ``red_queue_packets``).
         edt_horizon_s, fq_flow_limit_packets: Cilium's and fq's defaults.
         tbf_burst_ms, tbf_latency_ms: bucket depth and queue bound in time at the configured rate.
         htb_burst_ms, htb_queue_packets: bucket depth in time at the configured rate, and what may wait.
-        uplink_mbps, uplink_buffer_ms: the shared N6 link and its queue.
+        uplink_mbps, uplink_buffer_ms: the shared N6 link and its queue; with classes (`Scenario.uplink_classes`) each
+            class has a queue of its own, as long in time at the rate at which it is served.
     Path outside the node (seen by a UE, not between N3 and N6)
         access_mbps: what the radio access path of one slice carries; access_buffer_ms: its queue when full.
         ingress_mbps, ingress_buffer_ms: the link over which all slices' packets come to the node, and the queue before
@@ -96,13 +103,14 @@ class Hardware:
     edge_threads: NonNegative = 0.0
     edge_request_mcpu: NonNegative = 0.0
     n3_buffer_packets: Positive = 2000.0
-    egress_mode: Literal["edt", "tbf", "htb"] = "edt"
+    egress_mode: Literal["edt", "tbf", "htb", "police", "red"] = "edt"
     edt_horizon_s: Positive = 2.0
     fq_flow_limit_packets: Positive = 100.0
     tbf_burst_ms: Positive = 10.0
     tbf_latency_ms: Positive = 50.0
     htb_burst_ms: Positive = 1.0
     htb_queue_packets: Positive = 200.0
+    red_queue_packets: Positive = 1.0
     uplink_mbps: Positive = 1000.0
     uplink_buffer_ms: Positive = 10.0
     ingress_mbps: Positive = 100_000.0
@@ -141,7 +149,15 @@ class HardwareFile:
 
 
 class HardwareArrays:
-    """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, ``is_edt`` and ``is_htb``."""
+    """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, ``is_edt`` and ``is_htb``.
+
+    A policer is a token bucket whose queue has no room, early drop one with room for ``red_queue_packets``.
+
+    Args:
+        hardware: the node of all lanes.
+        lanes: L.
+        uplink_classes: float32 (3, S, L), rows in the order of `UPLINK_CLASS`; None: the uplink is one FIFO.
+    """
 
     access_buffer_ms: FloatArray
     access_cv: FloatArray
@@ -178,14 +194,22 @@ class HardwareArrays:
     tbf_latency_ms: FloatArray
     htb_burst_ms: FloatArray
     htb_queue_packets: FloatArray
+    red_queue_packets: FloatArray
+    uplink_classes: FloatArray
 
-    def __init__(self, hardware: Hardware, lanes: int) -> None:
+    def __init__(self, hardware: Hardware, lanes: int, uplink_classes: FloatArray | None = None) -> None:
         for spec in fields(hardware):
             value = getattr(hardware, spec.name)
             if not isinstance(value, str):
                 setattr(self, spec.name, np.full(lanes, value, np.float32))
         self.is_edt = np.full(lanes, hardware.egress_mode == "edt")
-        self.is_htb = np.full(lanes, hardware.egress_mode == "htb")
+        self.is_htb = np.full(lanes, hardware.egress_mode in ("htb", "red"))
+        if hardware.egress_mode == "police":
+            self.tbf_latency_ms = np.zeros(lanes, np.float32)
+        if hardware.egress_mode == "red":
+            self.htb_queue_packets = self.red_queue_packets
+        none = np.zeros((len(UPLINK_CLASS), 0, lanes), np.float32)
+        self.uplink_classes = none if uplink_classes is None else uplink_classes
 
     def traits(self, request_mcpu: FloatArray) -> NodeTraits:
         """What a controller is told of them; with the pods' CPU requests (S, L)."""
@@ -198,6 +222,7 @@ class HardwareArrays:
             pacer_packets=np.where(self.is_htb, self.htb_queue_packets, np.float32(0.0)).astype(np.float32),
             physical_cores=self.physical_cores,
             request_mcpu=request_mcpu,
+            uplink_classes=np.full(self.uplink_mbps.shape, self.uplink_classes.shape[1] > 0),
         )
 
     def kernel_rows(self) -> FloatArray:

@@ -8,6 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field
 
 from slicepilot.configs import ConfigError, load, locate
@@ -16,9 +17,10 @@ from slicepilot.data.reference import application_mix
 from slicepilot.data.traces.captures import Chosen
 from slicepilot.data.traces.reading import read_trace
 from slicepilot.data.traces.trace import PacketTrace, Replay
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.slices import SliceSet
 
-from .hardware import Hardware, Positive
+from .hardware import UPLINK_PRIORITIES, Hardware, Positive
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 VIDEO_FRAME_HZ = 60.0
@@ -154,6 +156,21 @@ class Load:
 
 
 @dataclass(frozen=True)
+class UplinkClass:
+    """A slice's class on the shared uplink, as of an HTB (tc-htb(8)).
+
+    ``guarantee_mbps`` leaves before anything that is borrowed; what no guarantee needs is lent up to ``ceiling_mbps``
+    (None: the uplink's rate), to the class of the lowest ``priority`` first, among equals in proportion to their
+    guarantees.
+    """
+
+    __pydantic_config__ = _STRICT
+    guarantee_mbps: Positive
+    ceiling_mbps: Positive | None = None
+    priority: Annotated[int, Field(ge=0, lt=UPLINK_PRIORITIES)] = 0
+
+
+@dataclass(frozen=True)
 class EdgeApplication:
     """Other work on the node: threads that take all CPU time they get, in a cgroup of their own."""
 
@@ -169,6 +186,7 @@ class Scenario:
     ``loads`` maps slice names to their sources; a slice without one stays silent. ``absent`` maps a slice to the
     (from_s, to_s) spans in which it does not exist at all. ``uplink_profile`` and ``cpu_profile`` multiply the node's
     uplink rate and CPU capacity along piecewise-linear knots. ``edge`` is what else runs on the node.
+    ``uplink_classes`` maps all slices to their classes on the uplink; without, it is one FIFO for all.
     """
 
     __pydantic_config__ = _STRICT
@@ -183,6 +201,7 @@ class Scenario:
     uplink_profile: Profile = ()
     cpu_profile: Profile = ()
     edge: EdgeApplication | None = None
+    uplink_classes: dict[str, UplinkClass] = field(default_factory=dict)
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> Scenario:
@@ -195,12 +214,17 @@ class Scenario:
         scenario = replace(scenario, slices=beside(file, scenario.slices), hardware=beside(file, scenario.hardware))
         names = scenario.slice_set().names
         scenario.hardware_spec()
-        for section in ("loads", "absent"):
+        for section in ("loads", "absent", "uplink_classes"):
             for name in getattr(scenario, section):
                 if name not in names:
                     raise ConfigError(
                         f"scenario {scenario.name}: {section}: unknown slice {name!r}; accepted: {', '.join(names)}"
                     )
+        if missing := [name for name in names if scenario.uplink_classes and name not in scenario.uplink_classes]:
+            raise ConfigError(
+                f"scenario {scenario.name}: uplink_classes: none for {', '.join(missing)}; expected a class for every "
+                f"slice, or none at all"
+            )
         loads = {name: tuple(_beside(file, name, load) for load in own) for name, own in scenario.loads.items()}
         return replace(scenario, loads=loads)
 
@@ -212,6 +236,14 @@ class Scenario:
         """The node it runs on, and what else runs there."""
         node, edge = Hardware.from_yaml(self.hardware), self.edge
         return replace(node, edge_threads=edge.threads, edge_request_mcpu=edge.cpu_request_mcpu) if edge else node
+
+    def uplink_rows(self, slices: SliceSet, uplink_mbps: float) -> FloatArray | None:
+        """The classes of these slices on the uplink, float32 (3, S, 1), rows as `UPLINK_CLASS`; None for a FIFO."""
+        if not self.uplink_classes:
+            return None
+        classes = [self.uplink_classes[name] for name in slices.names]
+        rows = [[c.guarantee_mbps, c.ceiling_mbps or uplink_mbps, float(c.priority)] for c in classes]
+        return np.asarray(rows, np.float32).T[:, :, None]
 
     @property
     def num_steps(self) -> int:

@@ -1,0 +1,103 @@
+"""What a run comes to in bins of 50 ms, told apart by what best effort does, and the study's figures from that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slicepilot.data.intervals import mean_interval
+from slicepilot.training.studies.study import Figure
+
+from .policies import GROUPS, LINK_MBPS
+
+Array = npt.NDArray[np.float64]
+PHASES = ("on", "off", "change")
+"""Best effort sends all it has; only its constant part; or has just begun or ended to send more."""
+SETTLE_BINS = 6
+"""After a change: what belongs to the transient."""
+STEP_MBPS = 0.02 * LINK_MBPS
+UNITS = {
+    "offered": "Mbit/s",
+    "throughput": "Mbit/s",
+    "loss": "%",
+    "delay-p50": "ms",
+    "delay-p99": "ms",
+}
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Of each group of classes, by its place in `GROUPS`: (2, T).
+
+    Attributes:
+        offered, carried, lost: Mbit/s, of all classes of the group together.
+        delay_p50, delay_p99: one-way, ms: the median over its classes, and the highest; NaN without packets.
+    """
+
+    offered: Array
+    carried: Array
+    lost: Array
+    delay_p50: Array
+    delay_p99: Array
+
+    def phases(self) -> dict[str, npt.NDArray[np.bool_]]:
+        """Which bins are of which phase, by what best effort offers, (T,)."""
+        offered = self.offered[1]
+        flips = np.flatnonzero(np.abs(np.diff(offered, prepend=np.nan)) > STEP_MBPS)
+        change = np.zeros(offered.shape, np.bool_)
+        for flip in (0, *flips):
+            change[flip : flip + SETTLE_BINS] = True
+        on = offered > 0.5 * (offered.min() + offered.max())
+        return {"on": on & ~change, "off": ~on & ~change, "change": change}
+
+
+def figures_of_bins(bins: Bins) -> dict[str, float]:
+    """Figures of a run by ``GROUP/METRIC/PHASE``, and of best effort its share of what critical leaves, in %."""
+    result = {}
+    for phase, mask in bins.phases().items():
+        if not mask.any():
+            continue
+        for kind, group in enumerate(GROUPS):
+            offered, carried = bins.offered[kind, mask].mean(), bins.carried[kind, mask].mean()
+            values = {
+                "offered": offered,
+                "throughput": carried,
+                "loss": 100.0 * bins.lost[kind, mask].mean() / max(offered, 1e-9),
+                "delay-p50": _median(bins.delay_p50[kind, mask]),
+                "delay-p99": _median(bins.delay_p99[kind, mask]),
+            }
+            result |= {f"{group}/{metric}/{phase}": float(value) for metric, value in values.items()}
+        left = LINK_MBPS - bins.offered[0, mask].mean()
+        share = 100.0 * bins.carried[1, mask].mean() / min(left, bins.offered[1, mask].mean())
+        result[f"best-effort/share/{phase}"] = float(share)
+    return result
+
+
+def _median(values: Array) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def ks_distance(one: Array, other: Array) -> float:
+    """The largest distance between two empirical distribution functions (Kolmogorov and Smirnov); NaN of nothing."""
+    if not one.size or not other.size:
+        return float("nan")
+    both = np.concatenate([one, other])
+    places = (np.searchsorted(np.sort(values), both, side="right") / values.size for values in (one, other))
+    first, second = places
+    return float(np.abs(first - second).max())
+
+
+def over_turns(prefix: str, turns: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, Figure]]:
+    """Figures of a cell: means over its turns with 95% intervals."""
+    for key in turns[0]:
+        values = [turn[key] for turn in turns if np.isfinite(turn.get(key, np.nan))]
+        if values:
+            mean = float(np.mean(values))
+            interval: Any = mean_interval(values) if len(values) > 1 else None
+            low, high = (None, None) if interval is None else (interval.low, interval.high)
+            yield f"{prefix}/{key}", Figure(mean, low, high)

@@ -1,0 +1,134 @@
+"""The study's three properties of a policy, derived from figures by criteria that are stated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+from slicepilot.data.reference import bottleneck_scenarios, published_mechanisms
+from slicepilot.training.studies.study import Figure, Finding, Values
+
+from .policies import AGENT, MOST_CLASSES, PACKET_MS
+
+LOST_PCT = 0.01
+"""Up to this share of its packets a class counts as losing none."""
+WAIT_MS = 1.1 * PACKET_MS
+"""What even strict priority cannot spare a packet: one of another class that is being sent, with 10% for measuring."""
+LEAST_SHARE_PCT = 95.0
+
+ISOLATION = (
+    f"In all loads the critical class loses nothing (at most {LOST_PCT:g}% of its packets) and, in the steady state, "
+    f"its 99th percentile of the delay is at most {WAIT_MS:.2f} ms, one packet's time on the link, longer while best "
+    f"effort sends more than the link has left than while it does not."
+)
+REALLOCATION = (
+    f"In all loads best effort carries, in the steady state, at least {LEAST_SHARE_PCT:g}% of what it offers or of "
+    f"what the critical class leaves of the link, whichever is less."
+)
+SCALABILITY = (
+    f"With {MOST_CLASSES} classes, under the heaviest load, the policy isolates where it does so with two, and "
+    f"reallocates where it does so with two."
+)
+WEIGHTED_CAUSE = ""
+
+
+def isolates(prefix: str, values: Mapping[str, float]) -> bool | None:
+    """Whether the critical class is isolated by the figures of a run; None where some are missing."""
+    keys = (f"critical/loss/{phase}" for phase in ("on", "off", "change"))
+    losses = [values.get(f"{prefix}{key}") for key in keys]
+    with_more = values.get(f"{prefix}critical/delay-p99/on")
+    without = values.get(f"{prefix}critical/delay-p99/off")
+    if with_more is None or without is None or any(loss is None for loss in losses):
+        return None
+    return max(loss for loss in losses if loss is not None) <= LOST_PCT and with_more - without <= WAIT_MS
+
+
+def reallocates(prefix: str, values: Mapping[str, float]) -> bool | None:
+    """Whether best effort gets what is left by the figures of a run; None where some are missing."""
+    shares = [values.get(f"{prefix}best-effort/share/{phase}") for phase in ("on", "off")]
+    known = [share for share in shares if share is not None]
+    return min(known) >= LEAST_SHARE_PCT if len(known) == len(shares) else None
+
+
+def most_classes(policy: str, by_number: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[str, Figure]]:
+    """The largest number of classes up to which a policy has the properties that it has with the smallest."""
+    numbers = sorted(by_number)
+    properties = {number: (isolates("", by_number[number]), reallocates("", by_number[number])) for number in numbers}
+    same = [
+        number for number in numbers if all(properties[n] == properties[numbers[0]] for n in numbers if n <= number)
+    ]
+    yield f"{policy}/classes", Figure(float(same[-1]))
+
+
+def _isolation(policy: str, values: Values) -> tuple[bool, str] | None:
+    cells = _cells(policy, values)
+    holds = [isolates("", cell) for cell in cells.values()]
+    if not cells or None in holds:
+        return None
+    lost = max(cell[f"critical/loss/{phase}"] for cell in cells.values() for phase in ("on", "off", "change"))
+    longer = {n: cell["critical/delay-p99/on"] - cell["critical/delay-p99/off"] for n, cell in cells.items()}
+    worst = max(longer, key=lambda number: longer[number])
+    text = f"critical loses at most {lost:.2f}%, its delay grows by at most {longer[worst]:.2f} ms (load {worst})"
+    return all(holds), text
+
+
+def _reallocation(policy: str, values: Values) -> tuple[bool, str] | None:
+    cells = _cells(policy, values)
+    holds = [reallocates("", cell) for cell in cells.values()]
+    if not cells or None in holds:
+        return None
+    shares = {n: min(cell[f"best-effort/share/{phase}"] for phase in ("on", "off")) for n, cell in cells.items()}
+    worst = min(shares, key=lambda number: shares[number])
+    return all(holds), f"best effort carries at least {shares[worst]:.1f}% of what is left (load {worst})"
+
+
+def _scalability(policy: str, values: Values) -> tuple[bool, str] | None:
+    figure = values.get(f"{policy}/classes")
+    if figure is None:
+        return None
+    return figure.value >= MOST_CLASSES, f"{figure.value:.0f} classes"
+
+
+def _cells(policy: str, values: Values) -> dict[int, dict[str, float]]:
+    """Figures of a policy by load; empty where a load is missing that another policy has."""
+    result: dict[int, dict[str, float]] = {}
+    for load in bottleneck_scenarios():
+        prefix = f"{policy}/{load.scenario}/"
+        own = {key.removeprefix(prefix): each.value for key, each in values.items() if key.startswith(prefix)}
+        if own:
+            result[load.scenario] = own
+    return result
+
+
+def findings() -> tuple[Finding, ...]:
+    """Three of each policy of the study, with its verdict, and three of the agent, which has none in print."""
+    result = []
+    for row in published_mechanisms():
+        result += [
+            Finding(
+                f"{row.policy}: performance isolation",
+                ISOLATION,
+                partial(_isolation, row.policy),
+                row.performance_isolation,
+                WEIGHTED_CAUSE if row.policy == "bandwidth" else "",
+            ),
+            Finding(
+                f"{row.policy}: resource reallocation",
+                REALLOCATION,
+                partial(_reallocation, row.policy),
+                row.resource_reallocation,
+            ),
+            Finding(
+                f"{row.policy}: scalability",
+                SCALABILITY,
+                partial(_scalability, row.policy),
+                row.classes is None or row.classes >= MOST_CLASSES,
+            ),
+        ]
+    for name, criterion, holds in (
+        ("performance isolation", ISOLATION, _isolation),
+        ("resource reallocation", REALLOCATION, _reallocation),
+        ("scalability", SCALABILITY, _scalability),
+    ):
+        result.append(Finding(f"{AGENT}, an agent: {name}", criterion, partial(holds, AGENT)))
+    return tuple(result)

@@ -1,0 +1,86 @@
+"""The link, the loads and the policies of Grosvik (2023), as simulator and kernel play them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from slicepilot.data.reference import BottleneckScenario
+from slicepilot.env.simulator.scenario import UplinkClass
+
+LINK_MBPS, HALF_MBPS = 35.0, 17.5
+FRAME_BYTES = 1250
+"""Of every packet, so that the link sends one in 0.29 ms."""
+PACKET_MS = FRAME_BYTES * 8e-3 / LINK_MBPS
+QUEUE_MS, SHORT_QUEUE_MS = 50.0, 10.0
+"""Queue limits: the default of the routers' policy language, and that of the policy ``tail_drop``."""
+LEAST_MBPS = 0.5
+"""What best effort is guaranteed where the policy guarantees it nothing: a class needs some."""
+BIN_S = 0.05
+MOST_CLASSES = 256
+AGENT = "greedy-egress"
+"""The agent that the study has not, on an uplink with a class for each slice."""
+GROUPS = ("critical", "best-effort")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is done at the bottleneck.
+
+    Attributes:
+        name: of the study, or of an agent.
+        limit: how best effort is held to half of the link; None: it is not.
+        queue_ms: how long what is held back may wait.
+        classes: of critical and best effort on the link; None: it is one FIFO.
+        agent: moves ceilings every control period.
+    """
+
+    name: str
+    limit: Literal["tbf", "police", "red"] | None = None
+    queue_ms: float = QUEUE_MS
+    classes: tuple[UplinkClass, UplinkClass] | None = None
+    agent: str | None = None
+
+
+STRICT = (UplinkClass(HALF_MBPS, HALF_MBPS, priority=0), UplinkClass(LEAST_MBPS, LINK_MBPS, priority=1))
+WEIGHTED = (UplinkClass(HALF_MBPS, LINK_MBPS), UplinkClass(HALF_MBPS, LINK_MBPS))
+PROMISED = (UplinkClass(HALF_MBPS, LINK_MBPS, priority=0), UplinkClass(LEAST_MBPS, LINK_MBPS, priority=1))
+"""Guarantee, ceiling and priority by what the slices are promised: what an agent finds on an operator's uplink."""
+
+POLICIES = (
+    Policy("none"),
+    Policy("priority", classes=STRICT),
+    Policy("shaping", limit="tbf"),
+    Policy("policing", limit="police"),
+    Policy("bandwidth", classes=WEIGHTED),
+    Policy("wred", limit="red"),
+    Policy("tail_drop", limit="tbf", queue_ms=SHORT_QUEUE_MS),
+)
+
+
+def with_agents(names: Sequence[str]) -> tuple[Policy, ...]:
+    """The policies, and agents beside them."""
+    return POLICIES + tuple(Policy(name, classes=PROMISED, agent=name) for name in dict.fromkeys((AGENT, *names)))
+
+
+@dataclass(frozen=True)
+class Flow:
+    """A constant load, or with ``spans`` (from_s, to_s) of a run only then; ``kind`` is the place in `GROUPS`."""
+
+    kind: int
+    mbps: float
+    spans: tuple[tuple[float, float], ...] = ()
+
+
+def flows_of(load: BottleneckScenario, seconds: float, phase_s: float) -> tuple[Flow, ...]:
+    """The loads of a run, whose first on-time begins at ``phase_s`` or a whole cycle before."""
+    cycle_s = load.on_s + load.off_s
+    starts = [phase_s + k * cycle_s for k in range(-1, int(seconds / cycle_s) + 1)]
+    spans = tuple((max(start, 0.0), min(start + load.on_s, seconds)) for start in starts)
+    percent = LINK_MBPS / 100.0
+    return (
+        Flow(0, percent * load.critical_pct),
+        Flow(1, percent * load.best_effort_pct),
+        Flow(1, percent * load.on_off_pct, tuple(span for span in spans if span[1] > span[0])),
+    )
