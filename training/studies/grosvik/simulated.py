@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ from .policies import (
     with_agents,
 )
 
-SECONDS, QUICK_SECONDS = 12.0, 8.0
-TURNS, QUICK_TURNS = 3, 2
+SECONDS, QUICK_SECONDS = 12.0, 6.0
+TURNS, QUICK_TURNS = 3, 1
 CLASSES, QUICK_CLASSES = (2, 4, 16, 64, 256), (2, 256)
 SCENARIO = "testbed-grosvik"
 BURST_MS = 1.0
@@ -99,15 +100,16 @@ def play(policy: Policy, load: BottleneckScenario, pairs: int, seconds: float, r
     """A run with so many critical and best-effort classes, which share the loads and the policy's rates evenly."""
     flows = flows_of(load, seconds, rng.uniform(0.0, load.on_s + load.off_s))
     slices = slices_of(pairs)
+    shipped, hardware = _shipped()
     scenario = replace(
-        Scenario.from_yaml(SCENARIO),
+        shipped,
         duration_s=seconds,
         control_period_s=BIN_S,
         loads={name: _loads(flows, at // pairs, pairs) for at, name in enumerate(slices.names)},
         uplink_classes=_classes(policy, slices, pairs),
     )
     node = replace(
-        Hardware.from_yaml("grosvik"),
+        hardware,
         egress_mode=policy.limit or "htb",
         tbf_latency_ms=policy.queue_ms,
         tbf_burst_ms=BURST_MS,
@@ -133,6 +135,12 @@ def play(policy: Policy, load: BottleneckScenario, pairs: int, seconds: float, r
     return _binned(np.asarray(seen, np.float64), pairs)
 
 
+@cache
+def _shipped() -> tuple[Scenario, Hardware]:
+    return Scenario.from_yaml(SCENARIO), Hardware.from_yaml("grosvik")
+
+
+@cache
 def slices_of(pairs: int) -> SliceSet:
     """So many critical slices, then as many of best effort, which share the promises evenly."""
     result = []
