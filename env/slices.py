@@ -96,7 +96,8 @@ class SliceSpec:
     """One slice: identity, promise, weight among its neighbours (any positive scale), knob bounds.
 
     ``upf_threads`` is how many CPUs its UPF's data path can use at once (Open5GS: one). ``cpu_request_mcpu`` is the
-    Kubernetes CPU request of its pod, 0 for BestEffort: it fixes the cgroup weight the pod starts with.
+    Kubernetes CPU request of its pod, 0 for BestEffort: it fixes the cgroup weight the pod starts with. ``qfi`` is the
+    QoS flow identifier (3GPP TS 38.415, clause 5.5.3.3) that a testbed's packets of the slice have.
     """
 
     __pydantic_config__ = _STRICT
@@ -108,6 +109,7 @@ class SliceSpec:
     bounds: KnobBounds = KnobBounds()
     upf_threads: Annotated[float, Field(gt=0)] = 1.0
     cpu_request_mcpu: Annotated[float, Field(ge=0)] = 0.0
+    qfi: Annotated[int, Field(ge=1, le=63)] = 9
 
 
 def _check_unique(slices: tuple[SliceSpec, ...]) -> tuple[SliceSpec, ...]:

@@ -18,7 +18,7 @@ WORDS = {True: "yes", False: "no", None: "-"}
 
 
 def reproduce(
-    study: Annotated[str, typer.Argument(help="Study: andrade, grosvik or mishra.", show_default=False)],
+    study: Annotated[str, typer.Argument(help="Study: andrade, grosvik, mishra or moreira.", show_default=False)],
     where: Annotated[
         list[str] | None,
         typer.Option("--in", help="Where to play it: simulator (default) or testbed (root); may be repeated."),

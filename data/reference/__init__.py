@@ -18,6 +18,7 @@ from .tables import (
     pfcp_latencies,
     published_mechanisms,
     published_settings,
+    published_table,
     replayed_applications,
     verification_rows,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "pfcp_latencies",
     "published_mechanisms",
     "published_settings",
+    "published_table",
     "replayed_applications",
     "verification_rows",
 ]

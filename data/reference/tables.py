@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -182,6 +182,11 @@ def calibration_series() -> tuple[SeriesRow, ...]:
         )
         for row in _rows("andrade_series_calibration")
     )
+
+
+def published_table(name: str) -> tuple[Mapping[str, str], ...]:
+    """The rows of ``data/reference/NAME.csv`` as texts by column."""
+    return tuple(_rows(name))
 
 
 @cache

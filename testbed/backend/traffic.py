@@ -16,7 +16,7 @@ from slicepilot.data.files import replace_file
 from slicepilot.data.reference import replayed_applications
 from slicepilot.data.traces.trace import as_csv
 from slicepilot.env.simulator.scenario import NEVER_S, Load, Scenario
-from slicepilot.testbed.lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, SlicePlan
+from slicepilot.testbed.lifecycle.layout import SINK_ADDRESS, SINK_PORT, SlicePlan
 from slicepilot.testbed.lifecycle.processes import Program, binary
 from slicepilot.testbed.lifecycle.testbed import Testbed
 
@@ -64,7 +64,7 @@ def _flows(
             "from": plan.n3_ran,
             "to": plan.n3_upf,
             "teid": plan.teid(number % ues),
-            "qfi": QFI,
+            "qfi": plan.qfi,
             "ue": plan.ue(number % ues),
             "dst": f"{SINK_ADDRESS}:{SINK_PORT}",
             "source_port": 40_000 + first + number,

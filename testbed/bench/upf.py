@@ -20,7 +20,7 @@ from slicepilot.controller.system.net.links import links
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.testbed.backend.traffic import LOAD_PRIORITY
-from slicepilot.testbed.lifecycle.layout import QFI, SINK_ADDRESS, SINK_PORT, netns_path
+from slicepilot.testbed.lifecycle.layout import SINK_ADDRESS, SINK_PORT, netns_path
 from slicepilot.testbed.lifecycle.processes import Program, ProgramError, binary
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
@@ -80,7 +80,7 @@ class BenchUpf:
         plan = self._plan
         flow = (
             f"kind=cbr,rate={8e-6 * packets_per_s * PACKET_BYTES:g},bytes={PACKET_BYTES},from={plan.n3_ran},"
-            f"to={plan.n3_upf},teid={plan.teid(0)},qfi={QFI},ue={plan.ue(0)},dst={SINK_ADDRESS}:{SINK_PORT}"
+            f"to={plan.n3_upf},teid={plan.teid(0)},qfi={plan.qfi},ue={plan.ue(0)},dst={SINK_ADDRESS}:{SINK_PORT}"
         )
         options = ("--json", f"--rt={LOAD_PRIORITY}", f"--cpu={GENERATOR_CPU}", f"--max-lag={MAX_LAG_MS}ms")
         program = self._start("load", self._testbed.layout.ran, f"--flow={flow}", f"--duration={seconds:g}s", *options)

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from slicepilot.configs.errors import FailureError
 from slicepilot.controller.system.net.namespaces import inside
 
-from .layout import GTPU_PORT, QFI, SINK_ADDRESS, Layout, SlicePlan, netns_path
+from .layout import GTPU_PORT, SINK_ADDRESS, Layout, SlicePlan, netns_path
 
 PATIENCE_S = 0.5
 MORE = 20  # packets that are sent when the first is lost
@@ -73,7 +73,7 @@ def _send(layout: Layout, plan: SlicePlan, count: int, patience_s: float) -> dic
         port = server.getsockname()[1]
         packet = udp_packet(IPv4Address(plan.ue(0)), IPv4Address(SINK_ADDRESS), UE_PORT, port, payload)
         for _ in range(count):
-            gnb.sendto(g_pdu(plan.teid(0), QFI, packet), (plan.n3_upf, GTPU_PORT))
+            gnb.sendto(g_pdu(plan.teid(0), plan.qfi, packet), (plan.n3_upf, GTPU_PORT))
         uplink = _received(server, mark, count, patience_s)
         for _ in range(count):
             server.sendto(payload, (plan.ue(0), UE_PORT))

@@ -11,16 +11,19 @@ GTPU_PORT, PFCP_PORT = 2152, 8805
 SINK_ADDRESS = "10.103.0.2"
 UPLINK_ADDRESS = "10.103.0.1"
 SINK_PORT = 6000
-QFI = 9
 
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """Addresses of one slice by its index: N3 and N4 from the radio side's namespace, N6 towards the router."""
+    """Addresses of one slice by its index: N3 and N4 from the radio side's namespace, N6 towards the router.
+
+    ``qfi`` is that of its packets.
+    """
 
     index: int
     name: str
     netns: str
+    qfi: int
 
     @property
     def n3_ran(self) -> str:
@@ -72,6 +75,7 @@ class Layout:
 
     name: str
     slice_names: tuple[str, ...]
+    qfis: tuple[int, ...]
 
     @property
     def ran(self) -> str:
@@ -91,7 +95,10 @@ class Layout:
     @property
     def slices(self) -> tuple[SlicePlan, ...]:
         """The slices' addresses, in order."""
-        return tuple(SlicePlan(i, name, f"{self.name}-upf-{name}") for i, name in enumerate(self.slice_names))
+        return tuple(
+            SlicePlan(i, name, f"{self.name}-upf-{name}", qfi)
+            for i, (name, qfi) in enumerate(zip(self.slice_names, self.qfis, strict=True))
+        )
 
     @property
     def namespaces(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from slicepilot.env.slices import SliceSpec
 
-from .layout import PFCP_PORT, QFI, SlicePlan
+from .layout import PFCP_PORT, SlicePlan
 from .processes import ProgramError
 
 ANSWER_TIMEOUT_S = 10.0
@@ -77,7 +77,7 @@ class SmfClient:
             session=session_name(plan, ue),
             ue=plan.ue(ue),
             teid=plan.teid(ue),
-            qfi=QFI,
+            qfi=plan.qfi,
             n3=plan.n3_upf,
             gnb=plan.n3_ran,
             gnb_teid=plan.teid(ue),

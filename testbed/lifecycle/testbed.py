@@ -78,7 +78,7 @@ class Testbed:
 
     def __init__(self, spec: TestbedSpec) -> None:
         self.spec, self.slices = spec, spec.slice_set()
-        self.layout = Layout(spec.name, self.slices.names)
+        self.layout = Layout(spec.name, self.slices.names, tuple(own.qfi for own in self.slices.slices))
         self.journal = TestbedJournal(self.layout.state)
         self.controller = CpuHierarchy.find()
 

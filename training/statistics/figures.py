@@ -114,7 +114,7 @@ def _lowess(analysis: Analysis, term: str) -> Iterator[Figure]:
             own = np.flatnonzero((rows["group"] == name) & np.isfinite(rows[term]))
             own = np.random.default_rng(0).permutation(own)[:FITTED]
             x, y = rows[term][own].astype(np.float64), rows["delay"][own].astype(np.float64)
-            if len(x) >= ENOUGH and np.ptp(x) > 0:
+            if np.unique(x).size >= ENOUGH:  # fewer leave some neighbourhoods without any distance
                 at, values = smooth(x, np.log10(y) if log else y)
                 axes.plot(at, 10**values if log else values, color=colour, ls=dash, label=shortened(name, LONGEST))
         axes.set_title(f"Delays over {plain(delays.columns.loads[term])}")

@@ -16,7 +16,7 @@ from slicepilot.configs import ConfigError, did_you_mean
 
 from .study import SOURCES, Effort, Figure, Findings, Source, Store, Study, compare
 
-STUDIES = ("andrade", "grosvik", "mishra")
+STUDIES = ("andrade", "grosvik", "mishra", "moreira")
 LEAST_RANKED = 5
 """Rows of an order, below which a correlation says nothing."""
 COMPARED: tuple[Source, ...] = ("simulated", "measured", "release")

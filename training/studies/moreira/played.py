@@ -1,0 +1,121 @@
+"""The study of Moreira et al. (2026) in the simulator and on the testbed: neighbours, QFIs, and agents beside none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from slicepilot.agents.heuristics.registry import make
+from slicepilot.configs.backends import plugin
+from slicepilot.env.reward import RewardWeights
+from slicepilot.training.evaluation.judge import runs_of
+from slicepilot.training.evaluation.rollouts import interleaved_rollouts, simulate_rollout
+from slicepilot.training.studies.study import Effort, Figure, Findings, Store
+
+from .conditions import QUARTER, RATE_SCALE, rows_of, scenario
+from .samples import BASELINE, CLASSES, QFIS, Table, figures_of_table
+
+NO_CONTROL = "no-control"
+CLOSED_LOOP = ("queue-greedy",)
+"""Agents that close the loop where none is named."""
+REPETITIONS, QUICK_REPETITIONS = 10, 3
+TURNS, QUICK_TURNS = 3, 1
+HOW = (
+    "a packet a period of 100 ms for 3 s a run after 1 s, latencies from N3 to N6; floods have "
+    f"{RATE_SCALE:g} of the release's packets/s, the applications its users; n of each figure is the number of packets"
+)
+
+
+def simulate(effort: Effort, store: Store) -> Findings:
+    """All runs in the simulator of a testbed's node."""
+    repetitions = QUICK_REPETITIONS if effort.quick else REPETITIONS
+
+    def play(agent: str, condition: str, qfi: int) -> list[dict[str, Any]]:
+        own = scenario(condition, qfi)
+        made = make(agent, own.slice_set(), own.hardware_spec())
+        seed = effort.seed + 1000 * QFIS.index(qfi)  # a run of its own: the simulator does not look at QFIs
+        rollout = simulate_rollout(made, own, repetitions, seed)
+        return [rows_of(rollout, condition, qfi)]
+
+    return _findings(effort, store, "simulated", list(_cells(effort)), play, f"{repetitions} repetitions")
+
+
+def measure(effort: Effort, store: Store) -> Findings:
+    """All runs on UPFs of this machine, in turns; each is kept as soon as it is over.
+
+    Raises:
+        ConfigError: there is no testbed to be had.
+    """
+    turns = QUICK_TURNS if effort.quick else TURNS
+    with _Testbeds() as testbeds:
+
+        def play(agent: str, condition: str, qfi: int, turn: int) -> list[dict[str, Any]]:
+            return [testbeds.play(agent, condition, qfi, effort.seed + turn)]
+
+        # A testbed has one QFI: all of its runs before the other's.
+        cells = [(*cell, turn) for qfi in QFIS for turn in range(turns) for cell in _cells(effort) if cell[2] == qfi]
+        return _findings(effort, store, "measured", cells, play, f"{turns} turns")
+
+
+def _cells(effort: Effort) -> Iterator[tuple[str, str, int]]:
+    for agent in (NO_CONTROL, *(effort.agents or CLOSED_LOOP)):
+        for condition in (*CLASSES, *((QUARTER,) if agent == NO_CONTROL else ())):
+            for qfi in QFIS:
+                yield agent, condition, qfi
+
+
+def _findings(
+    effort: Effort, store: Store, source: str, cells: list[Any], play: Callable[..., list[dict[str, Any]]], how: str
+) -> Findings:
+    rows = dict[str, list[dict[str, Any]]]()
+    for done, cell in enumerate(cells):
+        effort.say(f"{source}: {cell[0]} beside {cell[1]}, QFI {cell[2]}", done / len(cells))
+        rows.setdefault(cell[0], []).extend(store.get("/".join(map(str, cell)), lambda: play(*cell)))  # noqa: B023
+    result = Findings(extra=quarter_of(rows[NO_CONTROL], effort.seed))
+    rows[NO_CONTROL] = [row for row in rows[NO_CONTROL] if row["traffic_class"] != QUARTER]
+    tables = {agent: Table.of_rows(own) for agent, own in rows.items()}
+    result.values = figures_of_table(tables.pop(NO_CONTROL), effort.seed)
+    for agent, table in tables.items():
+        own = figures_of_table(table, effort.seed)
+        kept = ("class", "ratio", "test")
+        result.extra |= {f"{agent}/{key}": figure for key, figure in own.items() if key.split("/")[0] in kept}
+    result.material["rows"] = rows
+    result.remarks.append(f"{source}: {how}, seed {effort.seed}; {HOW}")
+    return result
+
+
+def quarter_of(rows: list[dict[str, Any]], seed: int) -> dict[str, Figure]:
+    """A quarter of the flood against Baseline: rows that the study has not."""
+    own = Table.of_rows(row for row in rows if row["traffic_class"] in (BASELINE, QUARTER))
+    figures = figures_of_table(own, seed)
+    return {key: figure for key, figure in figures.items() if f"/{QUARTER}/" in key}
+
+
+class _Testbeds:
+    """One testbed at a time, opened when the first run of its QFI is to be played."""
+
+    def __init__(self) -> None:
+        self._qfi, self._backend = 0, None
+
+    def __enter__(self) -> _Testbeds:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def play(self, agent: str, condition: str, qfi: int, seed: int) -> dict[str, Any]:
+        """One run."""
+        own = scenario(condition, qfi)
+        if self._backend is None or qfi != self._qfi:
+            self._close()
+            self._backend, self._qfi = plugin("testbed").call("open_backend", own), qfi
+        made = make(agent, own.slice_set(), own.hardware_spec())
+        [*_, run] = runs_of(own, [made])
+        [rollout] = interleaved_rollouts([run], self._backend, 1, seed, RewardWeights.from_yaml())
+        return rows_of(rollout, condition, qfi)
+
+    def _close(self) -> None:
+        backend: Any = self._backend
+        if backend is not None:
+            self._backend = None
+            backend.close()
