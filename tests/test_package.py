@@ -27,7 +27,7 @@ from slicepilot.testbed.lifecycle.processes import binary
 
 ROOT = Path(__file__).parents[1]
 PARTS = {link.name for link in (ROOT / ".links" / "slicepilot").iterdir() if link.is_dir()}
-PROGRAMS = ("edge", "load", "sink", "smf", "upf")
+PROGRAMS = ("edge", "load", "sink", "smf", "ue", "upf")
 BIN = "slicepilot/testbed/bin"
 pytestmark = pytest.mark.slow
 # What builds the programs; without it a wheel is pure. Where the machine has no Go, testbed/go.sh has put Go here.

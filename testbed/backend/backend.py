@@ -33,6 +33,7 @@ from slicepilot.testbed.lifecycle.testbed import Testbed
 
 from .timeline import Timeline
 from .traffic import LoadRun
+from .transactions import Transactions
 
 N3_BUFFER_PACKETS = 110.0  # what a UPF's socket was identified to hold (configs/hardware/testbed.yaml)
 LOOK_EVERY_S = 1.0  # whether the testbed is still up
@@ -149,6 +150,10 @@ class TestbedBackend(LiveBackend):
     def unreported_events(self) -> int:
         """Packets that `packet_events` will not have, because its buffer was full."""
         return int(self._packets.slices["exit"]["unreported"].sum())
+
+    def transactions(self) -> Transactions:
+        """PFCP session transactions with the testbed's UPFs."""
+        return Transactions(self.testbed)
 
     def delay_p99_us(self, since: npt.NDArray[np.uint32]) -> npt.NDArray[np.float64]:
         """99th percentile of the delay of all packets (S,) since `delay_counts` said this; 0 of a slice without any."""

@@ -22,6 +22,9 @@ from slicepilot.testbed.lifecycle.testbed import Testbed
 
 LOAD_PRIORITY = 30  # SCHED_FIFO: the offered load must not depend on how busy the slices are
 CYCLE_STRETCH = (0.8, 1.2)  # of on/off cycles, as in the simulator's traffic
+WEB_PORT = 8080
+RECEIVERS = ("sink", "web")
+ANSWERED_BYTES = 2 * 1400  # that a terminal acknowledges at once (RFC 1122, 4.2.3.2), in packets of a TUN device's MTU
 
 
 def plan_of(scenario: Scenario, testbed: Testbed, seed: int) -> dict[str, Any]:
@@ -30,26 +33,64 @@ def plan_of(scenario: Scenario, testbed: Testbed, seed: int) -> dict[str, Any]:
     Traces are written into the testbed's folder.
 
     Raises:
-        ConfigError: an elastic load, which this generator cannot send; a trace that cannot be read.
+        ConfigError: TCP that a testbed cannot have, see `_check_tcp`; a trace that cannot be read.
     """
     rng = np.random.default_rng(seed)
     flows: list[dict[str, Any]] = []
     for plan in testbed.layout.slices:
-        for number, load in enumerate(scenario.loads.get(plan.name, ())):
-            own = _flows(plan, load, scenario.absent.get(plan.name), testbed.spec.ues, rng, len(flows))
+        loads, absent = scenario.loads.get(plan.name, ()), scenario.absent.get(plan.name)
+        if any(load.kind == "tcp" for load in loads):
+            _check_tcp(plan.name, loads, absent)
+            continue
+        for number, load in enumerate(loads):
+            own = _flows(plan, load, absent, testbed.spec.ues, rng, len(flows))
             trace = _trace(load, testbed.layout.state / f"trace-{plan.index}-{number}.csv")
             flows += [flow | trace for flow in own]
     apps = [asdict(row) for row in replayed_applications()]
     return {"flows": flows, "apps": apps, "duration_s": 0}
 
 
+def _check_tcp(name: str, loads: tuple[Load, ...], absent: tuple[float, float] | None) -> None:
+    """Raises ConfigError for TCP beside other loads of its slice, without answers, or for a part of the run only."""
+    [load, *others] = loads
+    if others or not load.answer_bytes:
+        raise ConfigError(
+            f"scenario: loads.{name}: kind 'tcp'; expected on a testbed: with answer_bytes and alone in its slice, or "
+            f"video, cbr, poisson, onoff, apps, trace"
+        )
+    if absent or load.ramp or load.profile or load.start_s or load.end_s < NEVER_S:
+        raise ConfigError(f"scenario: loads.{name}: kind 'tcp'; expected on a testbed: all the time, at one rate")
+
+
+def terminals_of(scenario: Scenario, testbed: Testbed) -> dict[str, list[str | Path]]:
+    """Commands of the terminals of all slices with TCP, by program name (``ue --help`` documents their flags).
+
+    The load's rate is that of acknowledgements, which follows from that of the answers.
+    """
+    result: dict[str, list[str | Path]] = {}
+    for plan in testbed.layout.slices:
+        for load in scenario.loads.get(plan.name, ()):
+            if load.kind == "tcp":
+                rate = round(1e6 * load.rate_mbps * ANSWERED_BYTES / load.packet_bytes)
+                result[f"ue-{plan.name}"] = [
+                    binary("ue"),
+                    f"--from={plan.n3_ran}",
+                    f"--to={plan.n3_upf}",
+                    f"--teid={plan.teid(0)}",
+                    f"--qfi={QFI}",
+                    f"--ue={plan.ue(0)}",
+                    f"--tun=ue-{plan.index}",
+                    f"--url=http://{SINK_ADDRESS}:{WEB_PORT}/{load.answer_bytes}?rate={rate}",
+                    f"--users={load.flows}",
+                    f"--pause={load.pause_s}s",
+                    "--start-on-stdin",
+                ]
+    return result
+
+
 def _flows(
     plan: SlicePlan, load: Load, absent: tuple[float, float] | None, ues: int, rng: np.random.Generator, first: int
 ) -> list[dict[str, Any]]:
-    if load.kind == "tcp":
-        raise ConfigError(
-            f"scenario: loads.{plan.name}: kind 'tcp'; expected on a testbed: video, cbr, poisson, onoff, apps, trace"
-        )
     stretch, cycle_phase = rng.uniform(*CYCLE_STRETCH), rng.uniform()
     count = load.ramp.max_flows if load.ramp else load.flows
     result = []
@@ -116,7 +157,7 @@ class LoadRun:
             )
         self.started_ns = 0
         self._programs: dict[str, Program] = {}
-        self._start_pipe = -1
+        self._start_pipes: list[int] = []
         plan = plan_of(scenario, testbed, seed)
         path = testbed.layout.state / "plan.json"
         path.write_text(json.dumps(plan))
@@ -131,30 +172,39 @@ class LoadRun:
                     "--json",
                     f"--rt={LOAD_PRIORITY}",
                 ]
-                reader, self._start_pipe = os.pipe2(os.O_CLOEXEC)
-                try:
-                    self._programs["load"] = testbed.start("load", testbed.layout.ran, load, stdin=reader)
-                finally:
-                    os.close(reader)
+                self._start_on_stdin(testbed, "load", load)
+            if terminals := terminals_of(scenario, testbed):
+                web: list[str | Path] = [binary("ue"), f"--serve={SINK_ADDRESS}:{WEB_PORT}"]
+                self._programs["web"] = testbed.start("web", testbed.layout.data_network, web)
+            for name, arguments in terminals.items():
+                self._start_on_stdin(testbed, name, arguments)
             for program in self._programs.values():
                 program.wait_ready()
         except BaseException:
             self.stop()
             raise
 
+    def _start_on_stdin(self, testbed: Testbed, name: str, arguments: list[str | Path]) -> None:
+        """Have a program wait at N3 for the start."""
+        reader, writer = os.pipe2(os.O_CLOEXEC)
+        self._start_pipes.append(writer)
+        try:
+            self._programs[name] = testbed.start(name, testbed.layout.ran, arguments, stdin=reader)
+        finally:
+            os.close(reader)
+
     def start(self) -> None:
         """Let it send."""
         self.started_ns = time.monotonic_ns()
-        if self._start_pipe >= 0:
-            os.write(self._start_pipe, b"start\n")
+        for pipe in self._start_pipes:
+            os.write(pipe, b"start\n")
 
     def stop(self) -> dict[str, dict[str, Any]]:
-        """End it, the load first; the last report of each program by name."""
+        """End it, what sends first; the last report of each program by name."""
         reports: dict[str, dict[str, Any]] = {}
-        for name in ("load", "sink"):
+        for name in (*(name for name in self._programs if name not in RECEIVERS), *RECEIVERS):
             if program := self._programs.pop(name, None):
                 reports[name] = program.stop()
-        if self._start_pipe >= 0:
-            os.close(self._start_pipe)
-            self._start_pipe = -1
+        while self._start_pipes:
+            os.close(self._start_pipes.pop())
         return reports

@@ -22,7 +22,7 @@ from .layout import netns_path
 
 READY_TIMEOUT_S = 10.0
 STOP_TIMEOUT_S = 2.0
-PROGRAMS = ("upf", "smf", "load", "sink", "edge")
+PROGRAMS = ("upf", "smf", "load", "sink", "ue", "edge")
 
 
 class ProgramError(FailureError):

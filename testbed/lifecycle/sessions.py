@@ -56,6 +56,17 @@ class SmfClient:
             raise ProgramError(f"smf: {op}: {answer.get('error') or answer.get('cause_text') or answer}")
         return answer
 
+    def send(self, *commands: dict[str, Any]) -> None:
+        """Send commands without waiting for their answers, some 30 kB of them at most; `answers` has these later."""
+        os.write(self._commands, "".join(json.dumps(command) + "\n" for command in commands).encode())
+
+    def answers(self) -> list[dict[str, Any]]:
+        """What the SMF has said since the last call, answers and events; never waits."""
+        while select.select([self._answers], [], [], 0.0)[0]:
+            self._pending += os.read(self._answers, 65536)
+        *lines, self._pending = self._pending.split(b"\n")
+        return [json.loads(line) for line in lines]
+
     def wait_ready(self) -> None:
         """Wait for the SMF's first line."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
@@ -68,22 +79,7 @@ class SmfClient:
 
     def establish(self, plan: SlicePlan, spec: SliceSpec, ue: int) -> dict[str, Any]:
         """Establish the session of one UE; the answer has its round trip in ``rtt_us``."""
-        s_nssai: dict[str, Any] = {"sst": spec.s_nssai.sst}
-        if spec.s_nssai.sd is not None:
-            s_nssai["sd"] = spec.s_nssai.sd
-        return self.ask(
-            "establish",
-            upf=f"{plan.n4_upf}:{PFCP_PORT}",
-            session=session_name(plan, ue),
-            ue=plan.ue(ue),
-            teid=plan.teid(ue),
-            qfi=plan.qfi,
-            n3=plan.n3_upf,
-            gnb=plan.n3_ran,
-            gnb_teid=plan.teid(ue),
-            dnn=spec.dnn,
-            **s_nssai,
-        )
+        return self.ask("establish", **session_arguments(plan, spec, ue))
 
     def _next(self, deadline: float) -> dict[str, Any]:
         while b"\n" not in self._pending:
@@ -104,3 +100,22 @@ class SmfClient:
 def session_name(plan: SlicePlan, ue: int) -> str:
     """How the SMF calls a UE's session."""
     return f"{plan.name}/{ue}"
+
+
+def session_arguments(plan: SlicePlan, spec: SliceSpec, ue: int) -> dict[str, Any]:
+    """Of the command ``establish`` for the session of one UE."""
+    s_nssai: dict[str, Any] = {"sst": spec.s_nssai.sst}
+    if spec.s_nssai.sd is not None:
+        s_nssai["sd"] = spec.s_nssai.sd
+    return {
+        "upf": f"{plan.n4_upf}:{PFCP_PORT}",
+        "session": session_name(plan, ue),
+        "ue": plan.ue(ue),
+        "teid": plan.teid(ue),
+        "qfi": plan.qfi,
+        "n3": plan.n3_upf,
+        "gnb": plan.n3_ran,
+        "gnb_teid": plan.teid(ue),
+        "dnn": spec.dnn,
+        **s_nssai,
+    }

@@ -1,11 +1,158 @@
-"""The loads of Mishra and Pandey (2026) on a testbed."""
+"""The loads of Mishra and Pandey (2026) on the UPFs of a local testbed, without control and under a live controller."""
 
 from __future__ import annotations
 
-from slicepilot.configs import ConfigError
+import contextlib
+import os
+import time
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slicepilot.configs import FailureError
+from slicepilot.configs.backends import plugin
+from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.studies.study import Effort, Findings, Store
+
+from .controller import acting
+from .samples import CONTROLLER, LOADS, SLICES, TRANSACTIONS, folder_of, kept_cell, write_forwarding, write_pfcp
+from .simulated import csv_name, players_of, scenario_of, take_cells
+
+TESTBED = "mishra"
+RUN_S, QUICK_S = 60.0, 10.0
+TCP_SCALE = 1 / 3
+"""Of mMTC's rate. UE, server and UPF have two CPUs here, and the study's 20 cores were far from busy."""
+SETTLE_S = 1.0  # for TCP to find its rate
+READ_S, SESSIONS_PER_S = 0.02, 10.0
+MOST_LEFT_OUT = 0.01  # of packets
+LAST_S = 1.0  # for the last transactions to be answered
 
 
 def measure(effort: Effort, store: Store) -> Findings:
-    """Not yet."""
-    raise ConfigError("in = 'testbed': not there yet for mishra; accepted: simulator")
+    """Play all loads without control, then with each controller live; each run is kept as soon as it is over.
+
+    Raises:
+        ConfigError: there is no testbed to be had.
+        FailureError: a controller did not come up.
+    """
+    result = Findings(material={"curves": {}})
+    players, seconds = players_of(effort), QUICK_S if effort.quick else RUN_S
+    done, total = 0, len(LOADS) * len(players)
+    with _Testbed() as testbed:
+        for player, agent in players.items():
+            for load in LOADS:
+                effort.say(f"{load} load{f', {agent} live' if player else ''}", done / total)
+                folder = folder_of(store, f"measured-{agent}" if player else "measured")
+                cells = store.get(
+                    f"{player}{load}",
+                    lambda: testbed.play(load, agent if player else None, seconds, effort.seed, folder),  # noqa: B023
+                )
+                take_cells(result, cells, load, player, effort)
+                done += 1
+    result.shown_only = set(result.values)
+    result.remarks.append(
+        f"measured: three UPFs of this machine on {len(os.sched_getaffinity(0))} CPUs, shared with what loads and "
+        f"measures them, and with other processes (load average {os.getloadavg()[1]:.1f}); {seconds:g} s of each load "
+        f"after {SETTLE_S:g} s; mMTC is real TCP through a UE's tunnel at {TCP_SCALE:.2f} of the study's rate; delays "
+        f"are from N3 to the far end of N6, seen in the kernel, latencies from the SMF's request to its answer; under "
+        f"control `slicepilot run` moves the knobs in mode live with {CONTROLLER}; figures in us of another machine "
+        f"are not compared"
+    )
+    return result
+
+
+def scaled_scenario(load: str, seconds: float) -> Scenario:
+    """One of the study's loads for so long, with less TCP."""
+    scenario = scenario_of(load)
+    tcp = tuple(replace(each, rate_mbps=TCP_SCALE * each.rate_mbps) for each in scenario.loads["mMTC"])
+    return replace(scenario, duration_s=seconds, loads=scenario.loads | {"mMTC": tcp})
+
+
+class _Testbed:
+    """A testbed that is opened when the first run is to be played, and the controller of the run before."""
+
+    def __init__(self) -> None:
+        self._backend: Any = None
+        self._agent: str | None = None
+        self._controller = contextlib.ExitStack()
+
+    def __enter__(self) -> _Testbed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._controller.close()
+        finally:
+            if self._backend is not None:
+                self._backend.close()
+
+    def play(self, load: str, agent: str | None, seconds: float, seed: int, folder: Path | None) -> dict[str, Any]:
+        """Cells of one load: delays by slice, and latencies by kind of transaction below ``pfcp/``."""
+        scenario = scaled_scenario(load, seconds)
+        if self._backend is None:
+            self._backend = plugin("testbed").call(
+                "open_backend", scenario, config=TESTBED, record_packets=True, read_only=True
+            )
+        self._control(agent)
+        self._backend.play(scenario)
+        self._backend.reset(seed)
+        time.sleep(SETTLE_S)
+        events, latencies = self._record(seconds)
+        self._backend.stop_load()
+        if folder is not None:
+            _write(folder, load, events, latencies)
+        delays_us = (events["exit_ns"] - events["n3_ns"]) / 1e3
+        cells = {name: delays_us[events["slice"] == at] for at, name in enumerate(SLICES)}
+        cells |= {f"pfcp/{kind}": np.asarray(latencies[kind]) for kind in TRANSACTIONS}
+        if empty := [name for name, values in cells.items() if not len(values)]:
+            raise FailureError(f"testbed: nothing measured of {', '.join(empty)} under the {load} load")
+        return {name: kept_cell(values) for name, values in cells.items()}
+
+    def _control(self, agent: str | None) -> None:
+        """Have this agent act, or nobody."""
+        if agent != self._agent:
+            self._controller.close()
+            self._agent = agent
+            if agent is not None:
+                self._controller.enter_context(acting(self._backend.testbed.spec.name, agent))
+
+    def _record(self, seconds: float) -> tuple[Any, dict[str, list[float]]]:
+        """Packets and transactions of some seconds."""
+        backend, parts, latencies = self._backend, list[Any](), defaultdict[str, list[float]](list)
+        backend.packet_events()  # of before
+        before = backend.unreported_events
+        with contextlib.closing(backend.transactions()) as transactions:
+            began_s = asked_s = time.monotonic()
+            while (now_s := time.monotonic()) < began_s + seconds + LAST_S:
+                if now_s < began_s + seconds:
+                    parts.append(backend.packet_events())
+                    if now_s >= asked_s:
+                        transactions.begin()
+                        asked_s += 1.0 / SESSIONS_PER_S
+                for kind, latency_us in transactions.read():
+                    latencies[kind].append(latency_us)
+                time.sleep(READ_S)
+            if transactions.failures:
+                raise FailureError(f"testbed: PFCP: {transactions.failures[0]}")
+        events = np.concatenate(parts)
+        if (left_out := backend.unreported_events - before) > MOST_LEFT_OUT * len(events):
+            raise FailureError(
+                f"testbed: {left_out} of {len(events)} packets were not recorded: the machine is too busy"
+            )
+        return events, latencies
+
+
+def _write(folder: Path, load: str, events: Any, latencies: dict[str, list[float]]) -> None:
+    """The run in the study's own files."""
+    parts = [
+        {"slice": name, "received_ns": own["n3_ns"], "sent_ns": own["exit_ns"], "packet_bytes": own["bytes"]}
+        for name, own in ((name, events[events["slice"] == at]) for at, name in enumerate(SLICES))
+    ]
+    write_forwarding(folder / csv_name(load), parts)
+    kinds = [kind for kind in TRANSACTIONS for _ in latencies[kind]]
+    write_pfcp(
+        folder / f"o1_pfcp_exp_{load}.csv", kinds, np.asarray([v for kind in TRANSACTIONS for v in latencies[kind]])
+    )
