@@ -9,6 +9,7 @@ from slicepilot.testbed.lifecycle.processes import binary
 
 BOTH = "--n4=127.0.0.1 --n3=127.0.0.1 "
 SESSION = "--upf=127.0.0.1 --session=upf=127.0.0.1,ue=10.0.0.1,gnb=10.0.0.2,gnb-teid=1,"
+TERMINAL = "--from=127.0.0.1 --to=127.0.0.2 --teid=1 --ue=10.60.0.2 "
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,13 @@ SESSION = "--upf=127.0.0.1 --session=upf=127.0.0.1,ue=10.0.0.1,gnb=10.0.0.2,gnb-
         ("smf", SESSION + "sst=1,sd=12", "sd"),
         ("smf", SESSION.replace("upf=127.0.0.1,", "upf=127.0.0.2,") + "qfi=9", "127.0.0.2"),
         ("smf", "--script=/nonexistent", "--script"),
+        ("ue", "", "--from"),
+        ("ue", "--serve=anywhere", "--serve"),
+        ("ue", TERMINAL + "--ue=ten", "--ue"),
+        ("ue", TERMINAL + "--url=ftp://127.0.0.1/1", "--url"),
+        ("ue", TERMINAL + "--url=http://127.0.0.1/1 --users=0", "--users"),
+        ("ue", TERMINAL + "--url=http://127.0.0.1/1 --qfi=64", "--qfi"),
+        ("ue", TERMINAL + "--url=http://127.0.0.1/1 --tun-mtu=10", "--tun-mtu"),
     ],
 )
 def test_bad_flags_are_one_line_and_exit_code_2(program: str, flags: str, named: str) -> None:
