@@ -77,7 +77,7 @@ def terminals_of(scenario: Scenario, testbed: Testbed) -> dict[str, list[str | P
                     f"--from={plan.n3_ran}",
                     f"--to={plan.n3_upf}",
                     f"--teid={plan.teid(0)}",
-                    f"--qfi={QFI}",
+                    f"--qfi={plan.qfi}",
                     f"--ue={plan.ue(0)}",
                     f"--tun=ue-{plan.index}",
                     f"--url=http://{SINK_ADDRESS}:{WEB_PORT}/{load.answer_bytes}?rate={rate}",

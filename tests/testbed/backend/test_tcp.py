@@ -57,7 +57,7 @@ def test_tcp_is_alone_in_its_slice_and_asks_for_something() -> None:
     class Laid:
         from slicepilot.testbed.lifecycle.layout import Layout
 
-        layout = Layout("sp", scenario.slice_set().names)
+        layout = Layout("sp", scenario.slice_set().names, (9, 9, 9))
 
     for loads in ((tcp, Load("cbr", rate_mbps=1.0)), (replace(tcp, answer_bytes=0),), (replace(tcp, start_s=1.0),)):
         with pytest.raises(ConfigError, match=r"loads.mMTC: kind 'tcp'; expected on a testbed"):
