@@ -15,7 +15,11 @@ def _register() -> None:
     import gymnasium as gym
 
     if ENV_ID not in gym.registry:
-        gym.register(ENV_ID, entry_point="slicepilot.env.environments.slice_env:SliceEnv")
+        gym.register(
+            ENV_ID,
+            entry_point="slicepilot.env.environments.slice_env:SliceEnv",
+            vector_entry_point="slicepilot.env.environments.slice_env:make_vector_env",
+        )
         gym.register(
             LIVE_ENV_ID,
             entry_point="slicepilot.env.environments.slice_env:SliceEnv",

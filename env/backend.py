@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from .arrays import BoolArray, FloatArray
+from .arrays import BoolArray, FloatArray, IntArray
 from .knobs import Knobs
 from .telemetry import Telemetry
 
@@ -86,6 +87,20 @@ class SaysWhatHolds(Protocol):
 
     @property
     def receipt(self) -> Receipt: ...
+
+
+@runtime_checkable
+class StartsLanesApart(Protocol):
+    """A backend whose ``reset`` takes a list with the seed of each lane, and which can then start some lanes anew.
+
+    ``own_generators``: whether it can now; ``restart`` takes the numbers of the lanes and their seeds, None for their
+    generators to go on, and returns the telemetry of all lanes, in which these are at their first measurement.
+    """
+
+    @property
+    def own_generators(self) -> bool: ...
+
+    def restart(self, lanes: IntArray, seed: Sequence[int | None] | None = None) -> Telemetry: ...
 
 
 class Backend(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .arrays import FloatArray
+from .arrays import FloatArray, IntArray
 from .backend import Context
 from .compiled import kernel
 from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
@@ -20,7 +20,7 @@ _MEANS = tuple(i for i in range(len(SLICE_FIELDS)) if i not in (_P99, _LOSS))
 _ZERO, _ONE, _TINY = np.float32(0.0), np.float32(1.0), np.float32(1e-6)
 
 # What is kept of a lane's node and of each slice; in double precision sums of float32 neither drift nor leave a rest.
-_NODE = np.dtype([("window", "i8"), ("sums", "f8", (len(NODE_FIELDS),))])
+_NODE = np.dtype([("window", "i8"), ("seen", "i8"), ("sums", "f8", (len(NODE_FIELDS),))])
 _SLICE = np.dtype([("sums", "f8", (len(_MEANS),)), ("longest_p99_us", "f4")], align=True)
 _PAST_SLICE = np.dtype([("means", "f4", (len(_MEANS),)), ("p99_us", "f4")])
 
@@ -50,29 +50,42 @@ class SlidingView:
         self._slices = np.zeros((len(SLICE_FIELDS), num_slices, lanes), np.float32)
         self._node = np.zeros((len(NODE_FIELDS), lanes), np.float32)
         self._kept = of_slices, past, of_nodes, past_nodes, self._slices, self._node
-        self._seen = 0
+        self._lanes = np.arange(lanes)
         # Compiled, or taken from the cache, before the first period.
         self.warm_up(Telemetry.empty(num_slices, lanes))
 
     def see(self, telemetry: Telemetry) -> Telemetry:
         """The measurement of one more period as agents see it; its arrays hold until the next call."""
+        return self._see(telemetry, self._lanes)
+
+    def restart(self, telemetry: Telemetry, lanes: IntArray) -> Telemetry:
+        """As `see` for the first period of a run in the lanes of these numbers; the others have no new period."""
+        of_slices, past, of_nodes, past_nodes, *_ = self._kept
+        of_slices[:, lanes], past[:, :, lanes], past_nodes[:, :, lanes] = (
+            np.zeros((), _SLICE),
+            np.zeros((), _PAST_SLICE),
+            0,
+        )
+        of_nodes["seen"][lanes], of_nodes["sums"][lanes] = 0, 0
+        return self._see(telemetry, lanes)
+
+    def _see(self, telemetry: Telemetry, lanes: IntArray) -> Telemetry:
         if self.passes:
             return telemetry
-        _over(telemetry.slices, telemetry.node, self._seen, True, *self._kept)
-        self._seen += 1
+        _over(telemetry.slices, telemetry.node, lanes, True, *self._kept)
         return Telemetry(self._slices, self._node, telemetry.age_s, telemetry.valid)
 
     def warm_up(self, telemetry: Telemetry) -> None:
         """Go through the motions of `see` without effect on what it will say."""
         if not self.passes:
-            _over(telemetry.slices, telemetry.node, self._seen, False, *self._kept)
+            _over(telemetry.slices, telemetry.node, self._lanes, False, *self._kept)
 
 
 @kernel
 def _over(
     slices: FloatArray,
     node: FloatArray,
-    seen: int,
+    lanes: IntArray,
     keep: bool,
     of_slices: npt.NDArray[Any],
     past: npt.NDArray[Any],
@@ -85,12 +98,14 @@ def _over(
 
     What is kept: of_slices `_SLICE` (S, L), past `_PAST_SLICE` (N, S, L), of_nodes `_NODE` (L,), past_nodes (N, 2, L).
     """
-    seen_slices[:] = slices
-    for lane in range(len(of_nodes)):
-        window, node_sums = of_nodes[lane].window, of_nodes[lane].sums
+    for lane in lanes:
+        of_node: Any = of_nodes[lane]
+        window, seen, node_sums = of_node.window, of_node.seen, of_node.sums
         at, share = seen % window, 1.0 / min(seen + 1, window)
         for s in range(slices.shape[1]):
             sums, gone = of_slices[s, lane].sums, past[at, s, lane].means
+            for field in range(len(slices)):
+                seen_slices[field, s, lane] = slices[field, s, lane]
             for row, field in enumerate(_MEANS):
                 total = sums[row] + slices[field, s, lane] - gone[row]
                 seen_slices[field, s, lane] = total * share
@@ -117,3 +132,5 @@ def _over(
             seen_node[row, lane] = total * share
             if keep:
                 node_sums[row], past_nodes[at, row, lane] = total, node[row, lane]
+        if keep:
+            of_node.seen = seen + 1

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import AutoresetMode
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR, check_name, plugin
@@ -14,12 +15,13 @@ from slicepilot.env.backend import Backend
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
 
-from .render import render_ansi, render_rgb
-from .vector_env import ControlLoop, action_space, check_options, observation_space
+from .render import RENDERING, Pictures, check_render_mode, render_ansi
+from .spaces import Actions, FlatActions, observation_space
+from .vector_env import ControlLoop, SliceVectorEnv, check_options
 
 
-def make_backend(backend: str, scenario: str, control_period_s: float | None = None) -> Backend:
-    """A backend of one lane by name.
+def make_backend(backend: str, scenario: str, control_period_s: float | None = None, lanes: int = 1) -> Backend:
+    """A backend by name; of more lanes than one for the simulator only.
 
     Raises:
         ConfigError: unknown backend or scenario, control period outside 2 ms to 30 s.
@@ -32,7 +34,7 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
     from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
     from slicepilot.env.simulator.scenario import Scenario
 
-    return SimulatorBackend(ScenarioRuns(Scenario.from_yaml(scenario), control_period_s=control_period_s))
+    return SimulatorBackend(ScenarioRuns(Scenario.from_yaml(scenario), control_period_s=control_period_s), lanes)
 
 
 def open_node(node: str, control_period_s: float | None, mode: str, seconds: float, run: str) -> Backend:
@@ -53,8 +55,9 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
     """Control of S slices on one node: ``slicepilot/SliceControl-v0``.
 
     Observation: the table (S, D) of `slicepilot.env.encoding`, row by row, as a vector (S * D,) in [-1, 1]. Action:
-    (S, 3) in [-1, 1]: CPU limit, nice, egress rate of each slice. Reward: `slicepilot.env.reward.RewardModel`;
-    ``info["terms"]`` has each term, unweighted. A run is truncated after the scenario's duration; it never terminates.
+    (S, 3) in [-1, 1]: CPU limit, nice, egress rate of each slice, or with ``flat_actions`` a vector. Reward:
+    `slicepilot.env.reward.RewardModel`; ``info["terms"]`` has each term, unweighted. A run is truncated after the
+    scenario's duration; it never terminates.
 
     A copy (``copy.deepcopy``, pickle) over the simulator goes on as the original would, noise included. Real UPFs
     cannot be copied: TypeError.
@@ -70,13 +73,15 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         mode: of a node: ``shadow`` writes nothing, ``live`` moves knobs, with guard and supervisor behind.
         episode_s: after which a run on a node is truncated.
         run: of a node in mode ``live``: run configuration with the guard and the journal's folder.
+        flat_actions: actions are a vector (3 * S,), the table row by row; with "multidiscrete" of levels 0 to 10, which
+            stand for -1 to 1. For algorithms and libraries that take no actions of two axes, or no continuous ones.
 
     Raises:
         ConfigError: unknown names, bad values, a UPF that is not found.
         FailureError: something that is needed on a node is missing or not permitted.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = dict(RENDERING)  # type: ignore[misc]
 
     def __init__(
         self,
@@ -90,9 +95,9 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         mode: str = "shadow",
         episode_s: float = 60.0,
         run: str = "default",
+        flat_actions: FlatActions = False,
     ) -> None:
-        if render_mode not in {None, *self.metadata["render_modes"]}:
-            raise ConfigError(f"render_mode: unknown {render_mode!r}; accepted: ansi, rgb_array")
+        check_render_mode(render_mode)
         weights = RewardWeights.from_yaml(reward)
         if not isinstance(backend, str) and node is not None:
             raise ConfigError(f"node = {node!r}: accepted without a backend of one's own")
@@ -106,9 +111,10 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
             raise ConfigError(f"backend: {self.backend.num_lanes} lanes; accepted: 1 (use SliceVectorEnv for more)")
         self.loop = ControlLoop(self.backend, weights)
         self.observation_space = observation_space(len(self.backend.slices))
-        self.action_space = action_space(len(self.backend.slices))
+        self._actions = Actions(len(self.backend.slices), flat=flat_actions)
+        self.action_space = self._actions.space
         self.render_mode = render_mode
-        self._history: list[FloatArray] = []
+        self._pictures = Pictures(self.backend.slices) if render_mode else None
 
     @property
     def moves(self) -> BoolArray:
@@ -123,7 +129,8 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         check_options(options)
         super().reset(seed=seed)
         observation = self.loop.reset(seed)
-        self._history = [self.loop.telemetry.slices[:, :, 0].copy()] if self.render_mode else []
+        if self._pictures:
+            self._pictures.start(self.loop.telemetry, [0])
         return observation.reshape(-1), {"terms": {}}
 
     def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
@@ -133,9 +140,9 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
             gymnasium.error.ResetNeeded: before the first `reset`.
             ValueError: an action of the wrong shape, or one that is not a number.
         """
-        observation, reward, ended = self.loop.step(action)
-        if self.render_mode:
-            self._history.append(self.loop.telemetry.slices[:, :, 0].copy())
+        observation, reward, ended = self.loop.step(self._actions.table(action))
+        if self._pictures:
+            self._pictures.add(self.loop.telemetry)
         terms = {name: value.item() for name, value in self.loop.terms.items()}
         return observation.reshape(-1), float(reward[0]), False, ended, {"terms": terms}
 
@@ -144,14 +151,48 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
 
         Raises gymnasium.error.ResetNeeded before the first `reset`.
         """
-        if self.render_mode is not None:
-            self.loop.started("render")
+        if self._pictures is None:
+            return None
+        self.loop.started("render")
         if self.render_mode == "ansi":
             return render_ansi(self.backend.slices, self.loop.telemetry, self.loop.knobs)
-        if self.render_mode == "rgb_array":
-            return render_rgb(self.backend.slices, np.stack(self._history))
-        return None
+        return self._pictures.picture(0)
 
     def close(self) -> None:
         """Release the backend."""
         self.backend.close()
+
+
+def make_vector_env(
+    num_envs: int,
+    backend: str = SIMULATOR,
+    scenario: str = "andrade-ramp",
+    control_period_s: float | None = None,
+    reward: str = "default",
+    render_mode: str | None = None,
+    *,
+    flat_actions: FlatActions = False,
+    max_episode_steps: int | None = None,
+    autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
+) -> SliceVectorEnv:
+    """What ``gym.make_vec("slicepilot/SliceControl-v0", num_envs=L, ...)`` calls: L simulated nodes, advanced together.
+
+    Lane i with seed s + i plays what ``gym.make`` with that seed plays. Arguments are those of `SliceEnv` and
+    `SliceVectorEnv`.
+
+    Raises:
+        ConfigError: unknown names, bad values, a backend that is not the simulator.
+    """
+    if backend != SIMULATOR:
+        raise ConfigError(f"backend = {backend!r}: vectors of environments are simulated: expected {SIMULATOR!r}")
+    simulator = make_backend(backend, scenario, control_period_s, num_envs)
+    weights = RewardWeights.from_yaml(reward)
+    return SliceVectorEnv(
+        simulator,
+        weights,
+        lane_seeds=True,
+        render_mode=render_mode,
+        flat_actions=flat_actions,
+        max_episode_steps=max_episode_steps,
+        autoreset_mode=autoreset_mode,
+    )

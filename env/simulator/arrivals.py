@@ -98,7 +98,7 @@ TOTAL, ELASTIC_TOTAL, PACKETS, SOURCE_FLOWS, SOURCE_RATE = range(NUM_SLICE_EXOGE
 
 @njit(cache=True, error_model="numpy")
 def arrivals(
-    first_step: int,
+    first_steps: np.ndarray,
     sources: np.ndarray,
     profile_time_s: np.ndarray,
     profile_factor: np.ndarray,
@@ -110,9 +110,9 @@ def arrivals(
     period: np.ndarray,
     block: np.ndarray,
 ) -> None:
-    """Fill ``block`` (K, 10, S, L): the exogenous figures of K steps from ``first_step``.
+    """Fill ``block`` (K, 10, S, L): the exogenous figures of K steps of each lane from ``first_steps`` (L,).
 
-    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), replayed (K, C, S): factors on
+    sources (12, C, S, L), profile knots (C, S, L, P), absences (S, L), path (6, L), replayed (K, C, S, L): factors on
     the rates of sources, or empty; noise (K, 4, S, L): factors of the access rate, the CPU cost, the load and the share
     of the CPU; period (L,). The on/off gate is integrated over the period exactly.
 
@@ -126,19 +126,18 @@ def arrivals(
         v = np.empty((NUM_SLICE_EXOGENOUS + 5, LANE_CHUNK), np.float32)
         ingress = np.empty(LANE_CHUNK, np.float32)
         for k in range(steps):
-            step = np.float64(first_step + k)
             ingress[:] = ZERO
             for s in range(num_slices):
                 for lane in range(first, stop):
                     i = lane - first
-                    time_s = step * period[lane]
+                    time_s = (first_steps[lane] + k) * period[lane]
                     present = (time_s < absent_from_s[s, lane]) | (time_s >= absent_to_s[s, lane])
                     v[ACTIVE, i] = ONE if present else ZERO
                     v[TOTAL, i] = v[ELASTIC_TOTAL, i] = v[PACKETS, i] = v[BURST_US, i] = v[FLOWS, i] = ZERO
                 for c in range(num_sources):
                     for lane in range(first, stop):
                         i = lane - first
-                        time_s, start_s = step * period[lane], sources[START_S, c, s, lane]
+                        time_s, start_s = (first_steps[lane] + k) * period[lane], sources[START_S, c, s, lane]
                         sends = (time_s >= start_s) & (time_s < sources[END_S, c, s, lane])
                         joined = np.float32(np.floor((time_s - start_s) / sources[RAMP_EVERY_S, c, s, lane]))
                         flows = min(sources[FIRST_FLOWS, c, s, lane] + joined, sources[MAX_FLOWS, c, s, lane])
@@ -151,16 +150,18 @@ def arrivals(
                     if gated:
                         for lane in range(first, stop):
                             dt, cycle_s, on_s = period[lane], sources[CYCLE_S, c, s, lane], sources[ON_S, c, s, lane]
-                            begin = step * dt + sources[PHASE_S, c, s, lane]
+                            begin = (first_steps[lane] + k) * dt + sources[PHASE_S, c, s, lane]
                             opened = open_time(begin + dt, cycle_s, on_s) - open_time(begin, cycle_s, on_s)
                             v[SOURCE_RATE, lane - first] *= np.float32(opened / dt) if on_s < cycle_s else ONE
                     if len(replayed):
                         for lane in range(first, stop):
-                            v[SOURCE_RATE, lane - first] *= replayed[k, c, s]
+                            v[SOURCE_RATE, lane - first] *= replayed[k, c, s, lane]
                     if knots > 1:
                         for lane in range(first, stop):
                             v[SOURCE_RATE, lane - first] *= interpolate(
-                                step * period[lane], profile_time_s[c, s, lane], profile_factor[c, s, lane]
+                                (first_steps[lane] + k) * period[lane],
+                                profile_time_s[c, s, lane],
+                                profile_factor[c, s, lane],
                             )
                     for lane in range(first, stop):
                         i = lane - first

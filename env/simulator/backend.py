@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from slicepilot.env.arrays import FloatArray
+from slicepilot.configs import ConfigError
+from slicepilot.env.arrays import FloatArray, IntArray
 from slicepilot.env.backend import Context, Receipt
 from slicepilot.env.knobs import NUM_KNOBS, Knobs
 from slicepilot.env.slices import Promises, SliceSet
@@ -15,6 +17,7 @@ from slicepilot.env.telemetry import Telemetry
 
 from .engine import Engine
 from .exogenous import Exogenous, NodeEvents, Traffic
+from .generators import LaneGenerators
 from .hardware import Hardware, HardwareArrays
 from .lanes import TiledSource, tile
 from .quota_writes import QuotaWrites
@@ -41,8 +44,8 @@ class RunSource(Protocol):
     @property
     def slices(self) -> SliceSet: ...
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
-        """Draw one run for each lane."""
+    def draw(self, lanes: int, rng: Any) -> SimulatorRun:
+        """Draw one run for each lane from a NumPy generator; `ScenarioRuns` takes `LaneGenerators` as well."""
         ...
 
 
@@ -70,7 +73,7 @@ class ScenarioRuns:
         self.control_period_s = control_period_s or scenario.control_period_s
         self.request_mcpu = request_mcpu
 
-    def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
+    def draw(self, lanes: int, rng: np.random.Generator | LaneGenerators) -> SimulatorRun:
         """One run per lane."""
         slices, ones = self.slices, np.ones((1, lanes), np.float32)
         classes = self.scenario.uplink_rows(slices, self.hardware.uplink_mbps)
@@ -93,6 +96,9 @@ class SimulatorBackend:
     A reset without a seed goes on with the generator of the last one. The first measurement, taken under no control,
     is period 0; a run has ``context.num_steps`` further ones.
 
+    Lanes share a generator, or have one each where `reset` gets a seed for each: then a lane plays, bit for bit, what
+    a backend of one lane plays with its seed, and can be started anew while the others go on (`restart`).
+
     Args:
         episodes: where runs come from.
         num_lanes: nodes that advance together, L.
@@ -105,7 +111,7 @@ class SimulatorBackend:
             raise ValueError(f"copies = {copies}; accepted: a divisor of num_lanes = {num_lanes}")
         self.episodes, self.slices, self.num_lanes, self.copies = episodes, episodes.slices, num_lanes, copies
         self.engine = Engine(len(self.slices), num_lanes)
-        self._rng = np.random.default_rng()
+        self._rng: np.random.Generator | LaneGenerators = np.random.default_rng()
         self._context: Context | None = None
 
     @property
@@ -115,10 +121,62 @@ class SimulatorBackend:
             raise RuntimeError("the simulator has not been reset yet: call reset() first")
         return self._context
 
-    def reset(self, seed: int | None = None) -> Telemetry:
-        """Draw and start a run."""
-        if seed is not None:
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> Telemetry:
+        """Draw and start a run.
+
+        Args:
+            seed: of all lanes, or a list with the seed of each; None goes on with the lane's generator.
+
+        Raises:
+            ConfigError: a list of another length, or where runs do not come from a scenario or lanes are copies.
+        """
+        if isinstance(seed, Sequence):
+            self._seed_lanes(range(self.num_lanes), seed)
+        elif seed is not None:
             self._rng = np.random.default_rng(seed)
+        self._load()
+        return self.engine.advance()
+
+    @property
+    def own_generators(self) -> bool:
+        """Whether each lane has a generator of its own, so that `restart` can be called."""
+        return isinstance(self._rng, LaneGenerators)
+
+    def restart(self, lanes: IntArray, seed: Sequence[int | None] | None = None) -> Telemetry:
+        """Start a run in the lanes of these numbers while the others go on, and measure its first period.
+
+        Args:
+            lanes: in ascending order, at least one.
+            seed: of each of them; None goes on with the lane's generator.
+
+        Raises:
+            ConfigError: lanes share a generator; a list of seeds of another length.
+        """
+        if not isinstance(self._rng, LaneGenerators):
+            raise ConfigError("seed: lanes that start apart have a generator each: expected a seed for each lane")
+        if seed is not None:
+            self._seed_lanes(lanes, seed)
+        part = SimulatorBackend(self.episodes, len(lanes))
+        part._rng = self._rng.of(lanes)
+        part._load().block_steps = 1 + self.engine.rows_left
+        part.engine.advance()
+        self.engine.adopt(part.engine, lanes)
+        self._quota_writes.adopt(part._quota_writes, lanes)
+        return self.engine.telemetry
+
+    def _seed_lanes(self, lanes: Sequence[int] | IntArray, seed: Sequence[int | None]) -> None:
+        if not isinstance(self.episodes, ScenarioRuns) or self.copies > 1:
+            raise ConfigError(f"seed = a list of {len(seed)}: these lanes are drawn together: expected a number")
+        if len(seed) != len(lanes):
+            raise ConfigError(f"seed = a list of {len(seed)}: expected {len(lanes)} entries, one for each lane")
+        if not isinstance(self._rng, LaneGenerators):
+            self._rng = LaneGenerators([np.random.default_rng() for _ in range(self.num_lanes)])
+        for lane, number in zip(lanes, seed, strict=True):
+            if number is not None:
+                self._rng.generators[lane] = np.random.default_rng(number)
+
+    def _load(self) -> Exogenous:
+        """Draw a run and put it into the engine; its arrivals and noise."""
         copies = self.copies
         episode = self.episodes.draw(self.num_lanes // copies, self._rng)
         exogenous = Exogenous(
@@ -148,7 +206,7 @@ class SimulatorBackend:
             context.threads,
             tile(episode.request_mcpu, copies),
         )
-        return self.engine.advance()
+        return exogenous
 
     def apply(self, knobs: Knobs) -> Receipt:
         """Set the knobs; the simulator takes any values, but at short periods not every change at once (`QuotaWrites`).

@@ -12,10 +12,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from slicepilot.data.traces.trace import Replay
-from slicepilot.env.arrays import FloatArray
+from slicepilot.env.arrays import FloatArray, IntArray
 from slicepilot.env.slices import SliceSet
 
 from . import arrivals, kernels
+from .generators import LaneGenerators
 from .hardware import HardwareArrays
 from .scenario import NEVER_S, Load, Profile, Scenario
 
@@ -95,7 +96,7 @@ class Traffic:
         return traffic
 
     @classmethod
-    def of(cls, scenario: Scenario, slices: SliceSet, lanes: int, rng: np.random.Generator) -> Traffic:
+    def of(cls, scenario: Scenario, slices: SliceSet, lanes: int, rng: np.random.Generator | LaneGenerators) -> Traffic:
         """A scenario's sources; on/off phases and cycle lengths are drawn per lane."""
         per_slice = [scenario.loads.get(name, ()) for name in slices.names]
         sources = max([1, *(len(loads) for loads in per_slice)])
@@ -209,7 +210,8 @@ class BlockSource(Protocol):
 class Exogenous:
     """Generates `Block`s one after the other from a seeded generator.
 
-    The draws are ordered by step, so the same seed gives the same figures whatever the block length.
+    The draws are ordered by step, so the same seed gives the same figures whatever the block length. With
+    `LaneGenerators` a lane's figures are those of a run of a single lane with the lane's generator.
     """
 
     def __init__(
@@ -218,7 +220,7 @@ class Exogenous:
         events: NodeEvents,
         hardware: HardwareArrays,
         period_s: FloatArray,
-        rng: np.random.Generator,
+        rng: np.random.Generator | LaneGenerators,
         num_steps: int,
     ) -> None:
         self.traffic, self.events, self.hardware = traffic, events, hardware
@@ -228,7 +230,7 @@ class Exogenous:
             raise ValueError("lanes that play a trace have the same control period")
         # What a user wrote: 0.02 s, and not the nearest float32, which drifts away from the bins of a trace.
         self._replay_period_s = float(str(period_s[0]))
-        self.step = 0
+        self.step, self._begun = 0, np.zeros(self.lanes)
         size = self.num_slices * self.lanes
         self.block_steps = int(np.clip(BLOCK_ELEMENTS // size, 4, MAX_BLOCK_STEPS))
         self._sources = np.stack([getattr(traffic, name) for name in arrivals.SOURCE_ROWS])
@@ -252,12 +254,13 @@ class Exogenous:
 
     def next_block(self) -> Block:
         """The next steps (fewer at the end of the run)."""
-        steps = max(1, min(self.block_steps, self.num_steps - self.step))
+        steps = max(1, min(self.block_steps, self.num_steps - self.step + int(self._begun.max())))
+        first_steps = self.step - self._begun
         slices = np.empty((steps, kernels.NUM_SLICE_EXOGENOUS, self.num_slices, self.lanes), np.float32)
         node = np.empty((steps, kernels.NUM_NODE_EXOGENOUS, self.lanes), np.float32)
         events, traffic = self.events, self.traffic
         arrivals.arrivals(
-            self.step,
+            first_steps,
             self._sources,
             traffic.profile_time_s,
             traffic.profile_factor,
@@ -269,7 +272,7 @@ class Exogenous:
             self.period_s,
             slices,
         )
-        lane_time_s = np.arange(self.step, self.step + steps, dtype=np.float32)[:, None] * self.period_s
+        lane_time_s = (np.arange(steps)[:, None] + first_steps).astype(np.float32) * self.period_s
         self.step += steps
         node[:, kernels.UPLINK_MBPS] = self.hardware.uplink_mbps * _interpolate(
             lane_time_s, events.uplink_time_s, events.uplink_factor
@@ -278,15 +281,27 @@ class Exogenous:
         return Block(slices, node)
 
     def _replayed(self, steps: int) -> FloatArray:
-        """Factors (K, C, S) on ``flow_mbps`` that give the mean rate of traces in each period; empty without any."""
+        """Factors (K, C, S, L) on ``flow_mbps`` for the mean rate of traces in each period; empty without any."""
         if not self.traffic.replayed:
-            return np.empty((0, 0, 0), np.float32)
-        factors = np.ones((steps, self.num_sources, self.num_slices), np.float32)
-        edges_s = self._replay_period_s * np.arange(self.step, self.step + steps + 1, dtype=np.float64)
-        for c, s, replay in self.traffic.replayed:
-            mean = max(float(self.traffic.flow_mbps[c, s, 0]), 1e-9)
-            factors[:, c, s] = replay.mean_mbps(edges_s) / mean
+            return np.empty((0, 0, 0, 0), np.float32)
+        factors = np.ones((steps, self.num_sources, self.num_slices, self.lanes), np.float32)
+        edges = np.arange(self.step, self.step + steps + 1, dtype=np.float64)
+        for begun in np.unique(self._begun):
+            lanes, edges_s = self._begun == begun, self._replay_period_s * (edges - begun)
+            for c, s, replay in self.traffic.replayed:
+                mean = max(float(self.traffic.flow_mbps[c, s, 0]), 1e-9)
+                factors[:, c, s, lanes] = (replay.mean_mbps(edges_s) / mean)[:, None]
         return factors
+
+    def adopt(self, part: Exogenous, lanes: IntArray, begun: IntArray) -> None:
+        """Go on with ``part``, of the same scenario and node, in the lanes of these numbers; ``begun``: `Engine`'s."""
+        if not isinstance(self.rng, LaneGenerators) or not isinstance(part.rng, LaneGenerators):
+            raise TypeError("lanes that share a generator start together")
+        self.rng.replace(lanes, part.rng)
+        self._begun[:] = begun
+        self._sources[..., lanes] = part._sources
+        shape = (arrivals.NUM_NOISE, self.num_slices, -1)
+        self._state.reshape(shape)[..., lanes] = part._state.reshape(shape)
 
     def _noise(self, steps: int) -> FloatArray:
         """(K, 4, S, L) log-normal factors, averaged over a control period where that is long."""

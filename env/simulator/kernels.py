@@ -98,7 +98,7 @@ SENDING_TOLERANCE = np.float32(0.02)
 
 @kernel
 def advance(
-    step: int,
+    steps: np.ndarray,
     k: int,
     slice_block: np.ndarray,
     node_block: np.ndarray,
@@ -114,7 +114,9 @@ def advance(
     node: np.ndarray,
     valid: np.ndarray,
 ) -> None:
-    """Play control period number ``step`` with row ``k`` of the exogenous block; updates the last five arrays.
+    """Play control period number ``steps`` (L,) of each lane with row ``k`` of the exogenous block.
+
+    Updates the last five arrays.
 
     slice_block (K, 10, S, L), node_block (K, 2, L), hardware (17, L), classes (3, S, L) of the uplink, or (3, 0, L)
     where it is one FIFO, period (L,) in s; pods (2, S, L), knobs
@@ -168,10 +170,10 @@ def advance(
                 sends,
                 weight,
             )
-        any_below_cfs = share_cpus(step, first, stop, pods, knobs, state, v, want, most, sends, run, weight, share)
+        any_below_cfs = share_cpus(steps, first, stop, pods, knobs, state, v, want, most, sends, run, weight, share)
         for s in range(num_slices):
             delay_by_cpu(s, first, stop, exo, pods, knobs, v, want, run, weight, share)
-            serve_n3_buffer(step, s, first, stop, any_below_cfs, exo, pods, state, v, work, want)
+            serve_n3_buffer(steps, s, first, stop, any_below_cfs, exo, pods, state, v, work, want)
             pace(s, first, stop, exo, knobs, state, v)
             store(s, first, stop, exo, state, drops, telemetry, v, work, want)
         share_uplink(first, stop, node, v)
@@ -251,7 +253,7 @@ def arrive(
 
 @kernel(inline="always")
 def share_cpus(
-    step: int,
+    steps: np.ndarray,
     first: int,
     stop: int,
     pods: np.ndarray,
@@ -294,7 +296,7 @@ def share_cpus(
                 if dt < cfs_s:
                     quota_s = min(knobs[CPU_LIMIT, s, lane] * MILLI, UNLIMITED) * cfs_s
                     budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
-                    available = cfs_available(step * dt, dt, cfs_s, quota_s, budget, pods[THREADS, s, lane])
+                    available = cfs_available(steps[lane] * dt, dt, cfs_s, quota_s, budget, pods[THREADS, s, lane])
                     most[s, i] = available / dt
     for attempt in range(3):
         for i in range(count):
@@ -327,7 +329,9 @@ def share_cpus(
         for i in range(count):
             left = max(v[LOGICAL, i] - v[KERNEL, i], MIN_CAPACITY_CPUS)
             ratio = v[SENDS, i] / max(v[SHARED, i], TINY)
-            v[SENDING, i] = ratio * min(v[WANTED, i], left / (ONE + ratio))
+            # A lane that is done stays as it is in the rounds that others need.
+            done = abs(v[SENDS, i] - v[SENDING, i]) <= SENDING_TOLERANCE * v[LOGICAL, i]
+            v[SENDING, i] = v[SENDING, i] if done else ratio * min(v[WANTED, i], left / (ONE + ratio))
     for i in range(count):
         # What was not expected is charged in the next period.
         v[EXPECTED, i] = min(ONE, v[SENDING, i] / max(v[SENDS, i], TINY))
@@ -385,7 +389,7 @@ def delay_by_cpu(
 
 @kernel(inline="always")
 def serve_n3_buffer(
-    step: int,
+    steps: np.ndarray,
     s: int,
     first: int,
     stop: int,
@@ -414,7 +418,9 @@ def serve_n3_buffer(
             if dt < cfs_s:
                 quota_s = quota * cfs_s
                 budget = min(state[CFS_BUDGET_S, s, lane], quota_s)
-                state[CFS_BUDGET_S, s, lane] = cfs_budget_left(step * dt, dt, cfs_s, quota_s, budget, v[GOT, i] * dt)
+                state[CFS_BUDGET_S, s, lane] = cfs_budget_left(
+                    steps[lane] * dt, dt, cfs_s, quota_s, budget, v[GOT, i] * dt
+                )
                 # What waits is served at the rate of the whole CFS period, not at that of a throttled moment.
                 mean = min(quota, want[s, i], pods[THREADS, s, lane]) * v[SQUEEZE, i]
                 v[RATE, i] = max(v[RATE, i], mean * v[PER_CPU, i])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slicepilot.env.arrays import FloatArray
+from slicepilot.env.arrays import FloatArray, IntArray
 from slicepilot.env.compiled import njit
 from slicepilot.env.knobs import (
     CPU_LIMIT,
@@ -39,6 +39,10 @@ class QuotaWrites:
         self._stock = np.full(shape, _FULL, np.float32)
         # Who gets a write a period never has to wait.
         self.passes = bool((self._gain >= _ONE).all())
+
+    def adopt(self, part: QuotaWrites, lanes: IntArray) -> None:
+        """Take over what ``part`` holds as the lanes of these numbers."""
+        self._held[:, lanes], self._stock[:, lanes] = part._held, part._stock
 
     def hold(self, knobs: Knobs, state: FloatArray) -> Knobs:
         """The knobs that hold once ``knobs`` have been asked for: those themselves where nothing was held back.

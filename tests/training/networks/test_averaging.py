@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from slicepilot.env.environments.vector_env import action_space, observation_space
+from slicepilot.env.environments.spaces import Actions, observation_space
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.networks.slice_network import NetworkConfig
 from slicepilot.training.online.policy import PpoPolicy
@@ -11,7 +11,7 @@ from slicepilot.training.online.policy import PpoPolicy
 
 def policy() -> PpoPolicy:
     torch.manual_seed(0)
-    return PpoPolicy(observation_space(2), action_space(2), lambda _: 1e-3, network=NetworkConfig(width=8))
+    return PpoPolicy(observation_space(2), Actions(2).space, lambda _: 1e-3, network=NetworkConfig(width=8))
 
 
 def fill(learned: PpoPolicy, value: float) -> None:

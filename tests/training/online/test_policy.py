@@ -11,7 +11,8 @@ import torch
 from slicepilot.agents.learned.guide import NUM_GUIDED
 from slicepilot.agents.learned.guide_kernels import NUM_CORRECTIONS
 from slicepilot.env.encoding import CPU_AXIS_PER_THREAD_MCPU, FEATURES, NONE_ABOVE, NUM_FEATURES
-from slicepilot.env.environments.vector_env import ControlLoop, action_space, observation_space
+from slicepilot.env.environments.spaces import Actions, observation_space
+from slicepilot.env.environments.vector_env import ControlLoop
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
@@ -29,7 +30,7 @@ Policy = TypeVar("Policy", PpoPolicy, SacPolicy)
 
 def make(kind: type[Policy], slices: int, network: NetworkConfig = PLAIN) -> Policy:
     torch.manual_seed(0)
-    policy = kind(observation_space(slices), action_space(slices), lambda _: 1e-3, network=network)
+    policy = kind(observation_space(slices), Actions(slices).space, lambda _: 1e-3, network=network)
     with torch.no_grad():  # away from the nearly constant start
         for parameter in policy.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -148,7 +149,7 @@ def test_absent_slices_hold_their_knobs_and_influence_nobody(network: NetworkCon
 
 def test_an_untrained_policy_is_generous() -> None:
     torch.manual_seed(0)
-    policy = SacPolicy(observation_space(5), action_space(5), lambda _: 1e-3)
+    policy = SacPolicy(observation_space(5), Actions(5).space, lambda _: 1e-3)
     table = tables(5)
     table[..., ACTIVE] = 1.0
     action = policy.deterministic()(table).detach()
