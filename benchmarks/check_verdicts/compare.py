@@ -35,6 +35,8 @@ FELT = 0.85
 PHASE_S, SETTLE_S, PAIRS = 0.8, 0.3, 3
 HOG = [sys.executable, "-S", "-c", "import signal\nsignal.alarm(60)\nwhile True: pass"]
 MOST_UNKNOWN = 0.2
+RT_RUNTIME_US = 500_000
+"""Of a second, for real-time threads of a group."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,11 @@ class Site:
         burn = str(1000 * setup.burn_us)
         self.foreign = Foreign(folder, count=1 + setup.beside, prefix="cv", BURN_NS=burn)
         self.group, self.pid = self.foreign.group(1), self.foreign.pid(1)
-        self._prepare()
+        try:
+            self._prepare()
+        except BaseException:
+            self.foreign.down()
+            raise
         self.node = folder / "node.yaml"
         document = self.foreign.slice("slice1", 1)
         self.node.write_text(yaml.safe_dump({"name": self.foreign.prefix, "slices": [document]}))
@@ -102,6 +108,9 @@ class Site:
                 write(self.group, "cpu.cfs_burst_us", quota_us)
         if setup.idle:
             write(self.group, "cpu.idle", 1)
+        if setup.realtime:  # a group has no real-time runtime of its own, and refuses such threads (sched-rt-group.rst)
+            for above in (parent, self.group):
+                write(above, "cpu.rt_runtime_us", RT_RUNTIME_US)
         for thread in Path(f"/proc/{self.pid}/task").iterdir():
             if setup.one_cpu:
                 os.sched_setaffinity(int(thread.name), {min(os.sched_getaffinity(0))})

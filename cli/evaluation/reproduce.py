@@ -30,7 +30,8 @@ def reproduce(
     quick: Annotated[bool, typer.Option("--quick", help="Fewer and shorter runs.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for loads and noise.")] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for report.html, rows.csv, study.json and finished runs.")
+        Path | None,
+        typer.Option(help="Folder for report.html, its pictures (SVG), rows.csv, study.json and finished runs."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Do not repeat runs that --out has.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -78,11 +79,13 @@ def reproduce(
 def _write(result: Any, out: Path, document: dict[str, Any]) -> None:
     from slicepilot.configs.documents import dumps
     from slicepilot.data.files import replace_file
-    from slicepilot.training.studies.report import render
+    from slicepilot.training.studies.report import pictures_of, render
 
     replace_file(out / "study.json", dumps(document, Reproduced).encode())
     replace_file(out / "rows.csv", result.csv().encode())
     replace_file(out / "report.html", render(result).encode())
+    for name, svg in pictures_of(result).items():
+        replace_file(out / name, svg.encode())
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -21,17 +21,14 @@ from torch import Tensor
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet
-from slicepilot.data.recorded import find
 from slicepilot.env.slices import SliceSet
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.networks.slice_network import DeterministicPolicy
 from slicepilot.training.online.advantages import observed_period_s
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
-from slicepilot.training.runs.datasets import RunDataset, episodes_dataset
-from slicepilot.training.runs.labels import RunLabels, git_revision, versions
-from slicepilot.training.runs.record import RunRecord
-from slicepilot.training.runs.run import Budget, check_resumed, open_record, plain_config, save_bundle
+from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
+from slicepilot.training.runs.tracking import Tracker, git_revision, versions
 
 from . import choice
 from .behaviour_cloning import BehaviourCloning
@@ -80,8 +77,8 @@ class OfflineResult:
     choice: choice.Choice | None = None
 
 
-Accept = Callable[[OfflineResult, RunRecord], bool]
-"""Whether the bundle of a run is to be saved; what it is judged by goes into the run's record."""
+Accept = Callable[[OfflineResult], bool]
+"""Whether the bundle of a run is to be saved."""
 
 
 def is_offline(checkpoint: Checkpoint) -> bool:
@@ -131,20 +128,16 @@ def train_offline(
     resume: Checkpoint | None = None,
     report: Callable[[OfflineProgress], None] | None = None,
     accept: Accept | None = None,
-    labels: RunLabels | None = None,
-    parent_run_id: str | None = None,
 ) -> OfflineResult:
     """Train a policy on a dataset and save it.
 
     Args:
         config: what to do; with ``resume`` from `resumed_config`.
-        folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
-        name: of the configuration; as one of a sweep, of the MLflow run.
+        folder: gets ``config.yaml``, ``checkpoint.pt`` and ``bundle/``.
+        name: of the MLflow run.
         resume: go on from here, as if the run had never stopped.
         report: called about twice a second with the state of the run.
         accept: called with the finished policy before it is saved; None saves it.
-        labels: name and tags of the command line.
-        parent_run_id: MLflow run under which this one is kept, as one of a sweep.
 
     Raises:
         ConfigError: bad values, a dataset that cannot be read or learned from, a folder that cannot be written, a
@@ -152,7 +145,7 @@ def train_offline(
         ExportError: the exported policy does not agree with the trained one.
     """
     if config.algorithm == "choice":
-        return _choose(config, Path(folder), name, accept, labels or RunLabels(), parent_run_id)
+        return _choose(config, Path(folder), name, accept)
     torch.set_num_threads(config.threads)
     root, device = Path(folder), device_of(config.device)
     episodes = with_reward(select(open_dataset(config.dataset), config.behaviours), config.reward)
@@ -165,10 +158,10 @@ def train_offline(
     if resume is not None:
         _restore(learner, average, resume, device)
     before, budget = learner.updates, Budget(config.updates, config.minutes, resume.elapsed_s if resume else 0.0)
-    run_id = resume.run_id if resume else None
-    datasets = [_dataset(config, episodes)]
-    record = open_record(root, name, config, config.source, labels or RunLabels(), run_id, parent_run_id, datasets)
-    run = _Run(config, learner, average, budget, root / FILE_NAME, record, report)
+    config_file, tracker = write_config(root, config), None
+    if config.tracking == "mlflow":
+        tracker = open_tracker(name, config, config.source, resume.run_id if resume else None, config_file)
+    run = _Run(config, learner, average, budget, root / FILE_NAME, tracker, report)
     status = "FAILED"
     try:
         budget.start()
@@ -192,40 +185,28 @@ def train_offline(
             device=device.type,
             curve=run.curve,
         )
-        result = _saved(result, record, accept)
+        result = _saved(result, tracker, accept)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
-        record.finish(status)
+        if tracker is not None:
+            tracker.finish(status)
     return result
 
 
-def _dataset(config: OfflineConfig, episodes: EpisodeSet) -> RunDataset:
-    try:
-        return episodes_dataset(config.dataset, find(config.dataset), episodes)
-    except OSError as error:
-        raise ConfigError(f"dataset = {config.dataset!r}: {error.filename}: {error.strerror}") from error
-
-
-def _saved(result: OfflineResult, record: RunRecord, accept: Accept | None) -> OfflineResult:
+def _saved(result: OfflineResult, tracker: Tracker | None, accept: Accept | None) -> OfflineResult:
     """The same with its bundle in the run's folder, unless it is not accepted."""
-    if accept is not None and not accept(result, record):
+    if accept is not None and not accept(result):
         return result
     bundle = save_bundle(result.bundle, result.folder / "bundle")
-    record.policy(bundle)
+    if tracker is not None:
+        tracker.artifact(result.folder / "bundle", "bundle")
     return replace(result, bundle=bundle)
 
 
-def _choose(
-    config: OfflineConfig,
-    root: Path,
-    name: str,
-    accept: Accept | None,
-    labels: RunLabels,
-    parent_run_id: str | None,
-) -> OfflineResult:
+def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None) -> OfflineResult:
     """The algorithm ``choice``, from dataset to bundle."""
     watch = Budget(None, None)
     watch.start()
@@ -234,15 +215,17 @@ def _choose(
     chosen = choice.choose(episodes)
     model = choice.to_onnx(chosen)
     agreement = choice.check_agreement(chosen, model, _spread(episodes))
-    record = open_record(root, name, config, config.source, labels, None, parent_run_id, [_dataset(config, episodes)])
+    config_file, tracker = write_config(root, config), None
+    if config.tracking == "mlflow":
+        tracker = open_tracker(name, config, config.source, None, config_file)
     status = "FAILED"
     try:
-        trained = _record(config, episodes, watch.stop(), record)
-        bundle = PolicyBundle(chosen.slices, model, trained, agreement=agreement, transfers=False)
+        record = _record(config, episodes, watch.stop(), tracker)
+        bundle = PolicyBundle(chosen.slices, model, record, agreement=agreement, transfers=False)
         made = OfflineResult(
             bundle=bundle,
             folder=root,
-            run_id=trained.run_id,
+            run_id=record.run_id,
             steps=episodes.num_steps,
             behaviours=episodes.behaviours,
             updates=0,
@@ -251,10 +234,11 @@ def _choose(
             device="cpu",
             choice=chosen,
         )
-        result = _saved(made, record, accept)
+        result = _saved(made, tracker, accept)
         status = "FINISHED"
     finally:
-        record.finish(status)
+        if tracker is not None:
+            tracker.finish(status)
     return result
 
 
@@ -268,11 +252,11 @@ class _Run:
         average: PolicyAverage[DeterministicPolicy],
         budget: Budget,
         checkpoint: Path,
-        record: RunRecord,
+        tracker: Tracker | None,
         report: Callable[[OfflineProgress], None] | None,
     ) -> None:
         self.config, self.learner, self.average, self.budget = config, learner, average, budget
-        self.checkpoint, self.record, self.report = checkpoint, record, report
+        self.checkpoint, self.tracker, self.report = checkpoint, tracker, report
         self.curve: list[dict[str, float]] = []
         self._sums: dict[str, list[Tensor]] = defaultdict(list)
         self._reported_s = budget.elapsed_s
@@ -298,7 +282,8 @@ class _Run:
         figures = {key: float(torch.stack(values).mean()) for key, values in self._sums.items()}
         self._sums.clear()
         self.curve.append({"updates": float(updates), "elapsed_s": elapsed_s} | figures)
-        self.record.metrics({f"train/{key}": value for key, value in figures.items()}, updates)
+        if self.tracker is not None:
+            self.tracker.metrics({f"train/{key}": value for key, value in figures.items()}, updates)
         if self.report is not None:
             self.report(OfflineProgress(updates, elapsed_s, self.budget.fraction(updates), figures))
 
@@ -312,7 +297,7 @@ class _Run:
             steps=self.learner.updates,
             updates=self.learner.updates,
             elapsed_s=self.budget.elapsed_s,
-            run_id=self.record.run_id,
+            run_id=self.tracker.run_id if self.tracker else None,
             policy=state["networks"],
             average=self.average.state(),
             optimizers=state["optimizers"],
@@ -352,8 +337,9 @@ def _bundle(
     """Export the policy and prove that the export decides alike on what was logged."""
     model = to_onnx(policy)
     agreement = check_agreement(policy, model, [_spread(episodes)], config.seed)
-    run.record.summary({"onnx_max_abs_error": agreement.max_abs_error})
-    record = _record(config, episodes, run.budget.elapsed_s, run.record)
+    if run.tracker is not None:
+        run.tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, run.learner.updates)
+    record = _record(config, episodes, run.budget.elapsed_s, run.tracker)
     return PolicyBundle(slices, model, record, agreement=agreement, coding="shares")
 
 
@@ -364,14 +350,14 @@ def _spread(episodes: EpisodeSet) -> npt.NDArray[np.float32]:
     return np.asarray(observations[spread], np.float32)
 
 
-def _record(config: OfflineConfig, episodes: EpisodeSet, train_s: float, run: RunRecord) -> TrainingRecord:
+def _record(config: OfflineConfig, episodes: EpisodeSet, train_s: float, tracker: Tracker | None) -> TrainingRecord:
     return TrainingRecord(
         algorithm=config.algorithm,
         seed=config.seed,
         env_steps=episodes.num_steps,
         train_s=round(train_s, 3),
         source=config.source,
-        run_id=run.run_id,
+        run_id=tracker.run_id if tracker else None,
         git_revision=git_revision(),
         versions=versions(),
         config=plain_config(config),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
@@ -9,6 +10,7 @@ from slicepilot.training.reports.page import bullets, page, table
 
 from .reproduce import COMPARED, Reproduction
 
+NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 WORDS = {True: "yes", False: "no", None: "-"}
 
 
@@ -24,6 +26,17 @@ def render(result: Reproduction) -> str:
         ("how", "How the figures were made", bullets(escape(remark) for remark in document["remarks"])),
     ]
     return page(f"{study.title}, reproduced", f"{study.asked} {study.citation}", sections, "slicepilot reproduce")
+
+
+def pictures_of(result: Reproduction) -> dict[str, str]:
+    """The pictures alone, as SVG files by name."""
+    files = {}
+    for panel in result.study.pictures(result.sources):
+        for svg in re.findall(r"<svg .*?</svg>", panel, re.DOTALL):
+            name = re.sub(r"[^\w.-]+", "-", svg.partition('aria-label="')[2].partition('"')[0])
+            # Inline SVG has no namespaces and a transparent ground.
+            files[f"{name}.svg"] = svg.replace("<svg ", f'<svg {NAMESPACES} style="background: white" ', 1)
+    return files
 
 
 def _findings(verdicts: list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from slicepilot.configs import ConfigError, did_you_mean
 
-from .study import SOURCES, Effort, Figure, Findings, Source, Store, Study, compare
+from .study import SOURCES, Effort, Figure, Findings, Source, Store, Study, compare, spearman
 
 STUDIES = ("andrade", "grosvik", "mishra", "moreira")
 LEAST_RANKED = 5
@@ -103,9 +103,7 @@ class Reproduction:
                 known = [key for key in keys if printed.get(key) is not None and key in found.values]
                 if source in COMPARED and len(known) >= LEAST_RANKED:
                     pairs = np.asarray([[printed[key], found.values[key].value] for key in known], np.float64)
-                    places = pairs.argsort(axis=0).argsort(axis=0)
-                    spearman = float(np.asarray(np.corrcoef(places.T))[0, 1])
-                    result.append({"order": text, "source": source, "rows": len(known), "spearman": spearman})
+                    result.append({"order": text, "source": source, "rows": len(known), "spearman": spearman(pairs)})
         return result
 
     def document(self) -> dict[str, Any]:

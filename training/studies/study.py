@@ -9,6 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import appended
 
@@ -167,6 +170,12 @@ class Study(Protocol):
     def release(self, folder: Path, effort: Effort) -> Findings: ...
 
     def pictures(self, sources: Mapping[Source, Findings]) -> Sequence[str]: ...
+
+
+def spearman(pairs: npt.NDArray[np.float64]) -> float:
+    """Rank correlation of the two columns of (N, 2)."""
+    places = pairs.argsort(axis=0).argsort(axis=0)
+    return float(np.asarray(np.corrcoef(places.T))[0, 1])
 
 
 def figures_of(kept: Mapping[str, Any]) -> dict[str, Figure]:

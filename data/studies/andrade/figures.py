@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from .tables import END_S, STEP_S, active_slices
@@ -32,7 +33,7 @@ class StudyTable:
     def __init__(self, schema: pa.Schema, source: str | Path) -> None:
         del source
         self._value = schema.names[-1]
-        self._values: dict[tuple[int, str], list[float]] = {}
+        self._values: dict[tuple[int, str], dict[int, list[float]]] = {}  # by cycle
         self._points: dict[tuple[int, str], set[tuple[int, str, int]]] = {}  # cycle, slice, time
         self._cycles: dict[int, set[int]] = {}
         self._servers = False
@@ -55,8 +56,13 @@ class StudyTable:
             if self._servers and not server:
                 continue
             key = (experiment, PRIORITY if name == PRIORITY else OTHERS)
-            self._values.setdefault(key, []).append(value)
+            self._values.setdefault(key, {}).setdefault(cycle, []).append(value)
             self._points.setdefault(key, set()).add((cycle, name, time_s))
+
+    def runs(self, experiment: int, group: str) -> list[npt.NDArray[np.float64]]:
+        """The values of each run (cycle) of an experiment, in the unit of the study's tables."""
+        factor = UNITS[self._value][1]
+        return [factor * np.asarray(own) for _, own in sorted(self._values.get((experiment, group), {}).items())]
 
     def published(self) -> list[dict[str, Any]]:
         """A row for each experiment and group, of all rows so far.
@@ -64,14 +70,14 @@ class StudyTable:
         ``cycles`` is how many runs of the experiment the table has, ``n`` the values, ``missing`` how many of the 11
         points of each run and slice from 900 to 1200 s have none.
         """
-        unit, factor = UNITS[self._value]
+        unit, _ = UNITS[self._value]
         result = []
         for experiment, cycles in sorted(self._cycles.items()):
             active = active_slices()[experiment]
             for group, slices in ((PRIORITY, 1), (OTHERS, active - 1)):
                 if not slices:
                     continue
-                values = factor * np.asarray(self._values.get((experiment, group), []))
+                values = np.concatenate([np.empty(0), *self.runs(experiment, group)])
                 points = sum(time <= END_S for _, _, time in self._points.get((experiment, group), set()))
                 result.append(
                     {

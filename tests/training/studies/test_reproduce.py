@@ -6,11 +6,15 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.reference import calibration_rows, verification_rows
+from slicepilot.training.studies.andrade.findings import NICE_PAIRS
+from slicepilot.training.studies.andrade.release import _halves
 from slicepilot.training.studies.report import render
 from slicepilot.training.studies.reproduce import Reproduction, as_figures, study_of
 from slicepilot.training.studies.study import Figure, Findings, Row, Store, compare
@@ -28,7 +32,7 @@ def test_all_printed_figures_have_a_row() -> None:
 def test_all_findings_hold_in_print() -> None:
     """A criterion that the study's own figures do not meet is none of its findings."""
     verdicts = Reproduction(study_of("andrade")).verdicts()
-    assert len(verdicts) == 9
+    assert len(verdicts) == 10
     assert all(verdict["published"] for verdict in verdicts)
 
 
@@ -55,11 +59,34 @@ def test_a_difference_has_its_cause_and_a_finding_its_figures() -> None:
         "Settings 15 and 25 are the best compromise.",
     }
     assert "Nice beside CPU limits" in render(result)
-    throughput, latency = result.ranks()
+    throughput, latency, unshaped = result.ranks()
     assert throughput["rows"] == 24
     assert latency == {"order": latency["order"], "source": "simulated", "rows": 23, "spearman": 1.0}
+    assert unshaped["rows"] == 17
     assert 0.7 < throughput["spearman"] < 0.99, "a setting that was eighth is nearly the last"
     assert result.csv().splitlines()[0].startswith("row,text,unit,published,simulated,measured,release")
+
+
+def test_what_nice_does_over_all_pairs_and_what_the_order_of_noisy_runs_says() -> None:
+    def ratio(with_nice: float) -> dict[str, Figure]:
+        rng = np.random.default_rng(0)
+        return {
+            f"{number}/slice1/throughput/mean": Figure(value * rng.uniform(0.98, 1.02))
+            for pair in NICE_PAIRS
+            for number, value in zip(pair, (with_nice, 100.0), strict=True)
+        }
+
+    [finding] = [each for each in study_of("andrade").findings() if each.claim.startswith("Over all settings")]
+    for level, holds in ((100.0, True), (110.0, False), (90.0, False)):
+        result = finding.holds(ratio(level))
+        assert result is not None
+        assert result[0] is holds
+    rng = np.random.default_rng(1)
+    clear = {n: [np.full(10, 100.0 * n) + rng.normal(size=10) for _ in range(10)] for n in range(1, 12)}
+    noisy = {n: [rng.normal(100, 10, 10) for _ in range(10)] for n in range(1, 12)}
+    assert "rank correlation 1.00" in next(_halves("x", clear, np.mean, 0))
+    assert float(next(_halves("x", noisy, np.mean, 0)).partition("correlation ")[2].partition(" ")[0]) < 0.6
+    assert not list(_halves("x", {1: noisy[1]}, np.mean, 0))
 
 
 def test_what_is_kept_is_not_done_again(tmp_path: Path) -> None:
@@ -82,6 +109,10 @@ def test_a_study_comes_back_with_one_command(tmp_path: Path) -> None:
     assert rows["queue-greedy/slice1/throughput/mean"]["simulated"] > rows["5/slice1/throughput/mean"]["simulated"]
     assert sum(row["verdict"] == "agrees" for row in rows.values()) > 150
     assert {path.name for path in out.iterdir()} >= {"report.html", "rows.csv", "study.json"}
+    pictures = sorted(out.glob("*.svg"))
+    assert [path.stem for path in pictures] == ["boxes", "gains", "ramp-latency", "ramp-throughput"]
+    for path in pictures:
+        assert ElementTree.parse(path).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     again = slicepilot(
         "reproduce", "andrade", "--quick", "--agents", "queue-greedy", "--json", "--out", str(out), "--resume"
     )
