@@ -56,6 +56,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     "dataset map": {"": datasets.ProposedMap},
     "dataset import-prometheus": {"": datasets.ImportedRange},
     "dataset validate": {"": datasets.Validated},
+    "dataset describe": {"": datasets.Described},
     "dataset convert": {"": datasets.Converted},
     "dataset record": {"": episodes.Recorded},
     "dataset analyse": {"": episodes.Analysed},

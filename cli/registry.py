@@ -42,6 +42,7 @@ COMMANDS = {
     "dataset import": Command("slicepilot.cli.dataset.import_files:import_files"),
     "dataset map": Command("slicepilot.cli.dataset.map_files:map_files"),
     "dataset validate": Command("slicepilot.cli.dataset.validate:validate"),
+    "dataset describe": Command("slicepilot.cli.dataset.describe:describe"),
     "dataset convert": Command("slicepilot.cli.dataset.convert:convert"),
     "dataset record": Command("slicepilot.cli.dataset.record:record"),
     "dataset analyse": Command("slicepilot.cli.dataset.analyse:analyse"),

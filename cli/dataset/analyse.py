@@ -12,6 +12,7 @@ from slicepilot.cli.schemas.episodes import Analysed
 from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
 
+from .describe import WhereOption
 from .paths import writing_to
 from .releases import print_fact
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from slicepilot.data.intervals import Interval
+    from slicepilot.data.tables.selection import Condition
     from slicepilot.training.statistics.analysis import Analysis
 
     from .tables import Tables
@@ -31,7 +33,10 @@ LONGEST = 16  # characters of a group's name in tables
 
 def analyse(
     paths: Annotated[list[Path], typer.Argument(help="Files and folders that hold delays.", show_default=False)],
-    by: Annotated[str | None, typer.Option(help='Column that defines the groups, or "file".')] = None,
+    by: Annotated[
+        list[str] | None, typer.Option(help='Column that defines the groups, or "file"; may be repeated.')
+    ] = None,
+    where: WhereOption = None,
     baseline: Annotated[str | None, typer.Option(help="Group that the other groups are compared with.")] = None,
     value: Annotated[str | None, typer.Option(help="Column that holds the delays.")] = None,
     on: Annotated[list[str] | None, typer.Option(help="Column that may explain the delays; may be repeated.")] = None,
@@ -45,13 +50,16 @@ def analyse(
     """Compare delays of groups with a baseline: quantiles, tests, effect sizes, quantile regression, plots.
 
     Accepts imported tables, episodes, Minari datasets, and the records of a controller. Columns that are not given are
-    detected. The folder gets statistics.json, CSV tables and plots.
+    detected; several --by make a group of each combination. The folder gets statistics.json, CSV tables and plots.
 
     Example: slicepilot dataset analyse tables/mishra-forwarding-light.parquet --by slice --out reports/light
     """
+    from slicepilot.data.tables.selection import Condition
+
     own(out, OUT, "out")
     with progress_bar() as progress:
-        analysis, tables = _analyse(progress, paths, (value, by, on), baseline, resamples, seed)
+        chosen = value, by or [], on, [Condition.parse(text) for text in where or ()]
+        analysis, tables = _analyse(progress, paths, chosen, baseline, resamples, seed)
         from slicepilot.data.files import replace_file
         from slicepilot.training.statistics.figures import write_figures
 
@@ -71,7 +79,7 @@ def analyse(
 def _analyse(
     progress: Progress,
     paths: list[Path],
-    chosen: tuple[str | None, str | None, list[str] | None],
+    chosen: tuple[str | None, list[str], list[str] | None, list[Condition]],
     baseline: str | None,
     resamples: int,
     seed: int,
@@ -79,13 +87,15 @@ def _analyse(
     """Read, then compute."""
     from dataclasses import replace
 
+    from slicepilot.data.tables.selection import TOGETHER, selected
     from slicepilot.training.statistics.collect import collect
 
     from .tables import open_tables
 
-    value, by, on = chosen
+    value, by, on, where = chosen
     tables = open_tables(paths, value, _shown(progress, "reading"))
-    delays = collect(tables.delays, value, by, on, tables.resources, seed)
+    sources = [replace(source, stream=selected(source.stream, where, by)) for source in tables.delays]
+    delays = collect(sources, value, TOGETHER.join(by) or None, on, tables.resources, seed)
     # What takes long to import comes when the input is known to be good.
     from slicepilot.training.statistics.analysis import analyse as run
 

@@ -161,7 +161,7 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
 
     tables = {name: [path for path, own in made.items() if own.kind == f"andrade-{name}"] for name in COLLECTIONS}
     if len(tables["latency"]) != 1 or len(tables["receive"]) != 1 or len(tables["cpu"]) > 1:
-        return None
+        return None if any(tables.values()) else _lacking(made, out)
     from slicepilot.data.episodes.files import write_episodes
     from slicepilot.data.episodes.missing import missing_of
     from slicepilot.data.tables.tidy import read_tidy
@@ -180,6 +180,19 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
     figures = {"episodes": len(joined.episodes), "steps": joined.episodes.num_steps, "runs": joined.runs}
     missing = [item.to_json() for item in missing_of(joined.episodes)]
     return {"path": str(path)} | figures | {"points_left_out": joined.left_out, "missing": missing}
+
+
+def _lacking(made: dict[Path, Description], out: Path) -> dict[str, Any] | None:
+    """What tables of other studies lack to become episodes."""
+    from slicepilot.data.own.needs import lacking
+    from slicepilot.data.tables.tidy import read_tidy
+
+    lacks = {own.kind: lacking(read_tidy(path).schema.names) for path, own in made.items()}
+    if not lacks:
+        return None
+    what = "; ".join(f"{kind} lacks {', '.join(names)}" for kind, names in lacks.items())
+    problem = f"{what}; promises of slices are in none. `dataset map` of a table declares what can be declared"
+    return {"path": str(out / "episodes.parquet"), "problem": problem}
 
 
 def _as_known(own: Description) -> bool | None:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
+    from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.data.own.map import DataMap
+    from slicepilot.data.own.rows import Rows
     from slicepilot.data.tables.tidy import Description
 
 
@@ -33,17 +35,17 @@ def import_mapped(map_file: Path, paths: list[Path], out: Path, reward: str, *, 
     data_map = read_map(map_file)
     files = _files(paths)
     with progress_bar() as progress:
-        target, description = _import(data_map, files, out, progress)
+        target, description, episodes = _import(data_map, map_file, files, out, reward, progress)
     document: dict[str, Any] = {
         "tables": [{"path": str(target)} | vars(description) | {"groups": list(description.groups), "as_known": None}],
-        "episodes": None,
+        "episodes": episodes,
         "not_read": [],
         "unusable": [],
     }
     if as_json:
         print_json(document, Imported)
     else:
-        _print(target, description, document["episodes"])
+        _print(target, description, episodes)
 
 
 def _files(paths: list[Path]) -> list[Path]:
@@ -57,7 +59,9 @@ def _files(paths: list[Path]) -> list[Path]:
     return paths
 
 
-def _import(data_map: DataMap, files: list[Path], out: Path, progress: Progress) -> tuple[Path, Description]:
+def _import(
+    data_map: DataMap, map_file: Path, files: list[Path], out: Path, reward: str, progress: Progress
+) -> tuple[Path, Description, dict[str, Any] | None]:
     """Write the table; one of an earlier import is replaced where it was made of the same files."""
     from slicepilot.data.faults import Faults
     from slicepilot.data.own.join import joined
@@ -73,12 +77,41 @@ def _import(data_map: DataMap, files: list[Path], out: Path, progress: Progress)
 
     rows = read_files(data_map, files, faults, on_progress)
     table = joined(rows, data_map.period_s)
+    episodes = None if data_map.episodes is None else _episodes(data_map, map_file, rows, reward)
     with writing_to(out):
         target, number = out / f"{data_map.name}.parquet", 1
         while target.exists() and not is_made_of(target, *files):
             number += 1
             target = out / f"{data_map.name}-{number}.parquet"
-        return target, write_tidy(target, table, Origin(KIND, files[0], others=tuple(files[1:])), faults)
+        made = write_tidy(target, table, Origin(KIND, files[0], others=tuple(files[1:])), faults)
+        return target, made, None if episodes is None else _write(episodes, target.with_stem(f"{target.stem}-episodes"))
+
+
+def _episodes(data_map: DataMap, map_file: Path, rows: list[Rows], reward: str) -> EpisodeSet:
+    """Episodes as the map's section says; raises ConfigError with what the table lacks for them."""
+    import shlex
+    import sys
+    from dataclasses import asdict
+
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.data.own.join import joined
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.training.evaluation.results import Provenance
+    from slicepilot.training.recording.own_files import read_spec, to_episodes
+
+    spec = read_spec(data_map.episodes or {}, str(map_file), data_map.period_s)
+    made = to_episodes(joined(rows, spec.period_s), spec, RewardWeights.from_yaml(reward))
+    provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
+    return EpisodeSet(made.episodes, {**made.facts, **provenance})
+
+
+def _write(episodes: EpisodeSet, path: Path) -> dict[str, Any]:
+    from slicepilot.data.episodes.files import write_episodes
+    from slicepilot.data.episodes.missing import missing_of
+
+    write_episodes(episodes, path)
+    missing = [item.to_json() for item in missing_of(episodes)]
+    return {"path": str(path), "episodes": len(episodes), "steps": episodes.num_steps, "missing": missing}
 
 
 def _print(target: Path, own: Description, episodes: dict[str, Any] | None) -> None:
@@ -86,9 +119,7 @@ def _print(target: Path, own: Description, episodes: dict[str, Any] | None) -> N
     table.add_row(target.name, f"{own.rows:,}", f"{own.faults['left_out']:,}", f"{own.faults['total']:,}")
     console.print(table)
     print_faults(own.faults)
-    if episodes is not None and "problem" in episodes:
-        _say(f"no {episodes['path']}: {episodes['problem']}")
-    elif episodes is not None:
+    if episodes is not None:
         _say(f"{episodes['path']}: {episodes['episodes']} episodes, {episodes['steps']:,} steps")
         print_missing(episodes["missing"])
 

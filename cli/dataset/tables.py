@@ -67,7 +67,11 @@ def open_tables(paths: Sequence[Path], value: str | None, report: OnProgress) ->
         if what_is(path) != "folder":
             _add(result, path, value, progress)
             continue
-        for file in sorted(path.glob("*.parquet")):
+        files = sorted(path.glob("*.parquet"))
+        tables = {file.stem for file in files}
+        for file in files:
+            if file.stem.endswith("-episodes") and file.stem.removesuffix("-episodes") in tables:
+                continue  # the same measurements as the table that they were made of
             try:
                 _add(result, file, value, progress)
             except ConfigError as error:

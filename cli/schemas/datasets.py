@@ -194,6 +194,37 @@ class Imported(Document):
     unusable: list[str]
 
 
+class DescribedColumn(Document):
+    """A column of numbers, of a group of rows; null where there is no value."""
+
+    group: str
+    """Words of the columns that make the groups; empty without."""
+    column: str
+    rows: int
+    """Of the group."""
+    n: int
+    """Values that are finite."""
+    unlimited: int
+    """Values that are infinite: knobs without a limit."""
+    missing: int
+    mean: float | None
+    min: float | None
+    p50: float | None
+    p99: float | None
+    max: float | None
+
+
+class Described(Document):
+    """What a table holds."""
+
+    path: str
+    rows: int
+    """Rows that fit the conditions, in all groups."""
+    by: list[str]
+    where: list[str]
+    columns: list[DescribedColumn]
+
+
 class Converted(Document):
     """The file that was made."""
 

@@ -125,7 +125,7 @@ class DataMap:
     Attributes:
         name: of the table's file.
         period_s: the table has a row for each slice and so many seconds; None: a row for each measurement.
-        episodes: what episodes need besides; None: there are none.
+        episodes: what episodes need besides, see `slicepilot.training.recording.own_files`; None: there are none.
     """
 
     __pydantic_config__ = _STRICT

@@ -93,11 +93,9 @@ def unit_in(name: str) -> tuple[str | None, list[str]]:
     words = words_of(name)
     plain = [word for word in words if word not in {"total", "count", "sum", "avg", "mean", "max", "min", "rate"}]
     for own in (plain, words):
-        for count in (3, 2):
-            if len(own) > count and own[-2] == "per" and own[-1] in {"s", "sec", "second"}:
-                unit = known_unit(f"{own[-3]}/s")
-                if unit is not None:
-                    return unit, [word for word in words if word not in own[-3:]]
+        if len(own) > 2 and own[-2] == "per" and own[-1] in {"s", "sec", "second"}:
+            unit = known_unit(f"{own[-3]}/s")
+            return unit or "1/s", [word for word in words if word not in own[-3 if unit else -2 :]]
         if len(own) > 1 and len(own[-1]) < 13 and (unit := known_unit(own[-1])) is not None and own[-1] != "cpu":
             return unit, [word for word in words if word != own[-1]]
     if len(words) == 1 and words[0] in {"mbps", "kbps", "gbps", "bps", "pps"}:

@@ -13,17 +13,17 @@ import numpy as np
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.faults import DatasetError, Faults
-from slicepilot.data.tables.tidy import unit_of
+from slicepilot.data.tables.tidy import Stream, unit_of
 
 from .entries import entry_of
 from .join import joined
 from .look import Look, look_at
 from .map import FILE, DataMap
 from .map_text import Entry, doubts_of, period_for, scalar, written_map
+from .needs import lacking
 from .reading import read_files
-from .rows import Floats
+from .rows import Floats, Rows
 
-KNOBS = ("cpu_limit_mcpu", "nice", "egress_mbps")
 MOST_SEEN = 200_000
 """Rows by which promises are guessed."""
 
@@ -65,23 +65,32 @@ def propose(paths: Sequence[Path]) -> Proposal:
         period = _common_period(rows)
         text = written_map(entries, period, ())
     table = joined(rows, period)
-    columns = {name: [] for name in table.schema.names}  # type: dict[str, list[Any]]
-    for batch in table.batches:
-        for name in columns:
-            columns[name] += batch.column(name).to_pylist()[: 200_000 - len(columns[name])]
+    step = _step(rows)
+    if period is None and "packet_bytes" in table.schema.names:
+        step = max(step or 1.0, 1.0)  # packets, not samples
+    count = sum(batch.num_rows for batch in table.batches)
     quantities = tuple(name for name in table.schema.names if unit_of(name) or name not in table.groups)
     quantities = tuple(name for name in quantities if name not in {"time", "time_s"})
-    missing, lines = _episodes(columns, quantities, period or _step(rows), period)
-    text = written_map(entries, period, lines, _step(rows))
+    missing, lines = _episodes(rows, quantities, step if period is None else period, period)
+    text = written_map(entries, period, lines, step)
     unsure = [f"{own.fields['match']}: {doubt}" for own in entries for doubt in doubts_of(own)]
     return Proposal(
         text,
         tuple(unsure),
         {look.path: look.format for look in looks},
-        max(map(len, columns.values())),
+        count,
         quantities,
         tuple(missing),
     )
+
+
+def _head(table: Stream) -> dict[str, list[Any]]:
+    """The first rows of a table, by column."""
+    columns: dict[str, list[Any]] = {name: [] for name in table.schema.names}
+    for batch in table.batches:
+        for name, own in columns.items():
+            own.extend(batch.column(name).slice(0, MOST_SEEN - len(own)).to_pylist())
+    return columns
 
 
 def _tried(text: str, paths: Sequence[Path], entries: list[Entry]) -> list[Any]:
@@ -180,31 +189,21 @@ def _common_period(rows: Sequence[Any]) -> float | None:
 
 
 def _episodes(
-    columns: dict[str, list[Any]], quantities: Sequence[str], step: float | None, period: float | None
+    rows: Sequence[Rows], quantities: Sequence[str], step: float | None, period: float | None
 ) -> tuple[list[str], list[str]]:
     """What episodes lack, and the lines of the map that make them where they lack nothing."""
-    has = set(quantities)
-    missing = [
-        name
-        for name in ("offered_mbps", "carried_mbps")
-        if name not in has
-        and not (name in {"offered_mbps", "carried_mbps"} and "packet_bytes" in has and "delay_us" in has)
-    ]
-    if not {"delay_p99_us", "delay_us", "latency_ms", "delay_p50_us", "delay_mean_us"} & has:
-        missing.append("delay_p99_us (or delay_us, latency_ms)")
-    if not set(KNOBS) & has:
-        missing.append(f"a knob ({', '.join(KNOBS)}); knobs: none says that none was set")
-    if step is None:
-        missing.append("a time")
-    if missing:
+    missing = lacking([*quantities, *(() if step is None else ("time_s",))])
+    knobs = [text for text in missing if text.startswith("a knob")]
+    if set(missing) - set(knobs):
         return missing, []
     lines = ["episodes:                     # for `slicepilot train --offline`"]
-    own_period = period_for(step or 1.0)
-    lines += [f"  period_s: {own_period:g}"] if period is None else []
+    lines += [f"  period_s: {period_for(step or 1.0):g}"] if period is None else []
+    lines += ["  knobs: none                 # unsure: the files log none; were none set?"] if knobs else []
     lines += ["  slices:                     # unsure: what each is promised; guessed by what it offered"]
-    for name in sorted({word for word in columns["slice"] if word}):
-        lines.append(f"    - {_promise(columns, name)}")
-    return [], lines
+    columns = _head(joined(rows, period or period_for(step or 1.0)))
+    lines += [f"    - {_promise(columns, name)}" for name in sorted({word for word in columns["slice"] if word})]
+    # Whether knobs were set, only who measured knows.
+    return missing, [f"# {line}" for line in lines] if knobs else lines
 
 
 def _promise(columns: dict[str, list[Any]], name: str) -> str:

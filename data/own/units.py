@@ -38,6 +38,7 @@ _WRITTEN = {
     "millicore": "mCPU", "mcore": "mCPU", "mcores": "mCPU", "ucpu": "µCPU", "ncpu": "nCPU", "nanocores": "nCPU",
     "bps": "bit/s", "bits": "bit/s", "bit": "bit", "byte": "B", "bytes": "B", "octets": "B", "packet": "packets",
     "pkts": "packets", "packets": "packets", "pps": "packets/s", "pkts/s": "packets/s", "p/s": "packets/s",
+    "mb": "MB", "kb": "kB", "gb": "GB", "mib": "MiB", "kib": "KiB", "gib": "GiB", "mibps": "MiB/s", "kibps": "KiB/s",
     "kpps": "kpackets/s", "hz": "1/s", "minutes": "min", "hours": "h", "per_s": "1/s",
 }  # fmt: skip
 _RATE = re.compile(
@@ -51,12 +52,12 @@ def known_unit(text: str) -> str | None:
     written = text.strip().strip("[]()").replace(" ", "")
     if written in UNITS:
         return written
-    if (plain := _WRITTEN.get(written) or _WRITTEN.get(written.lower())) is not None:
-        return plain
-    if (match := _RATE.fullmatch(written)) is None:
-        match = _RATE.fullmatch(written.lower())
+    if written in _WRITTEN:
+        return _WRITTEN[written]
+    match = _RATE.fullmatch(written)
     if match is None:
-        return None
+        lower = written.lower()
+        return known_unit(lower) if lower != written else None
     prefix, what, per = match.groups()
     prefix = _LONG.get(prefix or "", prefix or "")
     prefix = {"K": "k", "m": "M", "g": "G", "t": "T"}.get(
@@ -84,7 +85,7 @@ def factor(unit: str | None, column: str, counter: bool = False) -> float:
         return 1.0
     given = known_unit(unit)
     if given is None:
-        raise ConfigError(f"unit = {unit!r}: {did_you_mean(unit, UNITS)}")
+        raise ConfigError(f"unit = {unit!r}: {did_you_mean(unit, ('us', *UNITS))}")
     if counter:
         if given not in _RATES:
             raise ConfigError(f"unit = {unit!r}: of a counter; expected one of {', '.join(_RATES)}")

@@ -1,0 +1,348 @@
+"""Tables of users' files as episodes: what a policy would have seen, the knobs that were logged, a reward.
+
+A step is a period of the table. What was not measured of a slice in a period is marked, as in
+`slicepilot.training.recording.andrade`; where a period is missing of all slices an episode ends. Delays that are not
+those from N3 to N6 stand in for them, and the episodes say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pydantic import ConfigDict, Field
+
+from slicepilot.configs import ConfigError, did_you_mean, validate
+from slicepilot.data.arrow import codes_of, values_of
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.episodes.missing import UNMEASURED_SHARE
+from slicepilot.data.tables.tidy import Stream
+from slicepilot.env.backend import Context
+from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
+from slicepilot.env.reward import RewardWeights
+from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+
+from .recording import facts_of
+from .relabel import Trace, relabel
+
+Array = npt.NDArray[Any]
+LONGEST_PERIOD_S = 30.0
+BEHAVIOURS = ("behaviour", "agent", "policy")
+"""Kept words that say who acted."""
+DELAYS = {
+    "delay_p99_us": (("delay_p99_us", 1.0), ("delay_max_us", 1.0), ("delay_us", 1.0), ("delay_mean_us", 1.0),
+                     ("delay_p50_us", 1.0), ("latency_p99_ms", 1e3), ("latency_ms", 1e3)),
+    "delay_p50_us": (("delay_p50_us", 1.0), ("delay_mean_us", 1.0), ("delay_us", 1.0), ("latency_p50_ms", 1e3),
+                     ("latency_ms", 1e3), ("delay_p99_us", 1.0)),
+}  # fmt: skip
+"""Columns that stand for a delay, best first, and what makes them microseconds."""
+RATES = ("offered_mbps", "carried_mbps")
+SILENT_MBPS = 1e-6
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
+Positive = Annotated[float, Field(gt=0, le=1e9)]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a slice is promised; see `slicepilot.env.slices.Sla`."""
+
+    __pydantic_config__ = _STRICT
+    name: Annotated[str, Field(pattern=_NAME)]
+    committed_mbps: Positive
+    delay_bound_ms: Positive
+    weight: Positive = 1.0
+
+
+@dataclass(frozen=True)
+class EpisodesSpec:
+    """The section ``episodes`` of a map.
+
+    Attributes:
+        slices: their promises, which rewards need.
+        period_s: of control; None: that of the table.
+        knobs: ``logged``: as the table's columns say; ``none``: none was set, and nothing logged.
+        stand_ins: by a column that the table lacks, the one that stands for it.
+        uplink_mbps, logical_cpus: of the node; None: not known.
+        behaviour: who acted; None: as a kept column says, else ``as-logged``.
+        episode_s: length of an episode at most.
+    """
+
+    __pydantic_config__ = _STRICT
+    slices: Annotated[tuple[Promise, ...], Field(min_length=1, max_length=256)]
+    period_s: Annotated[float, Field(ge=1e-3, le=LONGEST_PERIOD_S)] | None = None
+    knobs: Literal["logged", "none"] = "logged"
+    stand_ins: dict[str, str] = field(default_factory=dict)
+    uplink_mbps: Positive | None = None
+    logical_cpus: Positive | None = None
+    behaviour: Annotated[str, Field(pattern=_NAME)] | None = None
+    episode_s: Positive = 3600.0
+
+
+def read_spec(section: Mapping[str, Any], source: str, table_period_s: float | None) -> EpisodesSpec:
+    """Check the section of a map; raises ConfigError with the field, or for no period."""
+    spec = validate(EpisodesSpec, dict(section), f"{source}: episodes")
+    period = spec.period_s or table_period_s
+    if period is None or period > LONGEST_PERIOD_S:
+        raise ConfigError(
+            f"{source}: episodes.period_s = {period}: expected the control period, at most {LONGEST_PERIOD_S:g} s"
+        )
+    return replace(spec, period_s=period)
+
+
+def to_episodes(table: Stream, spec: EpisodesSpec, weights: RewardWeights) -> EpisodeSet:
+    """Episodes of a table with a row for each slice and period.
+
+    Args:
+        table: of `slicepilot.data.own.join.joined`, in periods of the spec.
+        spec: what the table does not say.
+        weights: of the reward.
+
+    Raises:
+        ConfigError: what the table lacks for it, all of it; slices without promises; no step that can be scored.
+    """
+    columns = _Columns(table, spec)
+    columns.require()
+    slices = _slice_set(spec, columns)
+    context = _context(spec, slices, columns)
+    result: list[Episode] = []
+    for run, trace in columns.traces(slices, context):
+        result += _episodes(run, trace, slices, context, spec, weights)
+    if not result:
+        raise ConfigError(
+            "episodes: no two periods in a row with offered and carried rate and delay of a slice; expected a longer "
+            "period, or more measurements"
+        )
+    facts = facts_of(slices, context, weights) | {"stand_ins": columns.stand_ins()}
+    return EpisodeSet(tuple(result), facts)
+
+
+class _Columns:
+    """A table in memory: numbers (N,) by name, words, periods."""
+
+    def __init__(self, table: Stream, spec: EpisodesSpec) -> None:
+        assert spec.period_s is not None
+        whole = pa.Table.from_batches(list(table.batches), table.schema).combine_chunks()
+        self.spec, self.rows = spec, whole.num_rows
+        self.words: dict[str, tuple[Array, list[str]]] = {}
+        self.numbers: dict[str, Array] = {}
+        for name in table.schema.names:
+            column = whole.column(name)
+            if name in table.groups:
+                array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+                missing = np.asarray(array.indices.is_null().to_pylist(), np.bool_)
+                codes, names = codes_of(array)
+                self.words[name] = np.where(missing, -1, codes), names
+            elif pa.types.is_floating(column.type):
+                self.numbers[name] = np.array(values_of(column.fill_null(math.nan)), np.float64)
+        for name, other in spec.stand_ins.items():
+            if other not in self.numbers:
+                raise ConfigError(f"episodes.stand_ins.{name} = {other!r}: {did_you_mean(other, self.numbers)}")
+            self.numbers.setdefault(name, self.numbers[other])
+        self.step = np.rint(self.numbers.get("time_s", np.zeros(0)) / spec.period_s).astype(np.int64)
+        self.delays = {name: self._first(choices) for name, choices in DELAYS.items()}
+        self.knobs = [name for name in KNOB_FIELDS if name in self.numbers]
+
+    def _first(self, choices: tuple[tuple[str, float], ...]) -> tuple[str, float] | None:
+        return next(((name, factor) for name, factor in choices if name in self.numbers), None)
+
+    def require(self) -> None:
+        """Raise ConfigError with all that the table lacks."""
+        lacks = [name for name in RATES if name not in self.numbers]
+        lacks += [] if self.delays["delay_p99_us"] else ["delay_p99_us (or delay_us, latency_ms)"]
+        if not self.knobs and self.spec.knobs == "logged":
+            lacks.append(f"a knob ({', '.join(KNOB_FIELDS)}; knobs: none says that none was set)")
+        lacks += [] if "time_s" in self.numbers else ["times"]
+        if lacks:
+            raise ConfigError(
+                f"episodes: the table lacks {'; '.join(lacks)}; expected columns of these names, or stand_ins"
+            )
+        known = {promise.name for promise in self.spec.slices}
+        names = self.words["slice"][1]
+        if other := next((name for name in names if name not in known), None):
+            raise ConfigError(f"episodes.slices: no promise of {other}; expected {', '.join(names)}")
+
+    def stand_ins(self) -> dict[str, str]:
+        """What is not what its name says."""
+        result = dict(self.spec.stand_ins)
+        result |= {name: own[0] for name, own in self.delays.items() if own is not None and own[0] != name}
+        unknown = [
+            name for name in SLICE_FIELDS if name not in self.numbers and name not in {*self.delays, "loss_ratio"}
+        ]
+        return result | dict.fromkeys(unknown, "not measured")
+
+    def traces(self, slices: SliceSet, context: Context) -> Iterator[tuple[dict[str, str], Trace]]:
+        """Stretches of periods without a gap, with the kept words of their run."""
+        names = self._run_words()
+        codes = np.stack([self.words[name][0] for name in names], axis=1) if names else np.zeros((self.rows, 1), int)
+        runs, index = np.unique(codes, axis=0, return_inverse=True)
+        place = np.asarray([slices.names.index(name) for name in self.words["slice"][1]])
+        of_slice = place[self.words["slice"][0]]
+        for run in range(len(runs)):
+            rows = np.flatnonzero(index.reshape(-1) == run)
+            words = {name: self._word(name, int(code)) for name, code in zip(names, runs[run].tolist(), strict=False)}
+            steps = np.unique(self.step[rows])
+            for stretch in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
+                if len(stretch) > 1:
+                    inside = rows[(self.step[rows] >= stretch[0]) & (self.step[rows] <= stretch[-1])]
+                    yield words, self._trace(inside, of_slice, int(stretch[0]), len(stretch), context)
+
+    def _word(self, name: str, code: int) -> str:
+        return self.words[name][1][code] if code >= 0 else ""
+
+    def _run_words(self) -> list[str]:
+        """Words by which runs differ: not those that only say more of a slice."""
+        slices = self.words["slice"][0]
+        names = [name for name in self.words if name != "slice"]
+        return [
+            name for name in names
+            if any(len(np.unique(self.words[name][0][slices == own])) > 1 for own in np.unique(slices))
+            or len(np.unique(self.words[name][0])) == 1
+        ]  # fmt: skip
+
+    def _trace(self, rows: Array, of_slice: Array, first: int, count: int, context: Context) -> Trace:
+        slices = len(context.promises.weight)
+
+        def grid(column: Array) -> Array:
+            own = np.full((count, slices), np.nan)
+            own[self.step[rows] - first, of_slice[rows]] = column[rows]
+            return own
+
+        readings = np.full((count, len(SLICE_FIELDS), slices), np.nan)
+        for row, name in enumerate(SLICE_FIELDS):
+            chosen = self.delays.get(name)
+            source, scale = (name, 1.0) if chosen is None else chosen
+            if source in self.numbers:
+                readings[:, row] = scale * grid(self.numbers[source])
+        offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
+        lost = np.clip(1.0 - readings[:, carried] / np.maximum(readings[:, offered], 1e-6), 0.0, 1.0)
+        readings[:, loss] = np.where(np.isfinite(readings[:, loss]), readings[:, loss], lost)
+        silent = (readings[:, offered] <= SILENT_MBPS) & ~(readings[:, carried] > SILENT_MBPS)
+        for name in DELAYS:
+            row = SLICE_FIELDS.index(name)
+            readings[:, row] = np.where(silent & np.isnan(readings[:, row]), 0.0, readings[:, row])
+        had = [SLICE_FIELDS.index(name) for name in (*RATES, "delay_p99_us")]
+        valid: npt.NDArray[np.bool_] = np.asarray(np.isfinite(readings[:, had]).all(axis=1))
+        there = np.zeros(slices, np.bool_)
+        there[of_slice[rows]] = True
+        return Trace(
+            np.asarray(np.where(valid[:, None], readings, 0.0), np.float32)[..., None],
+            self._node(readings[:, carried], grid, context)[..., None],
+            valid[..., None],
+            self._knobs(grid, count, slices)[..., None],
+            (there & ~valid)[..., None],
+            np.asarray(readings, np.float32)[..., None],
+        )
+
+    def _node(self, carried: Array, grid: Any, context: Context) -> Array:
+        node = np.full((len(carried), len(NODE_FIELDS)), np.nan, np.float32)
+        for row, name in enumerate(NODE_FIELDS):
+            if name in self.numbers:
+                own = grid(self.numbers[name])
+                known = np.isfinite(own)
+                counts = known.sum(axis=1)
+                node[:, row] = np.where(counts, np.where(known, own, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)
+        uplink = NODE_FIELDS.index("uplink_use_ratio")
+        if "uplink_use_ratio" not in self.numbers and np.isfinite(context.uplink_mbps[0]):
+            node[:, uplink] = np.minimum(np.nansum(carried, axis=1) / float(context.uplink_mbps[0]), 1.0)
+        return node
+
+    def _knobs(self, grid: Any, count: int, slices: int) -> Array:
+        """Settings (T, 3, S); one that is not logged in a period is that of the period before."""
+        knobs = np.full((count, NUM_KNOBS, slices), np.inf)
+        knobs[:, NICE] = 0.0
+        for row, name in enumerate(KNOB_FIELDS):
+            if name in self.numbers and self.spec.knobs == "logged":
+                own = grid(self.numbers[name])
+                known = ~np.isnan(own)
+                last = np.maximum.accumulate(np.where(known, np.arange(count)[:, None], -1), axis=0)
+                held = own[np.maximum(last, 0), np.arange(slices)]
+                knobs[:, row] = np.where(last >= 0, held, knobs[:, row])
+        return np.asarray(knobs, np.float32)
+
+
+def _slice_set(spec: EpisodesSpec, columns: _Columns) -> SliceSet:
+    """The slices with their promises, and bounds that hold all logged settings."""
+    bounds = KnobBounds()
+    limits = {}
+    for name, plain in (("cpu_limit_mcpu", bounds.cpu_limit_mcpu), ("egress_mbps", bounds.egress_mbps)):
+        own = columns.numbers.get(name, np.empty(0))
+        own = own[np.isfinite(own) & (own > 0)]
+        limits[name] = (min([plain[0], *own[:1], *([own.min()] if len(own) else [])]), max([plain[1], *own]))
+    wide = {name: (float(low), float(high)) for name, (low, high) in limits.items()}
+    wide_bounds = replace(bounds, cpu_limit_mcpu=wide["cpu_limit_mcpu"], egress_mbps=wide["egress_mbps"])
+    specs = tuple(
+        SliceSpec(
+            name=own.name,
+            s_nssai=SNssai(1, f"{number:06X}"),
+            sla=Sla(own.committed_mbps, own.delay_bound_ms),
+            weight=own.weight,
+            bounds=wide_bounds,
+        )
+        for number, own in enumerate(spec.slices, 1)
+    )
+    names = [own.name for own in specs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"episodes.slices: {twice} twice; expected each slice once")
+    return SliceSet(specs)
+
+
+def _context(spec: EpisodesSpec, slices: SliceSet, columns: _Columns) -> Context:
+    assert spec.period_s is not None
+    used = columns.numbers.get("cpu_use_mcpu", np.zeros(1))
+    used = used[np.isfinite(used)]
+    cpus = spec.logical_cpus or max(1.0, math.ceil(len(slices) * float(used.max(initial=0.0)) / 1000.0))
+    steps = max(1, int(spec.episode_s / spec.period_s))
+    period, logical, link = (
+        np.full(1, value, np.float32) for value in (spec.period_s, cpus, spec.uplink_mbps or np.inf)
+    )
+    return Context(period, logical, link, Promises.of(slices), slices.column("upf_threads"), steps)
+
+
+def _episodes(
+    run: Mapping[str, str], trace: Trace, slices: SliceSet, context: Context, spec: EpisodesSpec, weights: RewardWeights
+) -> list[Episode]:
+    """A stretch as episodes of the longest length or less."""
+    assert trace.unmeasured is not None
+    assert trace.readings is not None
+    weight = context.promises.weight
+    share = (trace.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
+    seen = relabel(trace, slices, context, weights)
+    acted = spec.behaviour or next((run[name] for name in BEHAVIOURS if run.get(name)), "as-logged")
+    result = []
+    for first in range(0, len(trace) - 1, context.num_steps):
+        end = min(first + context.num_steps, len(trace) - 1)
+        decided, observed = slice(first, end), slice(first, end + 1)
+        rewards = seen.rewards[0, decided]
+        if not np.isfinite(rewards).any():
+            continue
+        actions = seen.actions[0, decided]
+        result.append(
+            Episode(
+                observations=seen.observations[0, observed],
+                actions=actions,
+                rewards=rewards,
+                wanted=actions.copy(),
+                log_density=np.full(len(actions), np.nan),
+                behaviour=acted,
+                terms={name: values[0, decided] for name, values in seen.terms.items()},
+                telemetry=np.ascontiguousarray(trace.readings[observed, ..., 0]),
+                node=np.ascontiguousarray(trace.node[observed, :, 0]),
+                valid=np.ascontiguousarray(trace.valid[observed, :, 0]),
+                unmeasured=np.ascontiguousarray(trace.unmeasured[observed, :, 0]),
+                decisions={UNMEASURED_SHARE: share[first + 1 : end + 1].astype(np.float32)},
+                info={
+                    "backend": "own files",
+                    "scenario": None,
+                    "run": dict(run),
+                    "request_mcpu": [0.0] * len(slices),
+                },
+            )
+        )
+    return result
