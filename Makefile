@@ -10,7 +10,7 @@ BIN := .venv/bin
 # Python keeps what it has compiled: or each process would compile all packages that it imports again, for seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all k8s-test docs fuzz lint setup live bpf dist image sbom lock clean help
+.PHONY: demo test test-all k8s-test docs fuzz lint setup live bpf dist image sbom lock lean clean help
 
 # Without the live parts the demo still simulates, trains and judges, and says in its last line what is missing.
 demo: .venv/.train ## train an agent in the simulator, compare it with the baselines, try it on real UPFs, report
@@ -47,7 +47,9 @@ lint: .venv/.dev ## check style and types
 	$(BIN)/mypy
 	$(BIN)/pyright
 
-setup: .venv/.dev ## install everything for development into .venv
+setup: .venv/.dev ## install everything for development into .venv (TORCH=locked: PyTorch with CUDA)
+
+lean: .venv/.lean ## install what needs no PyTorch: simulate, evaluate, run with rules and exported policies
 
 live: build/bin/.built bpf ## build the user plane (Go) and the probe (BPF), with what they need
 
@@ -85,6 +87,7 @@ lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(COMPILE) --group uv $(UPGRADE) --output-file requirements/uv.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
+	$(LOCK) requirements/lean.txt --extra evaluate --group build --constraints requirements/dev.txt
 	$(LOCK) requirements/agent.txt --extra kubernetes --constraints requirements/dev.txt
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest \
@@ -102,15 +105,20 @@ help: ## show this list
 # dev.txt holds all of train.txt, so a development environment serves the demo too.
 .venv/.dev: requirements/dev.txt pyproject.toml | $(UV) .venv/bin/python
 	$(call install,requirements/dev.txt)
-	@touch .venv/.train $@
+	@touch .venv/.train .venv/.lean $@
 
 .venv/.train: requirements/train.txt pyproject.toml | $(UV) .venv/bin/python
 	@rm -f .venv/.dev
 	$(call install,requirements/train.txt)
+	@touch .venv/.lean $@
+
+.venv/.lean: requirements/lean.txt pyproject.toml | $(UV) .venv/bin/python
+	@rm -f .venv/.dev .venv/.train
+	$(call install,requirements/lean.txt)
 	@touch $@
 
 define install
-	$(UV) pip sync --python .venv --require-hashes $(1)
+	@requirements/install.sh $(UV) $(1)
 	$(UV) pip install --python .venv --quiet --no-deps --no-build-isolation --editable .
 endef
 
