@@ -23,7 +23,7 @@ from .shared.streams import prepare_streams
 UsageError: Any = typer.BadParameter.__bases__[0]
 
 # Packages of a plain installation; others are part of the extra `train`, except these.
-EXTRAS = {"kubernetes": "kubernetes"}
+EXTRAS = {"kubernetes": "kubernetes", "matplotlib": "evaluate", "scipy": "evaluate"}
 BASE_PACKAGES = {
     *("cryptography", "gymnasium", "numba", "numpy", "onnxruntime", "prometheus_client", "pyarrow", "pydantic"),
     *("pyroute2", "rich", "yaml"),
@@ -84,7 +84,6 @@ app = typer.Typer(
     cls=CommandGroup,
     help="Reinforcement-learning control of 5G network slices at the user plane.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

@@ -61,6 +61,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     "dataset record": {"": episodes.Recorded},
     "dataset analyse": {"": episodes.Analysed},
     "dataset estimate": {"": episodes.Estimates},
+    "list": {"": list[machine.Named]},
     "bench sim": {"": bench.SimulatorSpeed},
     "bench loop": {"": bench.LoopBench},
     "bench probe": {"": bench.ProbeBench},

@@ -19,6 +19,7 @@ GROUPS = {
 COMMANDS = {
     "doctor": Command("slicepilot.cli.doctor:doctor"),
     "demo": Command("slicepilot.cli.demo:demo"),
+    "list": Command("slicepilot.cli.names:list_names"),
     "simulate": Command("slicepilot.cli.evaluation.simulate:simulate"),
     "train": Command("slicepilot.cli.train.train:train"),
     "tune": Command("slicepilot.cli.train.tune:tune", makes=True),

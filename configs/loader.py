@@ -36,6 +36,12 @@ def available(kind: str) -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
 
 
+def kinds() -> list[str]:
+    """Folders of shipped configurations, sorted."""
+    folders = [folder.name for folder in resources.files(PACKAGE).iterdir() if folder.is_dir()]
+    return sorted(name for name in folders if available(name))
+
+
 def locate(kind: str, name_or_path: str | Path, hint: bool = True) -> Path:
     """Path of a shipped configuration by name, or of a user's file by path; raises ConfigError if there is neither.
 

@@ -59,7 +59,7 @@ def test_no_lock_file_with_registry_addresses(tracked_files: list[Path]) -> None
     assert [file for file in tracked_files if file.name in {"uv.lock", "poetry.lock", "pylock.toml"}] == []
 
 
-@pytest.mark.parametrize("name", ["base", "agent", "train", "dev"])
+@pytest.mark.parametrize("name", ["base", "lean", "agent", "train", "dev"])
 def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
     text = (ROOT / "requirements" / f"{name}.txt").read_text()
     logical_lines = re.sub(r"#.*", "", text.replace("\\\n", " ")).splitlines()
@@ -75,4 +75,5 @@ def test_smaller_requirement_files_agree_with_the_largest() -> None:
         return set(re.findall(r"^[a-z0-9._-]+==\S+", text, re.MULTILINE))
 
     assert pins("base") < pins("train") < pins("dev")
+    assert pins("base") < pins("lean") < pins("train")
     assert pins("base") < pins("agent") < pins("dev")

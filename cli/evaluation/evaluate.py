@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,7 +83,10 @@ def evaluate(
     ] = None,
     results: Annotated[Path, typer.Option(help="Output folder for the results.")] = RESULTS,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file.")] = None,
-    mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow.")] = True,
+    mlflow: Annotated[
+        bool | None,
+        typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow (default: if it is installed)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run agents on the same seeds of the same scenarios and compare them.
@@ -109,6 +113,8 @@ def evaluate(
         if settings.backend != SIMULATOR:
             raise ConfigError(f"ray: needs the backend {SIMULATOR}: a {settings.backend} runs on one machine")
     learned = load_learned(bundle or [])
+    if mlflow is None:
+        mlflow = find_spec("mlflow") is not None
     if mlflow:
         from slicepilot.training.runs.tracking import check_tracking
 

@@ -195,3 +195,11 @@ class Identified(Document):
     """Errors on other loads."""
     repeated: IdentifiedErrors
     """Differences of the machine from itself, when the other loads are repeated with other phases."""
+
+
+class Named(Document):
+    """A name that commands take."""
+
+    name: str
+    description: str
+    """Empty for configurations."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,29 @@ def test_help_fits_80_columns(name: str, capsys: Any, monkeypatch: pytest.Monkey
     assert stop.value.code == 0
     assert max(map(len, shown.splitlines())) <= 80
     assert not name or commands()[name].help in " ".join(shown.split())
+
+
+def test_names_that_commands_take_are_listed_and_completed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = {}
+    for what in ("scenarios", "agents", "configs", "datasets"):
+        monkeypatch.setattr(sys, "argv", ["slicepilot", "list", what, "--json"])
+        with pytest.raises(SystemExit, match="0"):
+            main()
+        listed[what] = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
+    assert "multi-promise" in listed["scenarios"]
+    assert {"queue-greedy", "generalist"} <= set(listed["agents"])
+    assert "training/node" in listed["configs"]
+    assert {"andrade", "mishra", "moreira"} <= set(listed["datasets"])
+
+    monkeypatch.setenv("_SLICEPILOT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "slicepilot evaluate --sce")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    monkeypatch.setattr(sys, "argv", ["slicepilot"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--scenario" in capsys.readouterr().out.split()
 
 
 def test_help_is_whole_sentences() -> None:
