@@ -110,7 +110,7 @@ def run() -> NoReturn:
     """Run the command line; see `slicepilot.cli.main`."""
     prepare_streams()
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="slicepilot", standalone_mode=False)
     except ConfigError as error:
         _fail(str(error), 2)
     except UsageError as error:
