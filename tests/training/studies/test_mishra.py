@@ -10,12 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slicepilot.configs.backends import plugin
 from slicepilot.data.faults import Faults
 from slicepilot.data.reference import forwarding_delays, pfcp_latencies
 from slicepilot.data.studies.mishra.tables import forwarding_batches, pfcp_batches
 from slicepilot.env.simulator.scenario import Load
 from slicepilot.training.studies.mishra.packets import PacketPath, arrivals_s, delays_us, packets_per_s
-from slicepilot.training.studies.mishra.samples import LOADS, figures_of_cell, write_forwarding, write_pfcp
+from slicepilot.training.studies.mishra.samples import (
+    LOADS,
+    figures_of_cell,
+    matched_as_in_the_study,
+    write_forwarding,
+    write_pfcp,
+)
 from slicepilot.training.studies.mishra.simulated import scenario_of
 from slicepilot.training.studies.reproduce import Reproduction, as_figures, study_of
 from slicepilot.training.studies.study import Findings
@@ -121,6 +128,15 @@ def test_files_are_of_the_study_s_schema(tmp_path: Path) -> None:
     assert faults.total == 0
 
 
+def test_the_study_s_matching_swaps_packets_that_queue() -> None:
+    """The packet that left first gets the time of the latest that came: two of 300 us become 100 and 500."""
+    received, sent = np.array([0, 200_000]), np.array([300_000, 500_000])
+    assert matched_as_in_the_study(received, sent).tolist() == [100.0, 500.0]
+    alone = np.arange(0, 10**9, 10**6)
+    assert matched_as_in_the_study(alone, alone + 40_000) == pytest.approx(np.full(1000, 40.0))
+    assert matched_as_in_the_study(alone[:1], alone[:1] + 11_000_000).size == 0, "it is forgotten after 10 ms"
+
+
 def test_statistics_of_a_cell() -> None:
     delays = np.random.default_rng(3).exponential(100.0, 20_000)
     figures = dict(figures_of_cell(delays))
@@ -158,3 +174,27 @@ def test_a_release_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "o1_forwarding_exp_heavy.csv" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.live
+@pytest.mark.slow
+def test_the_study_comes_back_from_real_upfs_with_a_controller(tmp_path: Path) -> None:
+    """All cells are measured, the files are of the study's schema, and nothing of the testbed is left."""
+    if lacks := plugin("testbed").call("missing"):
+        pytest.skip("; ".join(lacks))
+    out = tmp_path / "mishra"
+    done = slicepilot("reproduce", "mishra", "--in", "testbed", "--quick", "--json", "--out", str(out), timeout=400)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    rows = {row["row"]: row for row in document["rows"]}
+    assert all(row["measured"] > 0 for row in rows.values())
+    assert len(rows) == 2 * (3 * 3 * 4 + 3 * 3 * 4 + 3 * 3 * 4), "also as the study's script would have matched them"
+    assert all(verdict["measured"] is not None for verdict in document["verdicts"])
+    for folder in ("measured", "measured-queue-greedy"):
+        for load in LOADS:
+            faults = Faults()
+            file = out / folder / f"o1_forwarding_exp_{load}.csv"
+            count = sum(batch.num_rows for batch in forwarding_batches(file, faults))
+            assert count > 5000
+            assert faults.total == 0
+    assert not Path("/run/netns/sp-ran").exists()

@@ -14,6 +14,7 @@ import pyarrow.csv as pacsv
 from slicepilot.data.files import replacing
 from slicepilot.data.intervals import mean_interval
 from slicepilot.data.studies.mishra.tables import FORWARDING_COLUMNS, PFCP_COLUMNS
+from slicepilot.env.compiled import njit
 from slicepilot.training.studies.study import Figure, Store
 
 LOADS = ("light", "medium", "heavy")
@@ -22,8 +23,11 @@ TRANSACTIONS = ("establishment", "modification", "deletion")
 STATISTICS = ("mean", "p50", "p95", "p99")
 CONTROLLED, CONTROLLER = "controller/", "queue-greedy"
 """Rows of the same cells while a controller acts, and who decides there."""
+MATCHED = "matched/"
+"""Cells of the same packets, as the study's own script would have matched them at both ends."""
 CURVE = np.concatenate([np.linspace(0.0, 0.98, 99), np.linspace(0.981, 1.0, 20)])
 """Shares of packets at which the curves of the pictures are kept."""
+WINDOW_NS = 10_000_000  # in which the study's script seeks a packet's time at N3
 PARTS, LEAST = 10, 100  # of a run, for intervals; packets in each
 
 Array = npt.NDArray[np.float64]
@@ -66,6 +70,34 @@ def kept_cell(times_us: Array) -> dict[str, Any]:
     """Statistics, curve and count of a cell, as a `Store` keeps them."""
     figures = {name: [figure.value, figure.low, figure.high] for name, figure in figures_of_cell(times_us)}
     return {"n": len(times_us), "figures": figures, "curve": curve_of(times_us)}
+
+
+def matched_as_in_the_study(received_ns: npt.NDArray[Any], sent_ns: npt.NDArray[Any]) -> Array:
+    """Delays in us that the study's script would give these packets (N,) of a slice, in their order in time.
+
+    ``instrumentation/parse_tcbpf.awk`` of its repository knows packets behind the UPF by nothing but their slice. Each
+    gets the latest packet at N3 that is still free, if that came within 10 ms; the others are left out. (Its buffer of
+    500 free packets is not limited here.)
+    """
+    times_ns = np.concatenate([received_ns, sent_ns]).astype(np.int64)
+    leaves = np.repeat([False, True], [len(received_ns), len(sent_ns)])
+    order = np.lexsort((leaves, times_ns))
+    return np.asarray(_match(times_ns[order], leaves[order]) / 1e3, np.float64)
+
+
+@njit(cache=True)
+def _match(times_ns: np.ndarray, leaves: np.ndarray) -> np.ndarray:
+    result, free = np.empty(len(times_ns)), np.empty(len(times_ns), np.int64)
+    found = waiting = 0
+    for event in range(len(times_ns)):
+        if not leaves[event]:
+            free[waiting] = times_ns[event]
+            waiting += 1
+        elif waiting and times_ns[event] - free[waiting - 1] <= WINDOW_NS:
+            waiting -= 1
+            result[found] = times_ns[event] - free[waiting]
+            found += 1
+    return result[:found]
 
 
 def folder_of(store: Store, name: str) -> Path | None:

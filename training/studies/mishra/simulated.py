@@ -19,7 +19,17 @@ from slicepilot.env.sliding import SlidingView
 from slicepilot.training.studies.study import Effort, Figure, Findings, Store
 
 from .packets import PacketPath, arrivals_s, delays_us, packets_per_s
-from .samples import CONTROLLED, CONTROLLER, LOADS, SLICES, delay_key, folder_of, kept_cell, write_forwarding
+from .samples import (
+    CONTROLLED,
+    CONTROLLER,
+    LOADS,
+    MATCHED,
+    SLICES,
+    delay_key,
+    folder_of,
+    kept_cell,
+    write_forwarding,
+)
 
 QUICK_S = 60.0
 WRITTEN_S = 5.0
@@ -74,8 +84,9 @@ def csv_name(load: str) -> str:
 
 def take_cells(result: Findings, cells: dict[str, Any], load: str, player: str, effort: Effort) -> None:
     """Put kept cells of slices, and of PFCP transactions below ``pfcp/``, into rows and curves."""
-    target = result.extra if player.removesuffix("/") in effort.agents else result.values
     for name, cell in cells.items():
+        also = name.startswith(MATCHED) or player.removesuffix("/") in effort.agents
+        target = result.extra if also else result.values
         for statistic, (value, low, high) in cell["figures"].items():
             key = delay_key(load, name, statistic, player) if name in SLICES else f"{player}{load}/{name}/{statistic}"
             target[key] = Figure(value, low, high)

@@ -18,7 +18,18 @@ from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.studies.study import Effort, Findings, Store
 
 from .controller import acting
-from .samples import CONTROLLER, LOADS, SLICES, TRANSACTIONS, folder_of, kept_cell, write_forwarding, write_pfcp
+from .samples import (
+    CONTROLLER,
+    LOADS,
+    MATCHED,
+    SLICES,
+    TRANSACTIONS,
+    folder_of,
+    kept_cell,
+    matched_as_in_the_study,
+    write_forwarding,
+    write_pfcp,
+)
 from .simulated import csv_name, players_of, scenario_of, take_cells
 
 TESTBED = "mishra"
@@ -106,6 +117,9 @@ class _Testbed:
             _write(folder, load, events, latencies)
         delays_us = (events["exit_ns"] - events["n3_ns"]) / 1e3
         cells = {name: delays_us[events["slice"] == at] for at, name in enumerate(SLICES)}
+        for at, name in enumerate(SLICES):
+            own = events[events["slice"] == at]
+            cells[f"{MATCHED}{name}"] = matched_as_in_the_study(own["n3_ns"], own["exit_ns"])
         cells |= {f"pfcp/{kind}": np.asarray(latencies[kind]) for kind in TRANSACTIONS}
         if empty := [name for name, values in cells.items() if not len(values)]:
             raise FailureError(f"testbed: nothing measured of {', '.join(empty)} under the {load} load")
