@@ -35,6 +35,7 @@ PRINTED: dict[str, dict[str, Any]] = {
     "tune": {"": training.Tuned},
     "evaluate": {"": evaluation.Evaluations},
     "reproduce": {"": evaluation.Reproduced},
+    "compare": {"": evaluation.Compared},
     "run": {"": operation.RunReport},
     "top": {"": Status},
     "explain": {"one tick": explaining.ExplainedTick, "with `--window`": list[explaining.ExplainedWindow]},

@@ -26,6 +26,7 @@ COMMANDS = {
     "evaluate": Command("slicepilot.cli.evaluation.evaluate:evaluate"),
     "reproduce": Command("slicepilot.cli.evaluation.reproduce:reproduce", makes=True),
     "report": Command("slicepilot.cli.evaluation.report:report"),
+    "compare": Command("slicepilot.cli.evaluation.compare:compare"),
     "run": Command("slicepilot.cli.operation.run:run", makes=True),
     "top": Command("slicepilot.cli.operation.top:top"),
     "control status": Command("slicepilot.cli.operation.control:status"),

@@ -124,6 +124,30 @@ def remove_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def replace_folder(staging: Path, target: Path) -> None:
+    """Rename a folder to ``target``, in place of the folder that is there, which is kept until that has succeeded.
+
+    Raises:
+        OSError: it cannot be renamed; what was at the target is untouched.
+    """
+    import shutil  # with zlib and its like, which the supervisor has no use for
+
+    sync_folder(staging)
+    if not target.exists():
+        staging.rename(target)
+        sync_folder(target.parent)
+        return
+    old = staging.with_name(f"{staging.name}.old")
+    target.rename(old)
+    try:
+        staging.rename(target)
+    except BaseException:
+        old.rename(target)
+        raise
+    sync_folder(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the folder's entries are on disk; raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

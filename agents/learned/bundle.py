@@ -23,7 +23,7 @@ from slicepilot.agents.runtime.allowed import OnnxError, check_model
 from slicepilot.agents.runtime.session import OnnxNetwork, open_session
 from slicepilot.configs import ConfigError, validate
 from slicepilot.configs.limited_yaml import parse_yaml
-from slicepilot.data.files import sync_folder, write_synced
+from slicepilot.data.files import replace_folder, write_synced
 from slicepilot.env.encoding import (
     CPU_AXIS_PER_THREAD_MCPU,
     EGRESS_AXIS_MBPS,
@@ -172,7 +172,7 @@ class PolicyBundle:
             for name, data in files.items():
                 write_synced(staging / name, data)
             staging.chmod(0o755)
-            _swap(staging, target)
+            replace_folder(staging, target)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
@@ -290,24 +290,6 @@ class PolicyBundle:
 
     def __str__(self) -> str:
         return f"bundle {str(self.origin)!r}" if self.origin else "bundle"
-
-
-def _swap(staging: Path, target: Path) -> None:
-    """Replace the target by the staged folder; the old one is kept until that has succeeded."""
-    sync_folder(staging)
-    if not target.exists():
-        staging.rename(target)
-        sync_folder(target.parent)
-        return
-    old = staging.with_name(f"{staging.name}.old")
-    target.rename(old)
-    try:
-        staging.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    sync_folder(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sha256(data: bytes) -> str:

@@ -12,6 +12,8 @@ import typer
 from slicepilot.cli.schemas.episodes import Estimates
 from slicepilot.cli.shared.agents_option import load_learned, names_of
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.registry import BUNDLE_HELP
+from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
 
 from .missing import print_missing
@@ -28,7 +30,7 @@ LONGEST = 24  # characters of a policy's name in tables
 
 def estimate(
     data: Annotated[str, typer.Argument(help="Recorded episodes: a shipped name, a file or a folder.")],
-    bundle: Annotated[list[Path] | None, typer.Option(help="Bundle of a learned policy; may be repeated.")] = None,
+    bundle: Annotated[list[Path] | None, typer.Option(help=f"{BUNDLE_HELP} May be repeated.")] = None,
     agents: Annotated[
         list[str] | None, typer.Option(help="Agents to estimate: names, separated by commas, as for `evaluate`.")
     ] = None,
@@ -39,6 +41,9 @@ def estimate(
     reward: Annotated[
         str | None, typer.Option(help="Reward weights (default: the recorded ones): a name or a YAML file.")
     ] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the estimates to MLflow.")] = False,
+    run_name: RunName = None,
+    tag: Tags = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Estimate the reward per control period of policies from recorded data, with intervals and coverage.
@@ -51,7 +56,13 @@ def estimate(
     from slicepilot.data.episodes.missing import missing_of
     from slicepilot.training.ope.comparison import compare
     from slicepilot.training.ope.logged import Node
+    from slicepilot.training.runs.labels import RunLabels
 
+    labels = RunLabels.of(run_name, tag or [])
+    if mlflow:
+        from slicepilot.training.runs.tracking import check_tracking
+
+        check_tracking()
     with progress_bar() as progress:
         task = progress.add_task("reading", total=1.0)
         whole = _episodes(data, reward)
@@ -64,6 +75,10 @@ def estimate(
             node,
             lambda step, share: progress.update(task, completed=share, description=step),
         )
+    if mlflow:
+        from slicepilot.training.ope.tracking import log_estimates
+
+        log_estimates(comparison, data, episodes, labels)
     if as_json:
         print_json({**comparison.to_json(), "on_declared_pods": stripped, "missing": missing}, Estimates)
         return

@@ -13,6 +13,7 @@ import typer
 from slicepilot.cli.schemas.episodes import Recorded
 from slicepilot.cli.shared.agents_option import load_learned, names_of
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.registry import BUNDLE_HELP
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR, check_name
 
@@ -40,7 +41,7 @@ def record(
         list[str] | None,
         typer.Option(help="Names of agents, separated by commas; NAME:3 gets three times the episodes."),
     ] = None,
-    bundle: Annotated[list[Path] | None, typer.Option(help="Bundle of a learned policy; may be repeated.")] = None,
+    bundle: Annotated[list[Path] | None, typer.Option(help=f"{BUNDLE_HELP} May be repeated.")] = None,
     scenario: Annotated[
         str | None, typer.Option(help="Scenario: a shipped name or a YAML file (default: testbed-contention).")
     ] = None,

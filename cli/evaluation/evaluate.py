@@ -19,6 +19,8 @@ from slicepilot.cli.schemas import evaluation as schema
 from slicepilot.cli.shared.agents_option import load_learned, names_of
 from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.registry import BUNDLE_HELP
+from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.cli.shared.streams import STDOUT, require_single, write_out
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR
@@ -52,9 +54,7 @@ STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
 
 def evaluate(
-    bundle: Annotated[
-        list[Path] | None, typer.Option(help="Policy bundle: its folder, or generalist; may be repeated.")
-    ] = None,
+    bundle: Annotated[list[Path] | None, typer.Option(help=f"{BUNDLE_HELP} May be repeated.")] = None,
     scenario: Annotated[
         list[str] | None, typer.Option(help="Scenario: a shipped name or a YAML file; may be repeated.")
     ] = None,
@@ -87,6 +87,8 @@ def evaluate(
         bool | None,
         typer.Option("--mlflow/--no-mlflow", help="Log figures and report to MLflow (default: if it is installed)."),
     ] = None,
+    run_name: RunName = None,
+    tag: Tags = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Run agents on the same seeds of the same scenarios and compare them.
@@ -97,9 +99,11 @@ def evaluate(
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
     from slicepilot.training.evaluation.config import EvaluationConfig
-    from slicepilot.training.evaluation.results import Evaluation, Provenance, hardware_fits, log_evaluation, save
+    from slicepilot.training.evaluation.results import Evaluation, Provenance, hardware_fits, save
+    from slicepilot.training.runs.labels import RunLabels
 
     require_single(report, as_json, "--report")
+    labels = RunLabels.of(run_name, tag or [])
     drawn = _drawn(suite, seed, scenarios, scenario)
     settings = EvaluationConfig.from_yaml(config or ("drawn" if drawn else "default"))
     settings = _settings(settings, scenario, agents, seeds, None if drawn else seed, period_ms)
@@ -138,7 +142,8 @@ def evaluate(
     else:
         judged = _judge(chosen, made_for_each, settings, learned)
     command = shlex.join(["slicepilot", *sys.argv[1:]])
-    evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged))
+    candidates = _candidates(bundle or [], learned)
+    evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged), candidates)
     save(evaluation, results)
     if report is not None:
         from slicepilot.training.evaluation.report import render
@@ -151,8 +156,21 @@ def evaluate(
         written = [f"results in {results}", *([f"report in {report}"] if report else [])]
         console.print(", ".join(written), soft_wrap=True)
     if mlflow:
-        run_id = learned[0].bundle.training.run_id if len(learned) == 1 else None
-        log_evaluation(evaluation, None if report == STDOUT else report, run_id)
+        from slicepilot.training.evaluation.tracking import log_evaluation
+
+        log_evaluation(evaluation, chosen, settings, labels, results)
+
+
+def _candidates(addresses: Sequence[Path], learned: Sequence[LearnedAgent]) -> dict[str, dict[str, Any]]:
+    """What is remembered of the learned policies, by name."""
+    from slicepilot.agents.learned.files import BundleFiles
+    from slicepilot.training.evaluation.tracking import candidate_of
+
+    results = {}
+    for address, agent in zip(addresses, learned, strict=True):
+        digest = BundleFiles.read(agent.bundle.origin or "").digest
+        results[agent.name] = candidate_of(str(address), digest, agent.bundle.training)
+    return results
 
 
 def _print(judged: Sequence[ScenarioResult], drawn: bool, alike: Any) -> None:

@@ -73,7 +73,7 @@ def safe(name: Name = None, run_root: RunRoot = None, as_json: AsJson = False) -
 
 
 def reload(
-    bundle: Annotated[Path | None, typer.Option(help="New policy: the folder of its bundle, or generalist.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help="New policy: a bundle, as for run.")] = None,
     guard: Annotated[str | None, typer.Option(help="New guard configuration: a shipped name or a YAML file.")] = None,
     force: Force = False,
     name: Name = None,
@@ -87,8 +87,11 @@ def reload(
     order: dict[str, Any] = {"command": "reload"}
     if bundle is not None:
         from slicepilot.agents.learned.shipped import folder_of
+        from slicepilot.cli.shared.registry import local_bundle
+        from slicepilot.controller.service.run_config import BUNDLES
 
-        order["bundle"] = str(folder_of(bundle).absolute())  # the controller has another working directory
+        folder = folder_of(local_bundle(bundle, Path(BUNDLES)))
+        order["bundle"] = str(folder.absolute())  # the controller has another working directory
     if guard is not None:
         order["guard"] = str(Path(guard).absolute()) if "/" in guard or guard.endswith((".yaml", ".yml")) else guard
     _order(order | _force(force), name, run_root, as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,14 +12,19 @@ from rich.text import Text
 
 from slicepilot.cli.schemas import operation as schema
 from slicepilot.cli.shared.output import console, figures_table, print_json, stderr
+from slicepilot.cli.shared.registry import SCHEME, local_bundle
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
+    from slicepilot.agents.learned.bundle import PolicyBundle
     from slicepilot.controller.promotion.certificate import PromotionDecision
+    from slicepilot.training.runs.registry import Champions
 
 
 def promote(
-    bundle: Annotated[Path, typer.Argument(help="Folder of the policy bundle.", show_default=False)],
+    bundle: Annotated[
+        Path, typer.Argument(help="Folder of the policy bundle, or models:/NAME@ALIAS.", show_default=False)
+    ],
     records: Annotated[
         Path, typer.Option(help="Folder of the records of the controller that ran it in shadow.", show_default=False)
     ],
@@ -33,12 +39,24 @@ def promote(
         ),
     ] = None,
     no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign the bundle.")] = False,
+    mlflow: Annotated[
+        bool | None,
+        typer.Option(
+            "--mlflow/--no-mlflow",
+            help="Make the bundle the champion of its model in MLflow (default: if it is tracked in a registry here).",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare what a controller has counted of a bundle in shadow with criteria, and record a promotion in the bundle.
     Exit code 1: not promoted.
 
+    In MLflow the promotion is stored with the bundle's version, which becomes the champion of its registered model.
+
     Example: slicepilot promote runs/mine/bundle --records /var/lib/slicepilot/sp/records
+
+    Example: slicepilot promote models:/slicepilot@challenger --records /var/lib/slicepilot/sp/records
     """
     from slicepilot.agents.learned import signature
     from slicepilot.agents.learned.bundle import PolicyBundle
@@ -55,8 +73,8 @@ def promote(
             f"bundle = {str(bundle)!r}: is part of the package, which is never written to; use a copy of "
             f"{str(folder_of(bundle))!r}, or what `slicepilot train --from {bundle}` makes"
         )
-    files = BundleFiles.read(bundle)
-    PolicyBundle.of(files)  # whether it is one: its model is tried out by who runs it
+    files = BundleFiles.read(local_bundle(bundle))
+    policy = PolicyBundle.of(files)  # whether it is one: its model is tried out by who runs it
     if no_sign and sign is not None:
         raise ConfigError("sign, no-sign: give at most one of them")
     key = None if no_sign else sign or signature.own_key()
@@ -66,27 +84,51 @@ def promote(
         raise ConfigError(
             f"bundle {str(bundle)!r}: is signed, and a promotion ends the signature; sign again with --sign KEY"
         )
+    champions = _champions(bundle, policy, files.digest, mlflow)
     reader = SegmentReader(records)
     verdict = promotion.judge(files, EvidenceFolder(records.resolve().parent), reader, wanted)
     if verdict.promoted:
         # What is signed are the bytes that were judged, whatever lies in the folder by now.
         files = promotion.promote(files, verdict)
         if key is not None:
-            signature.sign(files, key)
+            files = signature.sign(files, key)
+    champion = champions.enter(files).address if champions is not None and verdict.promoted else None
     if as_json:
-        print_json(_document(bundle, verdict, key is not None), schema.Verdict)
+        print_json(_document(bundle, verdict, key is not None, champion), schema.Verdict)
     else:
-        _print(bundle, verdict, key is not None)
+        _print(bundle, verdict, key is not None, champion)
     if not verdict.promoted:
         raise typer.Exit(1)
 
 
-def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[str, Any]:
+def _champions(bundle: Path, policy: PolicyBundle, digest: str, wanted: bool | None) -> Champions | None:
+    """Where the promotion is entered; None: nowhere.
+
+    Without the option it is entered where the bundle was taken from MLflow, or was tracked when it was trained and
+    there is a registry: the environment names it, or the working folder has the default database.
+    """
+    from slicepilot.training.runs.store import DEFAULT_DATABASE, tracking_uri
+
+    taken = str(bundle).startswith(SCHEME)
+    known = bool(os.environ.get("MLFLOW_TRACKING_URI")) or Path(DEFAULT_DATABASE).exists()
+    if wanted is None:
+        wanted = taken or (policy.training.run_id is not None and known)
+    if not wanted:
+        if taken:
+            raise ConfigError(f"no-mlflow with {bundle}: its promotion would be lost; expected the folder of a bundle")
+        return None
+    from slicepilot.training.runs.registry import Champions
+
+    return Champions(tracking_uri(), digest)
+
+
+def _document(bundle: Path, verdict: PromotionDecision, signed: bool, champion: str | None) -> dict[str, Any]:
     return {
         "bundle": str(bundle),
         "digest": verdict.digest,
         "promoted": verdict.promoted,
         "signed": signed and verdict.promoted,
+        "champion": champion,
         "reasons": verdict.reasons,
         "findings": [dataclasses.asdict(finding) for finding in verdict.findings],
         "recording": dataclasses.asdict(verdict.recording),
@@ -94,7 +136,7 @@ def _document(bundle: Path, verdict: PromotionDecision, signed: bool) -> dict[st
     }
 
 
-def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
+def _print(bundle: Path, verdict: PromotionDecision, signed: bool, champion: str | None) -> None:
     from slicepilot.controller.contracts.charge import shares_text
 
     recording = verdict.recording
@@ -120,7 +162,7 @@ def _print(bundle: Path, verdict: PromotionDecision, signed: bool) -> None:
     for name, why in sorted(verdict.left_out.items()):
         stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if verdict.promoted:
-        _say(f"promoted{' and signed' if signed else ''}: `run --mode live` takes {bundle}")
+        _say(f"promoted{' and signed' if signed else ''}: `run --mode live` takes {champion or bundle}")
         return
     _say("not promoted:")
     for reason in verdict.reasons:

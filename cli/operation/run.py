@@ -11,9 +11,12 @@ from rich.text import Text
 
 from slicepilot.cli.schemas.operation import RunReport
 from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
+from slicepilot.cli.shared.registry import BUNDLE_HELP, local_bundle
+from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
 
 from . import run_episodes
+from .run_mlflow import MlflowRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +50,7 @@ def run(
         str | None, typer.Option(help="Mode: shadow only watches, canary acts on some slices, live on all.")
     ] = None,
     canary: Annotated[list[str] | None, typer.Option(help="Slice that mode canary acts on; may be repeated.")] = None,
-    bundle: Annotated[Path | None, typer.Option(help="Policy bundle: its folder, or generalist.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help=BUNDLE_HELP)] = None,
     agent: Annotated[
         str | None, typer.Option(help="Agent by name, instead of a bundle (default: queue-greedy).")
     ] = None,
@@ -67,6 +70,9 @@ def run(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for phases and arrivals of the loads.")] = 0,
     record: Annotated[Path | None, typer.Option(help="Folder in which the run is recorded as episodes.")] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the run's summary to MLflow.")] = False,
+    run_name: RunName = None,
+    tag: Tags = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Watch real UPFs with an agent and, if asked to, move their knobs; restore the original settings at the end.
@@ -77,6 +83,7 @@ def run(
     """
     from slicepilot.controller.service.run_config import RunConfig
     from slicepilot.controller.service.serve import serve
+    from slicepilot.training.runs.labels import RunLabels
 
     if node is not None and name is not None:
         raise ConfigError(f"name = {name!r}: accepted without --node, whose configuration has a name")
@@ -99,6 +106,10 @@ def run(
     )
     if record is not None:
         run_episodes.check(record, settings)
+    labels = RunLabels.of(run_name, tag or [])
+    if settings.bundle is not None:
+        settings = settings.override(bundle=str(local_bundle(settings.bundle, Path(settings.state_root) / "bundles")))
+    logged = MlflowRun(settings, bundle, labels) if mlflow else None
     begun_s = time.monotonic()
 
     def say(what: str) -> None:
@@ -138,6 +149,8 @@ def run(
         print_json(document, RunReport)
     else:
         _print(document, settings.budget_ratio)
+    if logged is not None:
+        logged.finish(document)
     if failure is not None:
         raise failure
 

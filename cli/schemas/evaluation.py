@@ -242,3 +242,25 @@ class Reproduced(Document):
     verdicts: list[ReproducedFinding]
     ranks: list[ReproducedRank]
     remarks: list[str]
+
+
+class ComparedRun(Document):
+    """A run, a policy, or an agent of an evaluation."""
+
+    name: str
+    kind: Literal["run", "bundle", "agent"]
+    folder: str
+    digest: str | None
+    facts: dict[str, str]
+    """When, by whom, from what, with which code."""
+    parameters: dict[str, str]
+    figures: dict[str, float]
+    """Last values of its curves, estimates, and scores as `SCENARIO/FIGURE`."""
+
+
+class Compared(Document):
+    """Runs, policies and agents side by side."""
+
+    compared: list[ComparedRun]
+    differing: dict[str, dict[str, str | None]]
+    """Parameters that are not the same everywhere, by the name of the run; null where a run has no such parameter."""

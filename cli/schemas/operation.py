@@ -128,6 +128,8 @@ class Verdict(Document):
     digest: str
     promoted: bool
     signed: bool
+    champion: str | None
+    """Its version in MLflow's registry, which is the champion now."""
     reasons: list[str]
     """The criteria that are not met."""
     findings: list[Finding]

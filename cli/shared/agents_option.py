@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from slicepilot.configs import ConfigError
 
+from .registry import local_bundle
+
 if TYPE_CHECKING:
     from slicepilot.agents.learned.agent import LearnedAgent
 
@@ -20,6 +22,8 @@ def names_of(given: Iterable[str]) -> tuple[str, ...]:
 def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
     """Learned agents of bundles, each named after its folder, or that of its run; after its path where two are alike.
 
+    Bundles of MLflow's registry are downloaded first (`slicepilot.cli.shared.registry`).
+
     Raises:
         ConfigError: a bundle that cannot be read, or is named twice.
     """
@@ -29,6 +33,7 @@ def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
 
     if len(set(bundles)) < len(bundles):
         raise ConfigError(f"bundle: {', '.join(map(str, bundles))}: named twice; name each bundle once")
+    bundles = [local_bundle(path) for path in bundles]
     folders = [path.absolute() for path in bundles]
     names = [folder.parent.name if folder.name == "bundle" else folder.name for folder in folders]
     taken = {*available(), *available(scaled=True)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from slicepilot.training.finetune.guarded import Guarded
     from slicepilot.training.finetune.train import FinetuneResult
     from slicepilot.training.runs.checkpoint import Checkpoint
+    from slicepilot.training.runs.labels import RunLabels
 
 
 def run_finetune(
@@ -29,6 +31,7 @@ def run_finetune(
     resume: Path | None,
     out: Path | None,
     mlflow: bool,
+    labels: RunLabels,
     as_json: bool,
 ) -> None:
     """Fine-tune as the command line says; ``start`` is of the offline ``run``, or of the fine-tuning to ``resume``."""
@@ -50,10 +53,13 @@ def run_finetune(
     settings = settings if mlflow else settings.override(tracking="none")
     name = f"finetune-{offline.algorithm}-{settings.backend}"
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
+    if run is not None:
+        origin = {"run": str(run)} | ({"run_id": start.run_id} if start.run_id else {})
+        labels = replace(labels, origin=origin)
     if run is not None and folder.exists() and folder.samefile(run if run.is_dir() else run.parent):
         raise ConfigError(f"out = {str(folder)!r}: expected another folder than that of the run to fine-tune")
     with training_bar(name) as show:
-        result = finetune(settings, start, folder, lambda played: _opened(settings, played), name, show)
+        result = finetune(settings, start, folder, lambda played: _opened(settings, played), name, show, labels)
     _tell(settings, result, as_json)
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from slicepilot.training.offline.train import OfflineProgress, OfflineResult
     from slicepilot.training.ope.comparison import Improvement
     from slicepilot.training.runs.checkpoint import Checkpoint
+    from slicepilot.training.runs.labels import RunLabels
+    from slicepilot.training.runs.record import RunRecord
 
 SHOWN = ("critic_loss", "actor_loss", "value", "action_error")
 
@@ -43,6 +45,7 @@ def run_offline(
     estimate: bool,
     force: bool,
     mlflow: bool,
+    labels: RunLabels,
     as_json: bool,
 ) -> None:
     """Train as the command line says; ``checkpoint`` is that of the run to ``resume``.
@@ -80,7 +83,7 @@ def run_offline(
             figures = [f"{key.replace('_', ' ')} {now.figures[key]:.3f}" for key in SHOWN if key in now.figures]
             show(now.fraction, "  ".join([f"{now.updates:,} updates", *figures]))
 
-        def accept(made: OfflineResult) -> bool:
+        def accept(made: OfflineResult, record: RunRecord) -> bool:
             nonlocal improvement, objection
             bar.close()
             if made.choice is not None:
@@ -88,9 +91,10 @@ def run_offline(
             elif estimate:
                 improvement = _improvement(settings, made.bundle)
                 objection = _objection(improvement)
+                _note(record, improvement)
             return force or objection is None
 
-        result = train_offline(settings, folder, name, checkpoint, report, accept)
+        result = train_offline(settings, folder, name, checkpoint, report, accept, labels)
     missing = [setting.to_json() for setting in missing_of(_dataset(settings))]
     _print(settings, result, missing, improvement, as_json)
     if result.bundle.origin is None:
@@ -107,6 +111,25 @@ def _objection(improvement: Improvement | str) -> str | None:
     if improvement.difference is None:
         return f"the data cannot say what the policy earns: {improvement.policy.estimate.refused}"
     return f"the policy is estimated to be worse than {improvement.best}" if improvement.verdict == "worse" else None
+
+
+def _note(record: RunRecord, improvement: Improvement | str) -> None:
+    """Enter the estimate into the run's record."""
+    if isinstance(improvement, str):
+        record.summary({}, estimate_problem=improvement)
+        return
+    estimate, own, best = improvement.policy.estimate, improvement.difference, improvement.best_reward
+    figures: dict[str, float | None] = {
+        "estimate/reward": estimate.value,
+        "estimate/low": estimate.low,
+        "estimate/high": estimate.high,
+        "estimate/best_behaviour": best.value,
+        "estimate/difference": own.value if own else None,
+        "estimate/difference_low": own.low if own else None,
+        "estimate/difference_high": own.high if own else None,
+        "estimate/covered": float(improvement.policy.coverage.supported),
+    }
+    record.summary(figures, estimate_best=improvement.best, estimate_verdict=improvement.verdict)
 
 
 def _dataset(settings: OfflineConfig) -> EpisodeSet:

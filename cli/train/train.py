@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -10,6 +11,7 @@ import typer
 
 from slicepilot.cli.schemas.training import Trained
 from slicepilot.cli.shared.output import print_json, stderr
+from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
 
 from .finetune import run_finetune
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from slicepilot.training.online.config import TrainingConfig
     from slicepilot.training.online.train import Progress, TrainingResult
     from slicepilot.training.runs.checkpoint import Checkpoint
+    from slicepilot.training.runs.labels import RunLabels
 
 
 class Source(NamedTuple):
@@ -66,13 +69,19 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder of the run (default: runs/NAME-seedN).")] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Track the run in MLflow.")] = True,
+    run_name: RunName = None,
+    tag: Tags = None,
+    model: Annotated[
+        str, typer.Option(help="Registered model in MLflow, whose challenger the policy becomes.")
+    ] = "slicepilot",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train a policy in the simulator or from recorded episodes, and save it as a bundle.
 
-    The run is tracked in MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db). Its folder contains config.yaml,
-    checkpoint.pt and bundle/. Offline training ends with an estimate of the policy's reward, compared with the best
-    behaviour in the dataset; exit code 1, and no bundle, if the data cannot say or the policy is worse.
+    The run is tracked in MLflow (MLFLOW_TRACKING_URI, else sqlite:///mlflow.db; MLFLOW_EXPERIMENT_NAME, else
+    slicepilot). Its folder contains config.yaml, checkpoint.pt, run.json, metrics.jsonl and bundle/. Offline training
+    ends with an estimate of the policy's reward, compared with the best behaviour in the dataset; exit code 1, and no
+    bundle, if the data cannot say or the policy is worse.
 
     Example: slicepilot train -c node --minutes 2 --out runs/mine
 
@@ -88,9 +97,11 @@ def train(
         from slicepilot.training.finetune.learner import is_finetune
         from slicepilot.training.offline.train import is_offline
         from slicepilot.training.runs.checkpoint import Checkpoint
+        from slicepilot.training.runs.labels import RunLabels
     except ModuleNotFoundError as error:
         raise ConfigError(f"train needs the package {error.name}: install slicepilot[train]") from error
 
+    labels = replace(RunLabels.of(run_name, tag or []), model=model)
     checkpoint = Checkpoint.read(resume) if resume is not None else None
     if origin is not None and (offline or finetune is not None):
         raise ConfigError(f"from = {origin!r}: accepted for training in the simulator")
@@ -109,24 +120,26 @@ def train(
             if value is not None:
                 raise ConfigError(f"{option} = {str(value)!r}: accepted without fine-tuning, whose config says it all")
         start = checkpoint or Checkpoint.read(finetune or Path(), "finetune")
-        run_finetune(config, finetune, start, seed, scenario, resume, out, mlflow, as_json)
+        run_finetune(config, finetune, start, seed, scenario, resume, out, mlflow, labels, as_json)
         return
     if offline or (checkpoint is not None and is_offline(checkpoint)):
         for option, value in (("scenario", scenario), ("mixture", mixture), ("hardware", hardware)):
             if value is not None:
                 raise ConfigError(f"{option} = {value!r}: accepted without --offline, which learns from a dataset")
-        run_offline(config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, force, mlflow, as_json)
+        run_offline(
+            config, dataset, seed, steps, minutes, resume, checkpoint, out, estimate, force, mlflow, labels, as_json
+        )
         return
     if dataset is not None:
         raise ConfigError(f"dataset = {dataset!r}: accepted with --offline")
     if force:
         raise ConfigError("force = True: accepted with --offline")
-    starting_bundle = _start(origin, checkpoint)
+    starting_bundle, labels = _start(origin, checkpoint, labels)
     settings = _settings(config, checkpoint, seed, steps, minutes, Source(scenario, mixture, hardware))
     settings = settings if mlflow else settings.override(tracking="none")
     name = Path(config).stem if config is not None else settings.algorithm
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")
-    result = _run(settings, folder, name, checkpoint, starting_bundle)
+    result = _run(settings, folder, name, checkpoint, starting_bundle, labels)
     _tell(settings, result, as_json)
 
 
@@ -156,8 +169,6 @@ def _source(config: TrainingConfig, seed: int | None, source: Source) -> Trainin
     if source.scenario is not None and source.mixture is not None:
         raise ConfigError(f"mixture = {source.mixture!r}: give either --scenario or --mixture")
     if source.scenario is not None or source.mixture is not None:
-        from dataclasses import replace
-
         config = replace(config, scenario=source.scenario, mixture=source.mixture)
     return config.override(seed=seed, hardware=source.hardware)
 
@@ -166,24 +177,34 @@ def _budget(config: TrainingConfig, steps: int | None, minutes: float | None) ->
     """A budget on the command line replaces the config's, of either kind."""
     if steps is None and minutes is None:
         return config
-    from dataclasses import replace
-
     return replace(config, total_steps=None, minutes=None).override(total_steps=steps, minutes=minutes)
 
 
-def _start(name_or_path: str | None, checkpoint: Checkpoint | None) -> PolicyBundle | None:
-    """What to start from; a run that is resumed has started."""
-    if name_or_path is None:
-        return None
+def _start(
+    address: str | None, checkpoint: Checkpoint | None, labels: RunLabels
+) -> tuple[PolicyBundle | None, RunLabels]:
+    """What to start from, and labels that say so; a run that is resumed has started."""
+    if address is None:
+        return None, labels
     if checkpoint is not None:
-        raise ConfigError(f"from = {name_or_path!r}: accepted without --resume, which goes on from the checkpoint")
+        raise ConfigError(f"from = {address!r}: accepted without --resume, which goes on from the checkpoint")
     from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.agents.learned.files import BundleFiles
+    from slicepilot.cli.shared.registry import local_bundle
+    from slicepilot.training.runs.labels import origin_of
 
-    return PolicyBundle.load(name_or_path)
+    folder = local_bundle(address)
+    bundle = PolicyBundle.load(folder)
+    return bundle, replace(labels, origin=origin_of(address, BundleFiles.read(folder), bundle.training.run_id))
 
 
 def _run(
-    settings: TrainingConfig, folder: Path, name: str, checkpoint: Checkpoint | None, start: PolicyBundle | None
+    settings: TrainingConfig,
+    folder: Path,
+    name: str,
+    checkpoint: Checkpoint | None,
+    start: PolicyBundle | None,
+    labels: RunLabels,
 ) -> TrainingResult:
     """Train with a bar."""
     from slicepilot.training.online.train import train as run
@@ -194,7 +215,7 @@ def _run(
             shown = f"{now.steps / 1e6:.2f} M steps  reward {now.reward:.3f}"
             show(now.fraction, shown if now.return_mean is None else f"{shown}  return {now.return_mean:.1f}")
 
-        return run(settings, folder, name, checkpoint, report, start=start, say=stderr.print)
+        return run(settings, folder, name, checkpoint, report, start=start, say=stderr.print, labels=labels)
 
 
 def _tell(settings: TrainingConfig, result: TrainingResult, as_json: bool) -> None:

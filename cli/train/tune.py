@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from slicepilot.cli.schemas.training import Tuned
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
 
 from .runs import folder_for
@@ -34,6 +36,11 @@ def tune(
         int | None, typer.Option(min=1, help="Number of concurrent trials (default: as the CPUs allow).")
     ] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow/--no-mlflow", help="Track the run in MLflow.")] = True,
+    run_name: RunName = None,
+    tag: Tags = None,
+    model: Annotated[
+        str, typer.Option(help="Registered model in MLflow, whose challenger the policy becomes.")
+    ] = "slicepilot",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Train many policies in parallel on Ray (seeds, algorithms, reward weights) and report the best.
@@ -48,6 +55,7 @@ def tune(
         import torch  # noqa: F401 (the extra train)
 
         from slicepilot.training.cluster.session import need_ray
+        from slicepilot.training.runs.labels import RunLabels
         from slicepilot.training.sweeps.config import SweepConfig
         from slicepilot.training.sweeps.files import new_sweep, read_sweep
         from slicepilot.training.sweeps.sweep import run_sweep
@@ -55,6 +63,7 @@ def tune(
         raise ConfigError(f"tune needs the package {error.name}: install slicepilot[train,ray]") from error
 
     need_ray("tune")
+    labels = dataclasses.replace(RunLabels.of(run_name, tag or []), model=model)
     if (config is None) == (resume is None):
         raise ConfigError(f"config = {config!r}: give -c with a name or a file, or --resume with a sweep's folder")
     if resume is not None:
@@ -68,7 +77,7 @@ def tune(
     started = time.monotonic()
     with progress_bar() as bar:
         task = bar.add_task(f"{len(sweep.trials)} trials", total=1.0)
-        result = run_sweep(sweep, address, parallel, lambda done, _: bar.update(task, completed=done))
+        result = run_sweep(sweep, address, parallel, lambda done, _: bar.update(task, completed=done), labels)
     _tell(result, time.monotonic() - started, as_json)
     failed = [trial.name for trial, item in _rows(result) if item.status == "failed"]
     if failed:

@@ -20,7 +20,8 @@ _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 DEFAULT_AGENT = "queue-greedy"
 """The best agent on scenarios that were held out (docs/results.md)."""
 DEFAULT_PERIOD_S = 0.01
-RELOAD_ROOTS = ("/etc/slicepilot", "/var/lib/slicepilot/bundles")
+BUNDLES = "/var/lib/slicepilot/bundles"
+RELOAD_ROOTS = ("/etc/slicepilot", BUNDLES)
 """Default folders for reloads, beside the folders of the bundle and the guard of the start."""
 NodeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 

@@ -11,6 +11,7 @@ import typer
 
 from slicepilot.cli.schemas.bench import LoopBench
 from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.shared.registry import BUNDLE_HELP, local_bundle
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ REPORTED = ("observe", "infer", "guard", "apply", "total", "record")
 
 
 def loop(
-    bundle: Annotated[Path | None, typer.Option(help="Policy bundle: its folder, or generalist.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help=BUNDLE_HELP)] = None,
     agent: Annotated[
         str | None, typer.Option(help="Agent by name, instead of a bundle (default: as for `run`).")
     ] = None,
@@ -60,7 +61,7 @@ def loop(
     _check(node, mode, slices, num_slices)
     if bundle is not None and agent is not None:
         raise ConfigError("bundle, agent: give at most one of them")
-    config = RunConfig(bundle=str(bundle) if bundle else None, agent=agent)
+    config = RunConfig(bundle=str(local_bundle(bundle)) if bundle else None, agent=agent)
     try:
         if node is None:
             result = _measure(config, _slices(slices, num_slices), period_ms, seconds)

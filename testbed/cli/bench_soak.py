@@ -12,6 +12,7 @@ from rich.text import Text
 
 from slicepilot.cli.schemas.bench import SoakBench
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.registry import BUNDLE_HELP, local_bundle
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ PROCESSES = ("loop", "publisher", "supervisor")
 
 
 def soak(
-    bundle: Annotated[Path | None, typer.Option(help="Policy bundle: its folder, or generalist.")] = None,
+    bundle: Annotated[Path | None, typer.Option(help=BUNDLE_HELP)] = None,
     agent: Annotated[
         str | None, typer.Option(help="Agent by name, instead of a bundle (default: as for `run`).")
     ] = None,
@@ -44,7 +45,7 @@ def soak(
 
     if bundle is not None and agent is not None:
         raise ConfigError("bundle, agent: give at most one of them")
-    policy = {"agent": agent, "bundle": str(bundle) if bundle else None}
+    policy = {"agent": agent, "bundle": str(local_bundle(bundle)) if bundle else None}
     settings = {name: value for name, value in policy.items() if value} | {"period_ms": period_ms, "guard": "default"}
     testbed = Testbed.up(TestbedSpec(name="spso"), owned=True)
     try:

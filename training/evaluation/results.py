@@ -9,7 +9,7 @@ import os
 import platform
 import zipfile
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -22,9 +22,7 @@ from slicepilot.data.files import replace_file
 from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.hardware import HardwareFile
 
-from .axes import AXES, RELATIONS
 from .comparison import RIVALS, AgentResult, ScenarioResult, finite, over_json
-from .suite import IN_JSON, against
 
 FORMAT = 3
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
@@ -62,11 +60,18 @@ def _processor() -> str:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of several scenarios with their provenance; ``fits`` holds the calibration errors of each hardware."""
+    """Results of several scenarios with their provenance.
+
+    Attributes:
+        fits: calibration errors of each hardware.
+        candidates: of each learned policy by its name: address, digest and MLflow run of its bundle, and the
+            configuration of its training.
+    """
 
     scenarios: tuple[ScenarioResult, ...]
     provenance: Provenance
     fits: dict[str, dict[str, float]]
+    candidates: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def hardware_fits(results: Iterable[ScenarioResult]) -> dict[str, dict[str, float]]:
@@ -92,6 +97,7 @@ def save(evaluation: Evaluation, folder: Path) -> None:
         "arrays_sha256": hashlib.sha256(packed).hexdigest(),
         "provenance": asdict(evaluation.provenance),
         "fits": evaluation.fits,
+        "candidates": evaluation.candidates,
         "scenarios": [_scenario_document(result) for result in evaluation.scenarios],
     }
     replace_file(folder / ARRAYS_FILE, packed)
@@ -148,7 +154,8 @@ def read(folder: Path) -> Evaluation:
                 _scenario(plain, {key.split("/", 1)[1]: arrays[key] for key in arrays if key.startswith(f"{i}/")})
                 for i, plain in enumerate(document["scenarios"])
             )
-        return Evaluation(scenarios, Provenance(**document["provenance"]), document["fits"])
+        provenance, candidates = Provenance(**document["provenance"]), document.get("candidates", {})
+        return Evaluation(scenarios, provenance, document["fits"], candidates)
     except (KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigError(f"results: folder {str(folder)!r}: incomplete or damaged ({error})") from error
 
@@ -165,45 +172,3 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
     known |= {name: tuple(known[name]) for name in _TUPLES}
     window = known["loss_window_s"]
     return ScenarioResult(**{**known, "loss_window_s": tuple(window) if window else None, "agents": tuple(agents)})
-
-
-def log_evaluation(evaluation: Evaluation, report: Path | None = None, run_id: str | None = None) -> str:
-    """Log every judged agent's figures, and the report, to MLflow; returns the run's id.
-
-    Args:
-        evaluation: what to log; metrics are named ``eval/SCENARIO/AGENT/FIGURE``, and ``eval/AGENT/RIVAL/FIGURE`` for
-            medians and shares over all scenarios.
-        report: HTML file to store with the run.
-        run_id: of the training run that the figures belong to, else a run of their own.
-
-    Raises:
-        ConfigError: the tracking server does not answer.
-    """
-    from slicepilot.training.runs.store import INSTEAD, shown
-    from slicepilot.training.runs.tracking import Tracker
-
-    tracker = Tracker("evaluate", run_id)
-    values: dict[str, float] = {}
-    results = evaluation.scenarios
-    for result in results:
-        for subject in result.subjects:
-            prefix = f"eval/{result.scenario}/{subject}"
-            values |= {f"{prefix}/{key}": result.summary(subject, key).value for key in result.agent(subject).scores}
-            for which in RIVALS:
-                if (over := result.over(subject, which)) is not None:
-                    values |= {f"{prefix}/over_{which}/{IN_JSON[axis]}": getattr(over, axis) for axis in AXES}
-    for subject in set.intersection(*(set(result.subjects) for result in results)):
-        for which in RIVALS:
-            if (row := against(results, subject, which)) is not None:
-                prefix = f"eval/{subject}/over_{which}"
-                values |= {f"{prefix}/{IN_JSON[axis]}": row.median(axis) for axis in AXES}
-                values |= {f"{prefix}/{relation}": row.share(relation) for relation in RELATIONS}
-    tracker.metrics(values, step=0)
-    if report is not None:
-        tracker.artifact(report, "evaluation")
-    tracker.finish()
-    if tracker.lost:
-        raise ConfigError(
-            f"MLFLOW_TRACKING_URI = {shown(tracker.uri)!r}: {tracker.lost} entries could not be written; {INSTEAD}"
-        )
-    return tracker.run_id

@@ -30,6 +30,7 @@ from slicepilot.controller.guard.backend import Interventions
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import read_episodes, write_episodes
 from slicepilot.data.intervals import Interval, paired_differences
+from slicepilot.data.recorded import find
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.networks.agent import NetworkAgent
@@ -39,8 +40,10 @@ from slicepilot.training.offline.data import open_dataset, select, slices_of, wi
 from slicepilot.training.offline.train import RECORDED_OBSERVATIONS
 from slicepilot.training.recording.recording import facts_of, run
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint
-from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
-from slicepilot.training.runs.tracking import Tracker, git_revision, versions
+from slicepilot.training.runs.datasets import TRAINING, episodes_dataset, scenario_dataset
+from slicepilot.training.runs.labels import RunLabels, git_revision, versions
+from slicepilot.training.runs.record import RunRecord
+from slicepilot.training.runs.run import Budget, check_resumed, open_record, plain_config, save_bundle
 
 from .config import FinetuneConfig
 from .guarded import Guarded
@@ -107,6 +110,7 @@ def finetune(
     open_backend: OpenBackend,
     name: str = "finetune",
     report: Report | None = None,
+    labels: RunLabels | None = None,
 ) -> FinetuneResult:
     """Fine-tune an offline policy and save the better of both.
 
@@ -115,7 +119,8 @@ def finetune(
         start: of the offline run, or of a fine-tuning that was stopped: it goes on with the next round.
         folder: gets ``config.yaml``, ``checkpoint.pt``, ``episodes/`` with what was recorded, and ``bundle/``.
         open_backend: where to act, under a guard.
-        name: of the MLflow run.
+        name: of the MLflow run, before seed and start.
+        labels: name, tags and origin of the command line.
         report: called about after every run and every few updates.
 
     Raises:
@@ -132,25 +137,26 @@ def finetune(
     weights = validate(RewardWeights, log.facts["reward"], "dataset: reward")
     goes_on = is_finetune(start)
     learner = FinetuneLearner(config, offline, log, start)
-    config_file, tracker, status = write_config(root, config), None, "FAILED"
-    if config.tracking == "mlflow":
-        run_id = start.run_id if goes_on else None
-        tracker = open_tracker(name, config, source_of(config, offline), run_id, config_file)
+    run_id, status = start.run_id if goes_on else None, "FAILED"
+    datasets = [
+        episodes_dataset(offline.dataset, find(offline.dataset), log),
+        scenario_dataset(scenario, TRAINING),
+    ]
+    source = source_of(config, offline)
+    record = open_record(root, name, config, source, labels or RunLabels(), run_id, datasets=datasets)
     try:
         with contextlib.closing(open_backend(scenario)) as backend:
-            work = _Work(root, learner, Stage(backend, config, scenario, weights), tracker, report)
+            work = _Work(root, learner, Stage(backend, config, scenario, weights), record, report)
             work.go(start.elapsed_s if goes_on else 0.0)
             verdict = work.judge()
         bundle = save_bundle(work.bundle(verdict, log), root / "bundle")
-        if tracker is not None:
-            tracker.artifact(root / "bundle", "bundle")
+        record.policy(bundle)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
-        if tracker is not None:
-            tracker.finish(status)
+        record.finish(status)
     return FinetuneResult(
         bundle=bundle,
         folder=root,
@@ -192,9 +198,9 @@ class _Work:
     """Rounds, then the comparison, with what is kept of them in files."""
 
     def __init__(
-        self, root: Path, learner: FinetuneLearner, stage: Stage, tracker: Tracker | None, report: Report | None
+        self, root: Path, learner: FinetuneLearner, stage: Stage, record: RunRecord, report: Report | None
     ) -> None:
-        self.root, self.learner, self.stage, self.tracker, self.report = root, learner, stage, tracker, report
+        self.root, self.learner, self.stage, self.record, self.report = root, learner, stage, record, report
         self.config, self.rounds, self.new = learner.config, list(learner.rounds), list[Episode]()
         self.budget = Budget(None, None)
 
@@ -206,10 +212,8 @@ class _Work:
         for number in range(len(self.rounds), self.config.rounds):
             done = self._round(number)
             self.rounds.append(done)
-            run_id = self.tracker.run_id if self.tracker else None
-            self.learner.save(self.root / FILE_NAME, self.rounds, self.budget.elapsed_s, run_id)
-            if self.tracker is not None:
-                self.tracker.metrics(_curves(done), number)
+            self.learner.save(self.root / FILE_NAME, self.rounds, self.budget.elapsed_s, self.record.run_id)
+            self.record.metrics(_curves(done), number)
 
     def judge(self) -> FinetuneComparison:
         """Both policies in turns, run by run on the same seeds."""
@@ -225,10 +229,9 @@ class _Work:
         self.budget.stop()
         arrays = {name: np.asarray(values) for name, values in returns.items()}
         [difference] = paired_differences(arrays["fine-tuned"], arrays["offline"])
-        if self.tracker is not None:
-            means = {f"judged/{name}": float(values.mean()) for name, values in arrays.items()}
-            ends = {f"judged/difference_{key}": value for key, value in asdict(difference).items()}
-            self.tracker.metrics(means | ends, len(self.rounds))
+        means = {f"judged/{name}": float(values.mean()) for name, values in arrays.items()}
+        ends = {f"judged/difference_{key}": value for key, value in asdict(difference).items()}
+        self.record.summary(means | ends)
         return FinetuneComparison(arrays, difference, judged)
 
     def bundle(self, verdict: FinetuneComparison, log: EpisodeSet) -> PolicyBundle:
@@ -246,7 +249,7 @@ class _Work:
             env_steps=log.num_steps + sum(done.steps for done in self.rounds),
             train_s=round(self.budget.elapsed_s, 3),
             source=source_of(config, offline) if kept == "fine-tuned" else offline.source,
-            run_id=self.tracker.run_id if self.tracker else None,
+            run_id=self.record.run_id,
             git_revision=git_revision(),
             versions=versions(),
             config=plain_config(offline) | {"finetune": plain_config(config) | facts},

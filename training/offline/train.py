@@ -21,14 +21,17 @@ from torch import Tensor
 from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.recorded import find
 from slicepilot.env.slices import SliceSet
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.networks.slice_network import DeterministicPolicy
 from slicepilot.training.online.advantages import observed_period_s
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
-from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
-from slicepilot.training.runs.tracking import Tracker, git_revision, versions
+from slicepilot.training.runs.datasets import RunDataset, episodes_dataset
+from slicepilot.training.runs.labels import RunLabels, git_revision, versions
+from slicepilot.training.runs.record import RunRecord
+from slicepilot.training.runs.run import Budget, check_resumed, open_record, plain_config, save_bundle
 
 from . import choice
 from .behaviour_cloning import BehaviourCloning
@@ -77,8 +80,8 @@ class OfflineResult:
     choice: choice.Choice | None = None
 
 
-Accept = Callable[[OfflineResult], bool]
-"""Whether the bundle of a run is to be saved."""
+Accept = Callable[[OfflineResult, RunRecord], bool]
+"""Whether the bundle of a run is to be saved; what it is judged by goes into the run's record."""
 
 
 def is_offline(checkpoint: Checkpoint) -> bool:
@@ -128,16 +131,20 @@ def train_offline(
     resume: Checkpoint | None = None,
     report: Callable[[OfflineProgress], None] | None = None,
     accept: Accept | None = None,
+    labels: RunLabels | None = None,
+    parent_run_id: str | None = None,
 ) -> OfflineResult:
     """Train a policy on a dataset and save it.
 
     Args:
         config: what to do; with ``resume`` from `resumed_config`.
-        folder: gets ``config.yaml``, ``checkpoint.pt`` and ``bundle/``.
-        name: of the MLflow run.
+        folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
+        name: of the configuration; as one of a sweep, of the MLflow run.
         resume: go on from here, as if the run had never stopped.
         report: called about twice a second with the state of the run.
         accept: called with the finished policy before it is saved; None saves it.
+        labels: name and tags of the command line.
+        parent_run_id: MLflow run under which this one is kept, as one of a sweep.
 
     Raises:
         ConfigError: bad values, a dataset that cannot be read or learned from, a folder that cannot be written, a
@@ -145,7 +152,7 @@ def train_offline(
         ExportError: the exported policy does not agree with the trained one.
     """
     if config.algorithm == "choice":
-        return _choose(config, Path(folder), name, accept)
+        return _choose(config, Path(folder), name, accept, labels or RunLabels(), parent_run_id)
     torch.set_num_threads(config.threads)
     root, device = Path(folder), device_of(config.device)
     episodes = with_reward(select(open_dataset(config.dataset), config.behaviours), config.reward)
@@ -158,10 +165,10 @@ def train_offline(
     if resume is not None:
         _restore(learner, average, resume, device)
     before, budget = learner.updates, Budget(config.updates, config.minutes, resume.elapsed_s if resume else 0.0)
-    config_file, tracker = write_config(root, config), None
-    if config.tracking == "mlflow":
-        tracker = open_tracker(name, config, config.source, resume.run_id if resume else None, config_file)
-    run = _Run(config, learner, average, budget, root / FILE_NAME, tracker, report)
+    run_id = resume.run_id if resume else None
+    datasets = [_dataset(config, episodes)]
+    record = open_record(root, name, config, config.source, labels or RunLabels(), run_id, parent_run_id, datasets)
+    run = _Run(config, learner, average, budget, root / FILE_NAME, record, report)
     status = "FAILED"
     try:
         budget.start()
@@ -185,28 +192,40 @@ def train_offline(
             device=device.type,
             curve=run.curve,
         )
-        result = _saved(result, tracker, accept)
+        result = _saved(result, record, accept)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
-        if tracker is not None:
-            tracker.finish(status)
+        record.finish(status)
     return result
 
 
-def _saved(result: OfflineResult, tracker: Tracker | None, accept: Accept | None) -> OfflineResult:
+def _dataset(config: OfflineConfig, episodes: EpisodeSet) -> RunDataset:
+    try:
+        return episodes_dataset(config.dataset, find(config.dataset), episodes)
+    except OSError as error:
+        raise ConfigError(f"dataset = {config.dataset!r}: {error.filename}: {error.strerror}") from error
+
+
+def _saved(result: OfflineResult, record: RunRecord, accept: Accept | None) -> OfflineResult:
     """The same with its bundle in the run's folder, unless it is not accepted."""
-    if accept is not None and not accept(result):
+    if accept is not None and not accept(result, record):
         return result
     bundle = save_bundle(result.bundle, result.folder / "bundle")
-    if tracker is not None:
-        tracker.artifact(result.folder / "bundle", "bundle")
+    record.policy(bundle)
     return replace(result, bundle=bundle)
 
 
-def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None) -> OfflineResult:
+def _choose(
+    config: OfflineConfig,
+    root: Path,
+    name: str,
+    accept: Accept | None,
+    labels: RunLabels,
+    parent_run_id: str | None,
+) -> OfflineResult:
     """The algorithm ``choice``, from dataset to bundle."""
     watch = Budget(None, None)
     watch.start()
@@ -215,17 +234,15 @@ def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None)
     chosen = choice.choose(episodes)
     model = choice.to_onnx(chosen)
     agreement = choice.check_agreement(chosen, model, _spread(episodes))
-    config_file, tracker = write_config(root, config), None
-    if config.tracking == "mlflow":
-        tracker = open_tracker(name, config, config.source, None, config_file)
+    record = open_record(root, name, config, config.source, labels, None, parent_run_id, [_dataset(config, episodes)])
     status = "FAILED"
     try:
-        record = _record(config, episodes, watch.stop(), tracker)
-        bundle = PolicyBundle(chosen.slices, model, record, agreement=agreement, transfers=False)
+        trained = _record(config, episodes, watch.stop(), record)
+        bundle = PolicyBundle(chosen.slices, model, trained, agreement=agreement, transfers=False)
         made = OfflineResult(
             bundle=bundle,
             folder=root,
-            run_id=record.run_id,
+            run_id=trained.run_id,
             steps=episodes.num_steps,
             behaviours=episodes.behaviours,
             updates=0,
@@ -234,11 +251,10 @@ def _choose(config: OfflineConfig, root: Path, name: str, accept: Accept | None)
             device="cpu",
             choice=chosen,
         )
-        result = _saved(made, tracker, accept)
+        result = _saved(made, record, accept)
         status = "FINISHED"
     finally:
-        if tracker is not None:
-            tracker.finish(status)
+        record.finish(status)
     return result
 
 
@@ -252,11 +268,11 @@ class _Run:
         average: PolicyAverage[DeterministicPolicy],
         budget: Budget,
         checkpoint: Path,
-        tracker: Tracker | None,
+        record: RunRecord,
         report: Callable[[OfflineProgress], None] | None,
     ) -> None:
         self.config, self.learner, self.average, self.budget = config, learner, average, budget
-        self.checkpoint, self.tracker, self.report = checkpoint, tracker, report
+        self.checkpoint, self.record, self.report = checkpoint, record, report
         self.curve: list[dict[str, float]] = []
         self._sums: dict[str, list[Tensor]] = defaultdict(list)
         self._reported_s = budget.elapsed_s
@@ -282,8 +298,7 @@ class _Run:
         figures = {key: float(torch.stack(values).mean()) for key, values in self._sums.items()}
         self._sums.clear()
         self.curve.append({"updates": float(updates), "elapsed_s": elapsed_s} | figures)
-        if self.tracker is not None:
-            self.tracker.metrics({f"train/{key}": value for key, value in figures.items()}, updates)
+        self.record.metrics({f"train/{key}": value for key, value in figures.items()}, updates)
         if self.report is not None:
             self.report(OfflineProgress(updates, elapsed_s, self.budget.fraction(updates), figures))
 
@@ -297,7 +312,7 @@ class _Run:
             steps=self.learner.updates,
             updates=self.learner.updates,
             elapsed_s=self.budget.elapsed_s,
-            run_id=self.tracker.run_id if self.tracker else None,
+            run_id=self.record.run_id,
             policy=state["networks"],
             average=self.average.state(),
             optimizers=state["optimizers"],
@@ -337,9 +352,8 @@ def _bundle(
     """Export the policy and prove that the export decides alike on what was logged."""
     model = to_onnx(policy)
     agreement = check_agreement(policy, model, [_spread(episodes)], config.seed)
-    if run.tracker is not None:
-        run.tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, run.learner.updates)
-    record = _record(config, episodes, run.budget.elapsed_s, run.tracker)
+    run.record.summary({"onnx_max_abs_error": agreement.max_abs_error})
+    record = _record(config, episodes, run.budget.elapsed_s, run.record)
     return PolicyBundle(slices, model, record, agreement=agreement, coding="shares")
 
 
@@ -350,14 +364,14 @@ def _spread(episodes: EpisodeSet) -> npt.NDArray[np.float32]:
     return np.asarray(observations[spread], np.float32)
 
 
-def _record(config: OfflineConfig, episodes: EpisodeSet, train_s: float, tracker: Tracker | None) -> TrainingRecord:
+def _record(config: OfflineConfig, episodes: EpisodeSet, train_s: float, run: RunRecord) -> TrainingRecord:
     return TrainingRecord(
         algorithm=config.algorithm,
         seed=config.seed,
         env_steps=episodes.num_steps,
         train_s=round(train_s, 3),
         source=config.source,
-        run_id=tracker.run_id if tracker else None,
+        run_id=run.run_id,
         git_revision=git_revision(),
         versions=versions(),
         config=plain_config(config),

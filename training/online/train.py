@@ -30,8 +30,10 @@ from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.networks.guided import GuidedPolicy
 from slicepilot.training.networks.importing import load_weights
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
-from slicepilot.training.runs.run import Budget, check_resumed, open_tracker, plain_config, save_bundle, write_config
-from slicepilot.training.runs.tracking import Tracker, git_revision, versions
+from slicepilot.training.runs.datasets import TRAINING, RunDataset, mixture_dataset, scenario_dataset
+from slicepilot.training.runs.labels import RunLabels, git_revision, versions
+from slicepilot.training.runs.record import RunRecord
+from slicepilot.training.runs.run import Budget, check_resumed, open_record, plain_config, save_bundle
 
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
@@ -167,13 +169,13 @@ class _Monitor(BaseCallback):
         env: Sb3VecEnv,
         average: PolicyAverage[Any],
         checkpoint: Path,
-        tracker: Tracker | None,
+        record: RunRecord,
         report: Callable[[Progress], None] | None,
     ) -> None:
         super().__init__()
         self.config, self.budget, self.env, self.checkpoint = config, budget, env, checkpoint
         self.average = average
-        self.tracker, self.report = tracker, report
+        self.record, self.report = record, report
         self.curve: list[dict[str, float]] = []
         self.progress = Progress(0, 0.0, 0.0, float("nan"), {}, None)
         self.moments, self.past = list(MOMENTS), list[tuple[float, dict[str, Any]]]()
@@ -240,8 +242,7 @@ class _Monitor(BaseCallback):
         point |= {name: float(value) for name, value in logged.items() if name.startswith("train/")}
         point["env_steps_per_s"] = self.num_timesteps / max(elapsed_s, 1e-9)
         self.curve.append({"steps": float(self.num_timesteps), "elapsed_s": elapsed_s} | point)
-        if self.tracker is not None:
-            self.tracker.metrics(point, self.num_timesteps)
+        self.record.metrics(point, self.num_timesteps)
         if self.report is not None:
             self.report(self.progress)
 
@@ -254,7 +255,7 @@ class _Monitor(BaseCallback):
             steps=self.num_timesteps,
             updates=learner._n_updates,
             elapsed_s=self.budget.elapsed_s,
-            run_id=self.tracker.run_id if self.tracker else None,
+            run_id=self.record.run_id,
             policy=learner.policy.state_dict(),
             average=self.average.state(),
             optimizers={name: optimizer.state_dict() for name, optimizer in _optimizers(learner).items()},
@@ -306,18 +307,20 @@ def train(
     parent_run_id: str | None = None,
     start: PolicyBundle | None = None,
     say: Callable[[str], None] | None = None,
+    labels: RunLabels | None = None,
 ) -> TrainingResult:
     """Train a policy and save it.
 
     Args:
         config: what to do; with ``resume`` from `resumed_config`.
-        folder: gets ``config.yaml``, ``checkpoint.pt`` and ``bundle/``.
-        name: of the MLflow run.
+        folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
+        name: of the configuration; as one of a sweep, of the MLflow run.
         resume: go on from here. Step count, optimiser, generators and MLflow run continue; environments start new runs.
         report: called a few times per second with the state of the run.
         start: a policy to start from instead of an untrained one; its critic is learned anew.
         say: called with what is done before and after training.
         parent_run_id: MLflow run under which this one is kept, as one of a sweep.
+        labels: name, tags and origin of the command line.
 
     Raises:
         RunStopped: ``report`` did.
@@ -339,11 +342,11 @@ def train(
     average = PolicyAverage(learner.policy.deterministic())
     if resume is not None:
         _restore(learner, env, average, resume)
-    config_file, tracker = write_config(root, config), None
-    if config.tracking == "mlflow":
-        run_id = resume.run_id if resume else None
-        tracker = open_tracker(name, config, config.source, run_id, config_file, parent_run_id)
-    monitor = _Monitor(config, budget, env, average, root / FILE_NAME, tracker, report)
+    run_id = resume.run_id if resume else None
+    record = open_record(
+        root, name, config, config.source, labels or RunLabels(), run_id, parent_run_id, [_dataset(config)]
+    )
+    monitor = _Monitor(config, budget, env, average, root / FILE_NAME, record, report)
     status = "FAILED"
     try:
         before = learner.num_timesteps
@@ -359,9 +362,8 @@ def train(
             say("comparing this run's policies with the rule")
             say(str(keep_best(average.policy, monitor.past, config.episodes(), _next_seed(seed, 1))))
         say("exporting the policy")
-        bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, tracker), root / "bundle")
-        if tracker is not None:
-            tracker.artifact(root / "bundle", "bundle")
+        bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, record), root / "bundle")
+        record.policy(bundle)
         status = "FINISHED"
     except RunStopped:
         status = "KILLED"
@@ -373,8 +375,7 @@ def train(
         raise
     finally:
         env.close()
-        if tracker is not None:
-            tracker.finish(status)
+        record.finish(status)
     return TrainingResult(
         bundle=bundle,
         folder=root,
@@ -388,6 +389,13 @@ def train(
     )
 
 
+def _dataset(config: TrainingConfig) -> RunDataset:
+    """What its runs are drawn from."""
+    if config.scenario is not None:
+        return scenario_dataset(config.trained_scenario(), TRAINING)
+    return mixture_dataset(str(config.mixture), config.hardware)
+
+
 def _next_seed(seed: int, steps: int) -> int:
     return int(np.random.SeedSequence([seed, steps]).generate_state(1)[0])
 
@@ -398,20 +406,19 @@ def _bundle(
     average: PolicyAverage[Any],
     env: Sb3VecEnv,
     elapsed_s: float,
-    tracker: Tracker | None,
+    run: RunRecord,
 ) -> PolicyBundle:
     """Export the policy and prove that the export decides alike."""
     model = to_onnx(average.policy)
     agreement = check_agreement(average.policy, model, [_recorded(env, learner)], config.seed)
-    if tracker is not None:
-        tracker.metrics({"onnx_max_abs_error": agreement.max_abs_error}, learner.num_timesteps)
+    run.summary({"onnx_max_abs_error": agreement.max_abs_error})
     record = TrainingRecord(
         algorithm=config.algorithm,
         seed=config.seed,
         env_steps=learner.num_timesteps,
         train_s=round(elapsed_s, 3),
         source=config.source,
-        run_id=tracker.run_id if tracker else None,
+        run_id=run.run_id,
         git_revision=git_revision(),
         versions=versions(),
         config=plain_config(config),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,9 @@ from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import replace_file
 
-from .tracking import Tracker, git_revision
+from .datasets import RunDataset
+from .labels import RunLabels
+from .record import RunRecord
 
 Config = TypeVar("Config")
 CONFIG_FILE = "config.yaml"
@@ -100,17 +103,32 @@ def save_bundle(bundle: PolicyBundle, folder: Path) -> PolicyBundle:
         ) from error
 
 
-def open_tracker(
-    name: str, config: Any, source: str, run_id: str | None, config_file: Path, parent_run_id: str | None = None
-) -> Tracker:
-    """An MLflow run of that name: the one of ``run_id`` if it is given and still there, else a new one.
+def open_record(
+    folder: Path,
+    name: str,
+    config: Any,
+    source: str,
+    labels: RunLabels,
+    run_id: str | None,
+    parent_run_id: str | None = None,
+    datasets: Iterable[RunDataset] = (),
+) -> RunRecord:
+    """Start a run's folder with its configuration and its record; in MLflow, where the configuration says so.
 
-    Under a parent, a run of that name that is already there is gone on with: a process that was killed before its first
-    checkpoint leaves no second one behind.
+    Args:
+        folder: of the run.
+        name: of its configuration; under a parent, of the MLflow run.
+        config: dataclass with the field ``tracking``.
+        source: what it learns from, in words.
+        labels: of the command line.
+        run_id: MLflow run to go on with; a new one is started where it no longer exists.
+        parent_run_id: run under which it is kept. A run of that name that is already there is gone on with: a process
+            that was killed before its first checkpoint leaves no second one behind.
+        datasets: what it learns from.
+
+    Raises:
+        ConfigError: the folder cannot be written, or MLflow cannot be used.
     """
-    tracker = Tracker(name, run_id, parent_run_id)
-    if run_id is None or tracker.run_id != run_id:
-        tracker.parameters(dataclasses.asdict(config))
-        tracker.tags({"git_revision": git_revision(), "source": source})
-        tracker.artifact(config_file)
-    return tracker
+    file, tracked = write_config(folder, config), config.tracking == "mlflow"
+    plain = plain_config(config)
+    return RunRecord(folder, name, plain, source, labels, tracked, run_id, parent_run_id, datasets, [file])

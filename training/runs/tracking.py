@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
+from importlib import util
 from pathlib import Path
 from typing import Any
 
 from slicepilot.configs import ConfigError
+from slicepilot.configs.errors import FailureError
 
+from .datasets import RunDataset
 from .store import (
     DATABASES,
     DEFAULT_ARTIFACTS,
@@ -33,45 +35,35 @@ from .store import (
 )
 
 EXPERIMENT = "slicepilot"
+# Which of its views MLflow's pages open with: that of training, not that of language models.
+EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 EXPECTED = "a reachable MLflow server, or a database in whose address % and ? are %25 and %3F"
 PARENT_TAG = "mlflow.parentRunId"
 MOST_CHILDREN = 10_000
+MOST_LABELS, MOST_METRICS = 100, 1000  # in a request of MLflow
+DIGEST_TAG = "slicepilot.digest"
+"""Of logged models and their versions: the digest of the bundle."""
 FLUSH_S = 5.0
 # MLflow's own are 7 retries and 120 s: a server that has gone would hold a run up for minutes, again and again.
 RETRIES, REQUEST_S = 1, 10
 PAUSE_RATIO = 10.0
 """How much longer than a failed attempt took the next one is put off: training goes on meanwhile."""
-PACKAGES = ("slicepilot", "torch", "stable-baselines3", "gymnasium", "numpy", "onnx", "onnxruntime")
 
 
-def git_revision() -> str | None:
-    """Commit of the code, with ``-dirty`` if it has been changed; none without git or outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).resolve().parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return result.stdout.strip() or None
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that make a policy."""
-    results = {}
-    for name in PACKAGES:
-        try:
-            results[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return results
+def experiment_name() -> str:
+    """``MLFLOW_EXPERIMENT_NAME``, else the default."""
+    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep MLflow's and the database migration's chatter off stderr, and its requests short."""
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic", "alembic.runtime.migration", "git")]
     levels = [logger.level for logger in loggers]
     os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # where JSON belongs
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(RETRIES))
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", str(REQUEST_S))
     with warnings.catch_warnings():
@@ -86,13 +78,13 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _connected(uri: str) -> Iterator[Any]:
+def connected(uri: str) -> Iterator[Any]:
     """A client after the first contact, while no other run of this user sets the same database up.
 
     Raises:
         ConfigError: as `Tracker` does, also for what goes wrong inside.
     """
-    with _quiet():
+    with quiet():
         try:
             from mlflow import MlflowClient
         except ImportError as error:
@@ -134,12 +126,12 @@ def _reached(uri: str, database: Path | None, make: type[Any]) -> Any:
 
     def ask() -> Any:
         client = make(tracking_uri=uri)
-        experiment = client.get_experiment_by_name(EXPERIMENT)
+        experiment = client.get_experiment_by_name(experiment_name())
         if experiment is not None and experiment.lifecycle_stage == "deleted":
             restore = f"MLFLOW_TRACKING_URI={shlex.quote(shown(uri))} mlflow experiments restore --experiment-id"
             raise ConfigError(
-                f"MLFLOW_TRACKING_URI = {shown(uri)!r}: the experiment {EXPERIMENT!r} has been deleted; to restore it: "
-                f"{restore} {experiment.experiment_id}; {INSTEAD}"
+                f"MLFLOW_TRACKING_URI = {shown(uri)!r}: the experiment {experiment.name!r} has been deleted; "
+                f"to restore it: {restore} {experiment.experiment_id}; {INSTEAD}"
             )
         return client
 
@@ -154,103 +146,126 @@ def _reached(uri: str, database: Path | None, make: type[Any]) -> Any:
 
 def check_tracking() -> None:
     """Raise the ConfigError now that a `Tracker` would raise later; for work whose results are tracked at its end."""
-    with _connected(tracking_uri()):
+    with connected(tracking_uri()):
         pass
 
 
 class Tracker:
     """One MLflow run.
 
-    Curves are buffered and sent every few seconds. When the server is lost during the run, training goes on: what could
+    Curves are buffered and sent every few seconds. When the server is lost during the run, work goes on: what could
     not be sent is counted in ``lost``.
 
     Args:
         name: of the run.
         run_id: continue this run instead of starting one; a new one is started where it no longer exists.
         parent_run_id: the run under which it is kept; one of the same name there is continued.
+        tags: of a run that is started.
+        system: also log the use of CPU, memory, disk and network, as MLflow does with
+            ``MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING``, which turns it off by ``false``.
 
     Raises:
         ConfigError: the server or database does not answer in `slicepilot.training.runs.store.FIRST_CONTACT_S`, the
             default database is not ours, or the experiment has been deleted.
     """
 
-    def __init__(self, name: str, run_id: str | None = None, parent_run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        run_id: str | None = None,
+        parent_run_id: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        system: bool = False,
+    ) -> None:
         self.uri = tracking_uri()
         self.lost = 0
         self._pending: list[Any] = []
         self._flushed = self._put_off_until = time.monotonic()
-        with _connected(self.uri) as client:
+        self._system: Any = None
+        with connected(self.uri) as client:
             from mlflow.entities import Metric
             from mlflow.exceptions import MlflowException
 
-            self._client, self._metric, self._errors = client, Metric, (MlflowException, OSError)
-            self.run_id = self._resumed(run_id) or self._started(name, parent_run_id)
+            self.client, self._metric, self._errors = client, Metric, (MlflowException, OSError)
+            resumed = self._resumed(run_id)
+            self.experiment_id, self.run_id = resumed or self._started(name, parent_run_id, tags or {})
+            self.resumed = resumed is not None
+            if system:
+                self._system = _system_metrics(self.run_id, self.uri, self.resumed)
 
-    def _resumed(self, run_id: str | None) -> str | None:
+    def _resumed(self, run_id: str | None) -> tuple[str, str] | None:
         if run_id is None:
             return None
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.update_run(run_id, status="RUNNING")
+            self.client.update_run(run_id, status="RUNNING")
+            return str(self.client.get_run(run_id).info.experiment_id), run_id
         except MlflowException:
             return None
-        return run_id
 
-    def _started(self, name: str, parent_run_id: str | None) -> str:
-        experiment = self._client.get_experiment_by_name(EXPERIMENT)
+    def _started(self, name: str, parent_run_id: str | None, tags: Mapping[str, str]) -> tuple[str, str]:
+        experiment_id = self._experiment()
+        tags = {key: value for key, value in tags.items() if value}
+        if parent_run_id is not None:
+            for run in self._children(experiment_id, parent_run_id):
+                if run.info.run_name == name and (resumed := self._resumed(run.info.run_id)):
+                    return resumed
+            tags |= {PARENT_TAG: parent_run_id}
+        run = self.client.create_run(experiment_id, run_name=name, tags=tags)
+        return experiment_id, str(run.info.run_id)
+
+    def _experiment(self) -> str:
+        """Id of the experiment, which is made if it is missing; raises MlflowException."""
+        name = experiment_name()
+        experiment = self.client.get_experiment_by_name(name)
         if experiment is not None:
-            experiment_id = experiment.experiment_id
-        else:
-            location = (Path.cwd() / DEFAULT_ARTIFACTS).as_uri() if _is_default(self.uri) else None
-            experiment_id = self._client.create_experiment(EXPERIMENT, artifact_location=location)
-        if parent_run_id is None:
-            return str(self._client.create_run(experiment_id, run_name=name).info.run_id)
-        for run in self._children(experiment_id, parent_run_id):
-            if run.info.run_name == name:
-                return str(self._resumed(run.info.run_id))
-        tags = {PARENT_TAG: parent_run_id}
-        return str(self._client.create_run(experiment_id, run_name=name, tags=tags).info.run_id)
+            if EXPERIMENT_KIND[0] not in experiment.tags:
+                self.client.set_experiment_tag(experiment.experiment_id, *EXPERIMENT_KIND)
+            return str(experiment.experiment_id)
+        location = (Path.cwd() / DEFAULT_ARTIFACTS).as_uri() if _is_default(self.uri) else None
+        return str(self.client.create_experiment(name, artifact_location=location, tags=dict([EXPERIMENT_KIND])))
 
     def _children(self, experiment_id: str, run_id: str) -> list[Any]:
         """Runs that are kept under a run."""
-        results = self._client.search_runs(
+        results = self.client.search_runs(
             [experiment_id], f"tags.`{PARENT_TAG}` = '{run_id}'", max_results=MOST_CHILDREN
         )
         return list(results)
 
     def end_children(self, status: str = "KILLED") -> None:
         """End the runs under this one whose processes have not come to do it."""
-        with _quiet():
+        with quiet():
             try:
-                for run in self._children(self._client.get_run(self.run_id).info.experiment_id, self.run_id):
+                for run in self._children(self.experiment_id, self.run_id):
                     if run.info.status == "RUNNING":
-                        self._client.set_terminated(run.info.run_id, status)
+                        self.client.set_terminated(run.info.run_id, status)
             except self._errors:
                 self.lost += 1
 
-    def parameters(self, values: dict[str, Any], prefix: str = "") -> None:
+    def parameters(self, values: Mapping[str, Any], prefix: str = "") -> None:
         """Log nested plain values as parameters with dotted names."""
         from mlflow.entities import Param
 
-        flat: list[Any] = []
-        stack = [(prefix, values)]
-        while stack:
-            path, mapping = stack.pop()
-            for key, value in mapping.items():
-                if isinstance(value, dict):
-                    stack.append((f"{path}{key}.", value))
-                else:
-                    flat.append(Param(f"{path}{key}", str(value)))
-        self._send(params=flat)
+        flat = [Param(key, str(value)) for key, value in flattened(values, prefix).items()]
+        for first in range(0, len(flat), MOST_LABELS):
+            self._send(params=flat[first : first + MOST_LABELS])
 
-    def tags(self, values: dict[str, str | None]) -> None:
+    def tags(self, values: Mapping[str, str | None]) -> None:
         """Set tags; those without a value are left out."""
         from mlflow.entities import RunTag
 
         self._send(tags=[RunTag(key, value) for key, value in values.items() if value is not None])
 
-    def metrics(self, values: dict[str, float], step: int) -> None:
+    def datasets(self, datasets: Iterable[RunDataset]) -> None:
+        """Log what the run learns from or is judged on."""
+        with quiet():
+            try:
+                self.client.log_inputs(self.run_id, [dataset.to_mlflow() for dataset in datasets])
+            except self._errors:
+                self.lost += 1
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
         """One point of each curve."""
         now_ms = int(time.time() * 1000)
         self._pending += [self._metric(key, float(value), now_ms, step) for key, value in values.items()]
@@ -262,15 +277,15 @@ class Tracker:
         """Send what is buffered; after a failure the rest stays buffered."""
         sent = True
         while self._pending and sent:
-            batch, self._pending = self._pending[:1000], self._pending[1000:]
+            batch, self._pending = self._pending[:MOST_METRICS], self._pending[MOST_METRICS:]
             sent = self._send(metrics=batch)
         self._flushed = time.monotonic()
 
     def _send(self, **batch: Any) -> bool:
         started_s = time.monotonic()
-        with _quiet():
+        with quiet():
             try:
-                self._client.log_batch(self.run_id, **batch)
+                self.client.log_batch(self.run_id, **batch)
             except self._errors:
                 self.lost += sum(len(entries) for entries in batch.values())
                 self._put_off_until = time.monotonic() + PAUSE_RATIO * (time.monotonic() - started_s)
@@ -279,22 +294,107 @@ class Tracker:
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
         """Store a file or a folder with the run."""
-        with _quiet():
+        with quiet():
             try:
-                send = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+                send = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
                 send(self.run_id, str(path), folder)
             except self._errors:
                 self.lost += 1
+
+    def text(self, name: str, text: str) -> None:
+        """Store a text as a file of the run."""
+        with quiet():
+            try:
+                self.client.log_text(self.run_id, text, name)
+            except self._errors:
+                self.lost += 1
+
+    def part(
+        self,
+        name: str,
+        tags: Mapping[str, str | None],
+        parameters: Mapping[str, Any],
+        metrics: Mapping[str, float],
+        digest: str | None = None,
+    ) -> None:
+        """A finished run under this one: a candidate of a comparison.
+
+        Args:
+            name: of the run.
+            tags, parameters, metrics: of it; parameters may be nested.
+            digest: of the candidate's bundle; the metrics are shown with its logged model, too, if there is one.
+        """
+        from mlflow.entities import Param
+
+        given = {key: value for key, value in tags.items() if value} | {PARENT_TAG: self.run_id}
+        flat = [Param(key, str(value)) for key, value in flattened(parameters).items()]
+        now_ms = int(time.time() * 1000)
+        with quiet():
+            try:
+                run_id = self.client.create_run(self.experiment_id, run_name=name, tags=given).info.run_id
+                model_id = self._logged_model(digest) if digest else None
+                points = [self._metric(key, value, now_ms, 0, model_id=model_id) for key, value in metrics.items()]
+                for first in range(0, max(len(flat), 1), MOST_LABELS):
+                    self.client.log_batch(run_id, params=flat[first : first + MOST_LABELS])
+                for first in range(0, len(points), MOST_METRICS):
+                    self.client.log_batch(run_id, metrics=points[first : first + MOST_METRICS])
+                self.client.set_terminated(run_id)
+            except self._errors:
+                self.lost += len(metrics) + len(flat)
+
+    def _logged_model(self, digest: str) -> str | None:
+        found = self.client.search_logged_models(
+            [self.experiment_id], f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=1
+        )
+        return str(found[0].model_id) if found else None
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: ``FINISHED``, ``FAILED`` or ``KILLED``. Says how many entries are lost, if any are."""
         self.flush()
         self.lost += len(self._pending)
         self._pending = []
-        with _quiet():
+        with quiet():
+            if self._system is not None and not self.lost:
+                self._system.finish()  # it waits for its thread, which a lost server holds up
             try:
-                self._client.set_terminated(self.run_id, status)
+                self.client.set_terminated(self.run_id, status)
             except self._errors:
                 self.lost += 1
         if self.lost:
             print(f"MLflow at {shown(self.uri)}: {self.lost} entries could not be written", file=sys.stderr)
+
+    def require_complete(self) -> None:
+        """Raise FailureError where something could not be written, for commands that do nothing else."""
+        if self.lost:
+            raise FailureError(
+                f"MLFLOW_TRACKING_URI = {shown(self.uri)!r}: {self.lost} entries could not be written; {INSTEAD}"
+            )
+
+
+def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested plain values by dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict):
+            flat |= flattened(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def finite_only(values: Mapping[str, float | None]) -> dict[str, float]:
+    """Figures that are known: MLflow's databases take no NaN everywhere, and no None."""
+    return {key: float(value) for key, value in values.items() if value is not None and math.isfinite(value)}
+
+
+def _system_metrics(run_id: str, uri: str, resumed: bool) -> Any:
+    """MLflow's monitor of this machine, started; None where it is turned off or lacks its package psutil."""
+    wanted = os.environ.get("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "true").lower() not in {"false", "0"}
+    if not wanted or util.find_spec("psutil") is None:
+        return None
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+    logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
+    monitor = SystemMetricsMonitor(run_id, resume_logging=resumed, tracking_uri=uri)
+    monitor.start()
+    return monitor

@@ -8,14 +8,18 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from slicepilot.configs import ConfigError
 from slicepilot.training.cluster.session import ray_session, usable_cpus
+from slicepilot.training.runs.labels import RunLabels, provenance
 from slicepilot.training.runs.run import plain_config
 
 from .config import Trial
 from .files import RAYS_OWN, RESULT_FILE, Outcome, Sweep, label, outcome_of, write_json
+
+if TYPE_CHECKING:
+    from slicepilot.training.runs.tracking import Tracker
 
 OnReport = Callable[[float, str], None]
 """Called with the share of all budgets that is used up, 0..1, and the name of the trial that reports."""
@@ -40,7 +44,11 @@ class SweepResult:
 
 
 def run_sweep(
-    sweep: Sweep, address: str | None = None, parallel: int | None = None, on_report: OnReport | None = None
+    sweep: Sweep,
+    address: str | None = None,
+    parallel: int | None = None,
+    on_report: OnReport | None = None,
+    labels: RunLabels | None = None,
 ) -> SweepResult:
     """Run the trials that have no end yet, and return the results.
 
@@ -49,12 +57,14 @@ def run_sweep(
         address: of a Ray cluster; None = processes on this machine.
         parallel: trials at a time at most; None = as many as there are CPUs for.
         on_report: progress.
+        labels: of the command line.
 
     Raises:
         ConfigError: bad values, MLflow or the cluster does not answer.
         FailureError: Ray does not start.
     """
-    sweep, tracker = _tracked(sweep)
+    labels = labels or RunLabels()
+    sweep, tracker = _tracked(sweep, labels)
     status = "FAILED"
     try:
         left = [
@@ -70,6 +80,7 @@ def run_sweep(
             best = result.outcomes[result.best]
             tracker.tags({"best_trial": sweep.trials[result.best].name, "best_run_id": best.run_id})
             tracker.metrics({f"best/{key}": value for key, value in best.metrics.items()}, step=0)
+            _register(tracker, best, labels)
         status = "FINISHED"
         return result
     except KeyboardInterrupt:
@@ -81,13 +92,23 @@ def run_sweep(
             tracker.finish(status)
 
 
-def _tracked(sweep: Sweep) -> tuple[Sweep, Any]:
+def _register(tracker: Tracker, best: Outcome, labels: RunLabels) -> None:
+    """Make the best trial's policy the challenger: one of its trials alone, not each as it ends."""
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.training.runs.registry import register
+
+    if best.bundle is not None:
+        register(tracker, PolicyBundle.load(best.bundle), labels.model)
+
+
+def _tracked(sweep: Sweep, labels: RunLabels) -> tuple[Sweep, Tracker | None]:
     """The sweep with its run in MLflow, and that run; none where no trial is tracked."""
     if not sweep.tracked:
         return sweep, None
     from slicepilot.training.runs.tracking import Tracker
 
-    tracker = Tracker(sweep.name, sweep.run_id)
+    tags = provenance(f"sweep {sweep.name}", {}) | dict(labels.tags)
+    tracker = Tracker(labels.name(sweep.name, None), sweep.run_id, tags=tags, system=True)
     if tracker.run_id != sweep.run_id:
         tracker.parameters(plain_config(sweep.config))
         sweep = dataclasses.replace(sweep, run_id=tracker.run_id)

@@ -1,9 +1,11 @@
+import dataclasses
 import json
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -23,7 +25,6 @@ from slicepilot.training.evaluation.results import (
     Evaluation,
     Provenance,
     hardware_fits,
-    log_evaluation,
     read,
     save,
 )
@@ -37,6 +38,8 @@ from slicepilot.training.evaluation.scores import (
     score,
     violation_s,
 )
+from slicepilot.training.evaluation.tracking import log_evaluation
+from slicepilot.training.runs.labels import RunLabels
 
 LANES, SEED = 4, 7
 
@@ -326,27 +329,42 @@ def test_shipped_configurations_name_what_exists(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_figures_and_report_go_to_mlflow(
+@pytest.mark.filterwarnings("ignore")  # of MLflow, when it opens its database
+def test_a_comparison_is_a_run_in_mlflow_with_a_run_for_each_candidate(
     evaluation: Evaluation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    (tmp_path / "report.html").write_text("<!DOCTYPE html>")
-    run_id = log_evaluation(evaluation, tmp_path / "report.html")
+    save(evaluation, tmp_path / "results")
+    result = evaluation.scenarios[0]
+    known = {"reactive-sla": {"bundle": "mine", "digest": "0" * 64, "run_id": None, "training": {"seed": 3}}}
+    evaluation = dataclasses.replace(evaluation, candidates=known)
+    scenarios = [Scenario.from_yaml(played.scenario) for played in evaluation.scenarios]
+    config = EvaluationConfig(seeds=result.seeds, seed=result.seed)
+    run_id = log_evaluation(evaluation, scenarios, config, RunLabels.of(None, ["team=edge"]), tmp_path / "results")
     import mlflow
 
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
     run = client.get_run(run_id)
-    result = evaluation.scenarios[0]
-    prefix = f"eval/{result.scenario}/reactive-sla"
+    assert (run.info.status, run.data.params["seeds"]) == ("FINISHED", str(result.seeds))
+    assert [item.dataset.name for item in run.inputs.dataset_inputs] == [played.name for played in scenarios]
+    files = {entry.path for folder in ("", "pictures") for entry in client.list_artifacts(run_id, folder)}
+    assert {"report.html", "results.json", "arrays.npz", f"pictures/{result.scenario} delay.svg"} <= files
+    picture = client.download_artifacts(run_id, f"pictures/{result.scenario} axes.svg", str(tmp_path))
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+    under = client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    candidates = {each.info.run_name: each for each in under}
+    assert set(candidates) == {agent.name for each in evaluation.scenarios for agent in each.rivals}
+    assert {each.data.tags["role"] for each in under} >= {"fixed", "adaptive"}
+    assert {each.data.tags["team"] for each in under} == {"edge"}
+    judged = candidates["reactive-sla"].data
+    assert judged.params["training.seed"] == "3"
     seconds = result.summary("reactive-sla", "sla_violation_s").value
-    assert run.data.metrics[f"{prefix}/sla_violation_s"] == pytest.approx(seconds)
+    assert judged.metrics[f"{result.scenario}/sla_violation_s"] == pytest.approx(seconds)
     over = result.over("reactive-sla", "rule")
     assert over is not None
-    assert run.data.metrics[f"{prefix}/over_rule/broken"] == pytest.approx(over.broken)
-    assert run.data.metrics[f"eval/reactive-sla/over_rule/{over.relation}"] == 1.0
-    assert run.info.status == "FINISHED"
-    assert [entry.path for entry in client.list_artifacts(run_id, "evaluation")] == ["evaluation/report.html"]
+    assert judged.metrics[f"{result.scenario}/over_rule/broken"] == pytest.approx(over.broken)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import resource
 import signal
@@ -19,6 +20,7 @@ import yaml
 
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.files import BundleFiles
 from slicepilot.configs import ConfigError, available
 from slicepilot.env.simulator.backend import SimulatorBackend
 from slicepilot.training.online.config import TrainingConfig
@@ -32,6 +34,7 @@ from slicepilot.training.online.train import (
 )
 from slicepilot.training.runs.checkpoint import Checkpoint
 from slicepilot.training.runs.run import Budget
+from slicepilot.training.runs.tracking import DIGEST_TAG
 
 SMOKE = TrainingConfig.from_yaml("ppo-smoke")
 UNTRACKED = dataclasses.replace(SMOKE, tracking="none", total_steps=1024)
@@ -195,6 +198,17 @@ def test_mlflow_holds_parameters_curves_and_files(run: tuple[TrainingResult, Pat
     assert files == {"bundle/policy.onnx", "bundle/bundle.yaml", "bundle/SHA256SUMS"}
     assert {entry.path for entry in client.list_artifacts(str(result.run_id))} == {"bundle", "config.yaml"}
     assert (folder / "mlartifacts").is_dir()
+    assert not (folder / "mlruns").exists(), "the model is kept with its run"
+    digest = BundleFiles.read(folder / "out" / "bundle").digest
+    [version] = client.search_model_versions(f"tags.`{DIGEST_TAG}` = '{digest}'")
+    assert (version.name, version.run_id) == ("slicepilot", result.run_id)
+    [dataset] = stored.inputs.dataset_inputs
+    assert dataset.dataset.name == "andrade-ramp"
+    assert stored.info.run_name.startswith("train-seed0 20")
+    record = json.loads((folder / "out" / "run.json").read_text())
+    assert record["model"] == f"models:/slicepilot/{version.version}"
+    assert (record["run_id"], record["status"]) == (result.run_id, "FINISHED")
+    assert (folder / "out" / "metrics.jsonl").read_text().count("\n") >= 1
 
 
 def test_a_finished_run_goes_on_with_a_larger_budget(run: tuple[TrainingResult, Path]) -> None:

@@ -1,0 +1,160 @@
+"""An evaluation in MLflow: a run for the comparison, and under it a run for each candidate, rules and fixed settings
+included."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.runs.datasets import EVALUATION, scenario_dataset
+from slicepilot.training.runs.labels import RunLabels, provenance
+from slicepilot.training.runs.tracking import Tracker, finite_only
+
+from . import plots
+from .axes import AXES, RELATIONS
+from .comparison import RIVALS, AgentResult
+from .config import EvaluationConfig
+from .report import MOST_DETAILED, render
+from .results import ARRAYS_FILE, RESULTS_FILE, Evaluation
+from .suite import IN_JSON, against
+
+MOST_DATASETS = 100
+
+
+def log_evaluation(
+    evaluation: Evaluation,
+    scenarios: Sequence[Scenario],
+    config: EvaluationConfig,
+    labels: RunLabels,
+    results: Path | None = None,
+) -> str:
+    """Log an evaluation to MLflow; returns the id of the comparison's run.
+
+    A candidate's metrics are named ``SCENARIO/FIGURE``, ``SCENARIO/over_RIVAL/AXIS``, and ``FIGURE`` alone for the mean
+    over scenarios; where its policy was logged, MLflow shows them with the model, too. The comparison has report,
+    pictures and results as files.
+
+    Args:
+        evaluation: what to log.
+        scenarios: as they were played.
+        config: agents, seeds and windows.
+        labels: of the command line.
+        results: folder with the files of `slicepilot.training.evaluation.results.save`.
+
+    Raises:
+        ConfigError: the tracking server does not answer at first.
+        FailureError: something could not be written.
+    """
+    names = ", ".join(played.name for played in scenarios[:3]) + (" and others" if len(scenarios) > 3 else "")
+    tracker = Tracker(
+        labels.name("evaluate", config.seed), tags=provenance(f"scenarios {names}", {}) | dict(labels.tags)
+    )
+    status = "FAILED"
+    try:
+        tracker.parameters(
+            {
+                "scenarios": ", ".join(played.name for played in scenarios),
+                "agents": ", ".join(config.agents),
+                "seeds": config.seeds,
+                "seed": config.seed,
+                "backend": config.backend,
+                "reward": config.reward,
+            }
+        )
+        tracker.datasets([scenario_dataset(played, EVALUATION) for played in scenarios[:MOST_DATASETS]])
+        for name, agents in _by_name(evaluation).items():
+            known = evaluation.candidates.get(name, {})
+            tags = {"role": agents[0].role, "digest": known.get("digest"), "trained_by": known.get("run_id")}
+            parameters = {"agent": name, "role": agents[0].role, **known}
+            tracker.part(name, tags | dict(labels.tags), parameters, _figures(evaluation, name), known.get("digest"))
+        tracker.text("report.html", render(evaluation))
+        for name, picture in _pictures(evaluation):
+            tracker.text(f"pictures/{name}.svg", picture)
+        if results is not None:
+            for file in (RESULTS_FILE, ARRAYS_FILE):
+                tracker.artifact(results / file)
+        status = "FINISHED"
+    finally:
+        tracker.finish(status)
+    tracker.require_complete()
+    return tracker.run_id
+
+
+def _by_name(evaluation: Evaluation) -> dict[str, list[AgentResult]]:
+    """Every candidate's results in the scenarios that it played."""
+    names: dict[str, list[AgentResult]] = {}
+    for result in evaluation.scenarios:
+        for agent in result.rivals:
+            names.setdefault(agent.name, []).append(agent)
+    return names
+
+
+def _figures(evaluation: Evaluation, name: str) -> dict[str, float]:
+    """A candidate's metrics."""
+    figures: dict[str, float] = {}
+    sums: dict[str, list[float]] = {}
+    for result in evaluation.scenarios:
+        if name not in result.figures:
+            continue
+        for key in result.agent(name).scores:
+            value = result.summary(name, key).value
+            figures[f"{result.scenario}/{key}"] = value
+            sums.setdefault(key, []).append(value)
+        for which in RIVALS:
+            if (over := result.over(name, which)) is not None:
+                figures |= {f"{result.scenario}/over_{which}/{IN_JSON[axis]}": getattr(over, axis) for axis in AXES}
+    figures |= {key: math.fsum(values) / len(values) for key, values in sums.items()}
+    if all(name in result.subjects for result in evaluation.scenarios):
+        for which in RIVALS:
+            if (row := against(evaluation.scenarios, name, which)) is not None:
+                figures |= {f"over_{which}/{IN_JSON[axis]}": row.median(axis) for axis in AXES}
+                figures |= {f"over_{which}/{relation}": row.share(relation) for relation in RELATIONS}
+    return finite_only(figures)
+
+
+def _pictures(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
+    """The report's pictures, by name, as SVG."""
+    for name, figures in _figures_of_report(evaluation):
+        names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+        for number, svg in enumerate(re.findall(r"<svg .*?</svg>", figures, flags=re.DOTALL), 1):
+            yield f"{_plain(name)}{f' {number}' if number > 1 else ''}", svg.replace("<svg", f"<svg {names}", 1)
+
+
+def _figures_of_report(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
+    """Names, and HTML of one or several figures each."""
+    results = evaluation.scenarios
+    if len(results) > 1:
+        for subject in dict.fromkeys(name for result in results for name in result.subjects):
+            judged = [result for result in results if subject in result.subjects]
+            rows = [row for which in RIVALS if (row := against(judged, subject, which)) and RIVALS[which] != subject]
+            if rows:
+                yield f"{subject} against rivals", plots.axes_over_scenarios(rows)
+    for result in results[:MOST_DETAILED]:
+        yield f"{result.scenario} axes", plots.axes_of_agents(result)
+        yield f"{result.scenario} delay", plots.delay_ecdf(result)
+
+
+def _plain(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name)[:100]
+
+
+def candidate_of(address: str, digest: str, training: Any) -> dict[str, Any]:
+    """What an evaluation remembers of a learned policy.
+
+    Args:
+        address: as the command line gives its bundle.
+        digest: of the bundle.
+        training: its `slicepilot.agents.learned.bundle.TrainingRecord`.
+    """
+    return {
+        "bundle": address,
+        "digest": digest,
+        "run_id": training.run_id,
+        "algorithm": training.algorithm,
+        "source": training.source,
+        "training": training.config,
+    }

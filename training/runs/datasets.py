@@ -1,0 +1,138 @@
+"""What a run learned from or was judged on, with the digest of its contents, as MLflow lists datasets."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.env.simulator.scenario import Scenario
+
+DIGEST_LENGTH = 32  # hexadecimal digits of a SHA-256: MLflow keeps at most 36 characters
+TRAINING, EVALUATION = "training", "evaluation"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class RunDataset:
+    """A dataset of a run.
+
+    Attributes:
+        name: as it is called on the command line.
+        digest: first half of the SHA-256 of its contents, in hexadecimal.
+        path: of its file or folder; None for what was drawn or declared.
+        context: ``training`` or ``evaluation``.
+        profile: plain facts, such as its number of steps.
+        schema: MLflow's description of its columns.
+    """
+
+    name: str
+    digest: str
+    path: str | None
+    context: str
+    profile: dict[str, Any] = field(default_factory=dict)
+    schema: dict[str, Any] | None = None
+
+    def to_mlflow(self) -> Any:
+        """What `MlflowClient.log_inputs` takes."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        source = {"uri": self.path} if self.path else {"name": self.name}
+        dataset = Dataset(
+            name=self.name[:500],
+            digest=self.digest,
+            source_type="local" if self.path else "code",
+            source=json.dumps(source),
+            schema=None if self.schema is None else json.dumps(self.schema),
+            profile=json.dumps(self.profile),
+        )
+        return DatasetInput(dataset, [InputTag("mlflow.data.context", self.context)])
+
+
+def episodes_dataset(name: str, path: Path, episodes: EpisodeSet) -> RunDataset:
+    """Recorded episodes, with the digest of their files.
+
+    Raises:
+        OSError: a file that cannot be read.
+    """
+    first = episodes.episodes[0]
+    schema = {
+        "mlflow_tensorspec": {
+            "features": json.dumps(
+                [
+                    _tensor("observations", (-1, *first.observations.shape[1:])),
+                    _tensor("actions", (-1, *first.actions.shape[1:])),
+                    _tensor("rewards", (-1,)),
+                ]
+            ),
+            "targets": None,
+        }
+    }
+    profile = {
+        "num_steps": episodes.num_steps,
+        "num_episodes": len(episodes.episodes),
+        "behaviours": list(episodes.behaviours),
+    }
+    return RunDataset(name, digest_of(path), str(path.resolve()), TRAINING, profile, schema)
+
+
+def _tensor(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    return {"name": name, "type": "tensor", "tensor-spec": {"dtype": "float32", "shape": list(shape)}}
+
+
+def scenario_dataset(scenario: Scenario, context: str) -> RunDataset:
+    """A scenario with its slices and hardware: what a simulated run is drawn from, beside its seed."""
+    contents = {
+        "scenario": dataclasses.asdict(scenario),
+        "slices": dataclasses.asdict(scenario.slice_set()),
+        "hardware": dataclasses.asdict(scenario.hardware_spec()),
+    }
+    profile = {
+        "slices": len(scenario.slice_set()),
+        "duration_s": scenario.duration_s,
+        "period_s": scenario.control_period_s,
+    }
+    return RunDataset(scenario.name, _digest(json.dumps(contents, sort_keys=True, default=str)), None, context, profile)
+
+
+def mixture_dataset(name: str, hardware: str | None) -> RunDataset:
+    """A mixture that random deployments are drawn from; raises ConfigError for unknown names."""
+    from slicepilot.configs import locate
+
+    path = locate("mixtures", name)
+    contents = hashlib.sha256(path.read_bytes())
+    if hardware is not None:
+        contents.update(locate("hardware", hardware).read_bytes())
+    profile = {"hardware": hardware} if hardware else {}
+    return RunDataset(name, contents.hexdigest()[:DIGEST_LENGTH], str(path), TRAINING, profile)
+
+
+def digest_of(path: Path) -> str:
+    """Of a file's contents, or of the names and contents of all files of a folder; raises OSError."""
+    whole = hashlib.sha256()
+    for file in _files(path):
+        own = hashlib.sha256()
+        with file.open("rb") as opened:
+            while block := opened.read(_BLOCK):
+                own.update(block)
+        if file == path:
+            return own.hexdigest()[:DIGEST_LENGTH]
+        whole.update(f"{own.hexdigest()}  {file.relative_to(path)}\n".encode(errors="surrogateescape"))
+    return whole.hexdigest()[:DIGEST_LENGTH]
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    yield from sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
