@@ -40,6 +40,8 @@ PRINTED: dict[str, dict[str, Any]] = {
     "top": {"": Status},
     "explain": {"one tick": explaining.ExplainedTick, "with `--window`": list[explaining.ExplainedWindow]},
     "promote": {"": operation.Verdict},
+    "bundle import": {"": operation.ImportedBundle},
+    "bundle export": {"": operation.ExportedBundle},
     "restore": {"": list[operation.Restored]},
     "probe": {"": explaining.Probed},
     "control status": {"": Status},

@@ -12,6 +12,7 @@ from slicepilot.configs.backends import Command, plugins
 
 GROUPS = {
     "control": "Control a running controller.",
+    "bundle": "Make bundles of other libraries' policies, and files of bundles.",
     "dataset": "Work with published, recorded and your own datasets.",
     "bench": "Measure the cost of slicepilot's parts on this machine.",
 }
@@ -37,6 +38,8 @@ COMMANDS = {
     "control reload": Command("slicepilot.cli.operation.control:reload"),
     "explain": Command("slicepilot.cli.operation.explain:explain"),
     "promote": Command("slicepilot.cli.operation.promote:promote"),
+    "bundle import": Command("slicepilot.cli.bundle.import_policy:import_policy"),
+    "bundle export": Command("slicepilot.cli.bundle.export_policy:export_policy"),
     "restore": Command("slicepilot.cli.operation.restore:restore", makes=True),
     "probe": Command("slicepilot.cli.operation.probe:probe", makes=True),
     "dataset list": Command("slicepilot.cli.dataset.releases:list_releases"),

@@ -50,8 +50,9 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["docs/environment.md", "README.md"])
-def test_python_examples_run(page: str) -> None:
+@pytest.mark.parametrize("page", ["docs/environment.md", "docs/python.md", "README.md"])
+def test_python_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for block in blocks(page, "python"):
         exec(compile(block, page, "exec"), {})
 

@@ -1,4 +1,4 @@
-"""Reinforcement-learning control of 5G network slices at the user plane.
+"""Reinforcement-learning control of 5G network slices at the user plane; docs/python.md has examples.
 
 The names below are imported on first use, so that ``import slicepilot`` itself costs nothing.
 """
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from slicepilot.agents.heuristics.registry import make as make_agent
     from slicepilot.agents.learned.agent import LearnedAgent as LearnedAgent
     from slicepilot.agents.learned.bundle import PolicyBundle as PolicyBundle
+    from slicepilot.env.environments.making import make as make
     from slicepilot.env.environments.slice_env import SliceEnv as SliceEnv
     from slicepilot.env.environments.vector_env import SliceVectorEnv as SliceVectorEnv
     from slicepilot.env.knobs import Knobs as Knobs
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from slicepilot.env.simulator.scenario import Scenario as Scenario
     from slicepilot.env.slices import SliceSet as SliceSet
     from slicepilot.env.telemetry import Telemetry as Telemetry
+    from slicepilot.training.policies.judging import evaluate as evaluate
+    from slicepilot.training.policies.load import load_policy as load_policy
+    from slicepilot.training.recording.reading import read_dataset as read_dataset
 
 __version__ = "0.1.0"
 
@@ -32,7 +36,11 @@ _SOURCES = {
     "SliceSet": "env.slices:SliceSet",
     "SliceVectorEnv": "env.environments.vector_env:SliceVectorEnv",
     "Telemetry": "env.telemetry:Telemetry",
+    "evaluate": "training.policies.judging:evaluate",
+    "load_policy": "training.policies.load:load_policy",
+    "make": "env.environments.making:make",
     "make_agent": "agents.heuristics.registry:make",
+    "read_dataset": "training.recording.reading:read_dataset",
 }
 
 __all__ = ["__version__", *_SOURCES]  # noqa: PLE0604 (all are strings)

@@ -16,6 +16,7 @@ from slicepilot.env.slices import SliceSet
 
 from .as_found import AsFound
 from .captain import Captain
+from .entry_points import installed, load_installed
 from .exploring import ExploringAgent
 from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
 from .pi import Pi
@@ -126,12 +127,13 @@ def _factories() -> dict[str, Factory]:
 
 
 def available(scaled: bool = False) -> list[str]:
-    """Names that `make` accepts, in table order.
+    """Names that `make` accepts, in table order, those of other packages (`entry_points`) last.
 
     Of the published settings, the ones with their published values, or with ``scaled`` the ones in shares of the node
     in their place; `make` takes both. On the study's own node the two are the same.
     """
-    return [name for name in _factories() if not name.startswith("experiment-") or name.endswith("-scaled") == scaled]
+    own = [name for name in _factories() if not name.startswith("experiment-") or name.endswith("-scaled") == scaled]
+    return [*own, *(name for name in installed() if name not in _factories())]
 
 
 def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights: RewardWeights | None = None) -> Agent:
@@ -153,10 +155,12 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
         return ExploringAgent(other)
     factories = _factories() | UNLISTED
     if name not in factories:
+        if name in installed():
+            return load_installed(name)
         accepted = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())
         accepted[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]
-        accepted.append(f"any of them after {EXPLORING}")
+        accepted += [*installed(), f"any of them after {EXPLORING}"]
         raise ConfigError(f"agent: unknown name {name!r}; {did_you_mean(name, factories, ', '.join(accepted), 3)}")
     if hardware is None:
         # Only here: the module's neighbours compile the simulator, which a live controller does not import.

@@ -20,7 +20,7 @@ import yaml
 from pydantic import ConfigDict, Field
 
 from slicepilot.agents.runtime.allowed import OnnxError, check_model
-from slicepilot.agents.runtime.session import OnnxNetwork, open_session
+from slicepilot.agents.runtime.session import OnnxNetwork, open_session, ports_of
 from slicepilot.configs import ConfigError, validate
 from slicepilot.configs.limited_yaml import parse_yaml
 from slicepilot.data.files import replace_folder, write_synced
@@ -50,12 +50,14 @@ Coding = Literal["plain", "shares", "guided"]
 """What a policy observes: telemetry and knobs alone, each slice's shares of the node behind them
 (`slicepilot.agents.learned.shares`), or what a rule says, of which its actions are corrections
 (`slicepilot.agents.learned.guide`)."""
-_CODINGS: dict[Coding, tuple[int, int, Callable[[], dict[str, Any]]]] = {
+CODINGS: dict[Coding, tuple[int, int, Callable[[], dict[str, Any]]]] = {
     "plain": (NUM_FEATURES, NUM_KNOBS, encoder_layout),
     "shares": (NUM_INPUTS, NUM_KNOBS, shares_layout),
     "guided": (NUM_GUIDED, NUM_CORRECTIONS, guided_layout),
 }
 """Columns of observations and of actions, and what the former are."""
+Transfers = bool | Literal["same-number"]
+"""Whether a policy can serve other slices than those that it was trained for: any, none, or as many others."""
 MIN_SLICES, MAX_SLICES = 2, 64
 MOST_SHOWN = 200  # characters of unknown names in an error
 
@@ -126,7 +128,7 @@ class Description:
     nice_scope: NiceScope
     training: TrainingRecord
     agreement: Agreement | None = None
-    transfers: bool = True
+    transfers: Transfers = True
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ class PolicyBundle:
         training, agreement: where it comes from, how exactly it was exported.
         origin: folder it was loaded from or saved to.
         coding: what it observes and what its actions mean.
-        transfers: whether it can serve other slices than those that it was trained for.
+        transfers: `Transfers`.
     """
 
     slices: SliceSet
@@ -150,7 +152,7 @@ class PolicyBundle:
     agreement: Agreement | None = None
     origin: Path | None = None
     coding: Coding = "plain"
-    transfers: bool = True
+    transfers: Transfers = True
 
     # -- writing -----------------------------------------------------------------------------------------------
 
@@ -182,7 +184,7 @@ class PolicyBundle:
         description = Description(
             format_version=FORMAT_VERSION,
             slices=self.slices,
-            encoder=_CODINGS[self.coding][2](),
+            encoder=CODINGS[self.coding][2](),
             decoder=decoder_layout(self.coding),
             nice_scope=self.nice_scope,
             training=self.training,
@@ -238,15 +240,20 @@ class PolicyBundle:
         """This policy for the slices of a node.
 
         Without ``transfer`` they must be the ones it was trained for: same order, names, S-NSSAIs, promises, weights
-        and knob bounds. With ``transfer`` a policy that `transfers` serves any 2 to 64 slices, and decodes actions with
-        their bounds.
+        and knob bounds. With ``transfer`` a policy that `transfers` serves any 2 to 64 slices, or as many as it was
+        trained for, and decodes actions with their bounds.
 
         Raises:
             ConfigError: names the first field that differs; or the number of slices.
         """
         if transfer and self.transfers:
-            if not MIN_SLICES <= len(slices) <= MAX_SLICES:
-                raise ConfigError(f"{self}: slices: {len(slices)} given; expected {MIN_SLICES} to {MAX_SLICES}")
+            same, given = self.transfers == "same-number", len(slices)
+            if same and given != len(self.slices):
+                raise ConfigError(
+                    f"{self}: slices: {given} given; expected {len(self.slices)}: its network is for as many"
+                )
+            if not MIN_SLICES <= given <= MAX_SLICES:
+                raise ConfigError(f"{self}: slices: {given} given; expected {MIN_SLICES} to {MAX_SLICES}")
             return dataclasses.replace(self, slices=slices)
         otherwise = ", or transfer" if self.transfers else ": it holds settings that were logged for these slices"
         if len(slices) != len(self.slices):
@@ -260,15 +267,20 @@ class PolicyBundle:
         return self
 
     def session(self) -> ort.InferenceSession:
-        """A fresh onnxruntime session on one thread: input ``observation`` (L, S, D), output ``action`` (L, S, A).
+        """A fresh onnxruntime session on one thread: input ``observation`` (L, S, D), output ``action`` (L, S, A),
+        or flat (`slicepilot.agents.runtime.session.Ports`).
 
         Raises:
-            ConfigError: a model that is not accepted.
+            ConfigError: a model that is not accepted, or for another number of slices.
         """
         try:
-            return open_session(self.model, *self.widths)
+            session = open_session(self.model, *self.widths)
+            made_for = ports_of(session, *self.widths).num_slices
         except OnnxError as error:
             raise ConfigError(f"{self}: {MODEL_FILE}: {error}") from error
+        if made_for not in (None, len(self.slices)):
+            raise ConfigError(f"{self}: {MODEL_FILE}: is for {made_for} slices; expected {len(self.slices)}")
+        return session
 
     def network(self) -> DeepSets | OnnxNetwork:
         """What decides: compiled where it is a network of this project, else in onnxruntime.
@@ -285,7 +297,7 @@ class PolicyBundle:
     @property
     def widths(self) -> tuple[int, int]:
         """Columns of an observation and of an action."""
-        columns, actions, _ = _CODINGS[self.coding]
+        columns, actions, _ = CODINGS[self.coding]
         return columns, actions
 
     def __str__(self) -> str:
@@ -311,7 +323,7 @@ def _coding_of(raw: dict[str, Any]) -> Coding:
     features = encoder.get("features") if isinstance(encoder, dict) else None
     if not isinstance(features, list) or len(features) <= NUM_FEATURES:
         return "plain"
-    for coding, (*_, layout) in _CODINGS.items():
+    for coding, (*_, layout) in CODINGS.items():
         if features[NUM_FEATURES] in layout()["features"]:
             return coding
     return "plain"
@@ -323,7 +335,7 @@ def _check_layout(source: str, raw: dict[str, Any], coding: Coding) -> None:
     if version != FORMAT_VERSION:
         raise ConfigError(f"{source}: format_version = {version!r}: expected {FORMAT_VERSION}")
     for part, layout in (
-        ("encoder", _CODINGS[coding][2]()),
+        ("encoder", CODINGS[coding][2]()),
         ("decoder", decoder_layout(coding)),
     ):
         stored = raw.get(part)

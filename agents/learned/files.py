@@ -25,6 +25,8 @@ LIMITS_BYTES = {
     PROMOTION_FILE: MOST_BYTES,
     MODEL_FILE: MOST_MODEL_BYTES,
 }
+FOREIGN = {".zip": "sb3", ".onnx": "onnx"}
+"""Files of policies that are no bundles, and what ``--policy`` calls them."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class BundleFiles:
         """
         root = folder_of(folder)
         what = f"bundle {str(root)!r}"
+        if kind := FOREIGN.get(root.suffix):
+            raise ConfigError(
+                f"{what}: a bundle is a folder; expected --policy {kind}:{root}, or a bundle made of it: "
+                f"slicepilot bundle import {kind}:{root} --out FOLDER"
+            )
         with opened_folder(root, what, None if is_shipped(root) else roots) as opened:
             parts = {name: read_in(opened, name, most, f"{what}: {name}") for name, most in LIMITS_BYTES.items()}
             path = path_of(opened)

@@ -16,7 +16,7 @@ import typer
 from rich.text import Text
 
 from slicepilot.cli.schemas import evaluation as schema
-from slicepilot.cli.shared.agents_option import load_learned, names_of
+from slicepilot.cli.shared.agents_option import POLICY_HELP, load_learned, load_policies, names_of
 from slicepilot.cli.shared.default_paths import own
 from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
 from slicepilot.cli.shared.registry import BUNDLE_HELP
@@ -55,6 +55,7 @@ STUDY_CPUS, STUDY_UPLINK_MBPS, ABOUT = 4.0, 1000.0, 0.1
 
 def evaluate(
     bundle: Annotated[list[Path] | None, typer.Option(help=f"{BUNDLE_HELP} May be repeated.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help=f"{POLICY_HELP}; may be repeated.")] = None,
     scenario: Annotated[
         list[str] | None, typer.Option(help="Scenario: a shipped name or a YAML file; may be repeated.")
     ] = None,
@@ -93,8 +94,9 @@ def evaluate(
 ) -> None:
     """Run agents on the same seeds of the same scenarios and compare them.
 
-    The learned policies are judged; without any, the first heuristic among the agents. An agent dominates another where
-    it breaks promises no longer, carries no less beyond them, wastes no more CPU, and is clearly better in some of it.
+    The policies of bundles and of --policy are judged; without any, the first heuristic among the agents. An agent
+    dominates another where it breaks promises no longer, carries no less beyond them, wastes no more CPU, and is
+    clearly better in some of it.
 
     Example: slicepilot evaluate --bundle runs/mine/bundle --scenario multi-promise --report report.html
     """
@@ -116,7 +118,8 @@ def evaluate(
         need_ray("evaluate --ray")
         if settings.backend != SIMULATOR:
             raise ConfigError(f"ray: needs the backend {SIMULATOR}: a {settings.backend} runs on one machine")
-    learned = load_learned(bundle or [])
+    bundles = load_learned(bundle or [])
+    learned = [*bundles, *load_policies(policy or [], bundles)]
     if mlflow is None:
         mlflow = find_spec("mlflow") is not None
     if mlflow:
@@ -142,7 +145,7 @@ def evaluate(
     else:
         judged = _judge(chosen, made_for_each, settings, learned)
     command = shlex.join(["slicepilot", *sys.argv[1:]])
-    candidates = _candidates(bundle or [], learned)
+    candidates = _candidates(bundle or [], bundles) | _others(policy or [], learned[len(bundles) :])
     evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged), candidates)
     save(evaluation, results)
     if report is not None:
@@ -150,9 +153,9 @@ def evaluate(
 
         write_out(report, render(evaluation).encode(), "--report")
     if as_json:
-        print_json(_document(judged, drawn, _trained_alike(learned)), schema.Evaluations)
+        print_json(_document(judged, drawn, _trained_alike(bundles)), schema.Evaluations)
     elif report != STDOUT:
-        _print(judged, drawn is not None, _trained_alike(learned))
+        _print(judged, drawn is not None, _trained_alike(bundles))
         written = [f"results in {results}", *([f"report in {report}"] if report else [])]
         console.print(", ".join(written), soft_wrap=True)
     if mlflow:
@@ -164,13 +167,18 @@ def evaluate(
 def _candidates(addresses: Sequence[Path], learned: Sequence[LearnedAgent]) -> dict[str, dict[str, Any]]:
     """What is remembered of the learned policies, by name."""
     from slicepilot.agents.learned.files import BundleFiles
-    from slicepilot.training.evaluation.tracking import candidate_of
+    from slicepilot.training.evaluation.results import candidate_of
 
     results = {}
     for address, agent in zip(addresses, learned, strict=True):
         digest = BundleFiles.read(agent.bundle.origin or "").digest
         results[agent.name] = candidate_of(str(address), digest, agent.bundle.training)
     return results
+
+
+def _others(policies: Sequence[str], agents: Sequence[Agent]) -> dict[str, dict[str, Any]]:
+    """The same of other libraries' policies."""
+    return {agent.name: {"policy": given} for given, agent in zip(policies, agents, strict=True)}
 
 
 def _print(judged: Sequence[ScenarioResult], drawn: bool, alike: Any) -> None:
@@ -186,7 +194,7 @@ def _judge(
     scenarios: Sequence[Scenario],
     made_for_each: Sequence[Sequence[Agent]],
     settings: EvaluationConfig,
-    learned: Sequence[LearnedAgent],
+    learned: Sequence[Agent],
 ) -> list[ScenarioResult]:
     """All scenarios in the simulator, with progress."""
     from slicepilot.training.evaluation.judge import evaluate_scenario
@@ -214,7 +222,7 @@ def _judge_on_ray(
     scenarios: Sequence[Scenario],
     made_for_each: Sequence[Sequence[Agent]],
     settings: EvaluationConfig,
-    learned: Sequence[LearnedAgent],
+    learned: Sequence[Agent],
     address: str | None,
 ) -> list[ScenarioResult]:
     """All scenarios in the simulator, every rollout a task of Ray, with progress."""
@@ -231,7 +239,7 @@ def _judge_on_ray(
 
 
 def _judge_live(
-    played: Scenario, made: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[LearnedAgent]
+    played: Scenario, made: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[Agent]
 ) -> ScenarioResult:
     """One scenario on real UPFs, agents interleaved, with progress."""
     from slicepilot.configs.backends import plugin
@@ -305,7 +313,7 @@ def _scenarios(config: EvaluationConfig) -> list[Scenario]:
     return scenarios
 
 
-def _make_agents(scenario: Scenario, config: EvaluationConfig, learned: Sequence[LearnedAgent]) -> list[Agent]:
+def _make_agents(scenario: Scenario, config: EvaluationConfig, learned: Sequence[Agent]) -> list[Agent]:
     """The learned agents and every requested agent, made for the scenario's slices and node.
 
     Raises:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slicepilot.cli.schemas.evaluation import Played, StudyExperiment
+from slicepilot.cli.shared.agents_option import POLICY_HELP, load_learned, load_policies
 from slicepilot.cli.shared.output import announce_compilation, console, print_json, progress_bar
+from slicepilot.cli.shared.registry import BUNDLE_HELP
 from slicepilot.configs import ConfigError
+
+if TYPE_CHECKING:
+    from slicepilot.agents.base import Agent
+    from slicepilot.env.simulator.scenario import Scenario
 
 STUDIES = ("andrade",)
 MAX_DIGITS = 4  # keeps a slip such as 1-99999999 from being counted out
@@ -20,7 +27,11 @@ def simulate(
     scenario: Annotated[
         str, typer.Option(help="Simulate this scenario: a shipped name or a YAML file.")
     ] = "andrade-ramp",
-    agent: Annotated[str, typer.Option(help="Agent that controls the scenario.")] = "no-control",
+    agent: Annotated[
+        str | None, typer.Option(help="Agent that controls the scenario (default: no-control).", show_default=False)
+    ] = None,
+    bundle: Annotated[Path | None, typer.Option(help=BUNDLE_HELP)] = None,
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}, instead of an agent.")] = None,
     repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Number of repetitions of each experiment.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for loads and noise.")] = 0,
     series: Annotated[
@@ -36,7 +47,7 @@ def simulate(
     if series and not (study and as_json):
         raise ConfigError("series: needs --study and --json")
     if study is None:
-        _play(scenario, agent, seed, as_json)
+        _play(scenario, agent, bundle, policy, seed, as_json)
         return
     if study not in STUDIES:
         raise ConfigError(f"study: unknown name {study!r}; expected {', '.join(STUDIES)}")
@@ -105,15 +116,30 @@ def _print_study(results: list[dict[str, Any]]) -> None:
     console.print(table)
 
 
-def _play(scenario_name: str, agent_name: str, seed: int, as_json: bool) -> None:
+def _agent(scenario: Scenario, name: str | None, bundle: Path | None, policy: str | None) -> Agent:
+    from slicepilot.agents.heuristics.registry import make
+
+    given = {"agent": name, "bundle": bundle, "policy": policy}
+    several = [option for option, value in given.items() if value is not None]
+    if len(several) > 1:
+        raise ConfigError(f"{', '.join(several)}: given together; expected at most one of them")
+    if bundle is not None:
+        return load_learned([bundle])[0]
+    if policy is not None:
+        return load_policies([policy])[0]
+    return make(name or "no-control", scenario.slice_set(), scenario.hardware_spec())
+
+
+def _play(
+    scenario_name: str, agent_name: str | None, bundle: Path | None, policy: str | None, seed: int, as_json: bool
+) -> None:
     import numpy as np
 
-    from slicepilot.agents.heuristics.registry import make
     from slicepilot.env.simulator.scenario import Scenario
     from slicepilot.training.evaluation.rollouts import simulate_rollout
 
     scenario = Scenario.from_yaml(scenario_name)
-    agent = make(agent_name, scenario.slice_set(), scenario.hardware_spec())
+    agent = _agent(scenario, agent_name, bundle, policy)
     if not as_json:
         announce_compilation()
     with progress_bar() as progress:

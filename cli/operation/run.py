@@ -10,12 +10,13 @@ import typer
 from rich.text import Text
 
 from slicepilot.cli.schemas.operation import RunReport
+from slicepilot.cli.shared.agents_option import POLICY_HELP
 from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
 from slicepilot.cli.shared.registry import BUNDLE_HELP, local_bundle
 from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
 
-from . import run_episodes
+from . import run_episodes, run_policy
 from .run_mlflow import MlflowRun
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def run(
     agent: Annotated[
         str | None, typer.Option(help="Agent by name, instead of a bundle (default: queue-greedy).")
     ] = None,
+    policy: Annotated[str | None, typer.Option(help=f"{POLICY_HELP}, instead of a bundle.")] = None,
     scenario: Annotated[
         str | None, typer.Option(help="Scenario whose loads are sent: a shipped name or a YAML file (default: none).")
     ] = None,
@@ -107,9 +109,11 @@ def run(
     if record is not None:
         run_episodes.check(record, settings)
     labels = RunLabels.of(run_name, tag or [])
-    if settings.bundle is not None:
+    if policy is not None:
+        settings = run_policy.configured(settings, policy, force)
+    elif settings.bundle is not None:
         settings = settings.override(bundle=str(local_bundle(settings.bundle, Path(settings.state_root) / "bundles")))
-    logged = MlflowRun(settings, bundle, labels) if mlflow else None
+    logged = MlflowRun(settings, policy or bundle, labels) if mlflow else None
     begun_s = time.monotonic()
 
     def say(what: str) -> None:
@@ -138,7 +142,7 @@ def run(
             report = serve(opened, settings, seed, ticks, force, None if totals is None else watch, say=say)
     finally:
         opened.backend.close()
-    document = _document(settings, opened, totals, report)
+    document = _document(settings, opened, totals, report) | ({} if policy is None else {"agent": policy})
     failure = None
     if record is not None:
         try:

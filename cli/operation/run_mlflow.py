@@ -32,14 +32,14 @@ class MlflowRun:
 
     Args:
         settings: of the controller.
-        address: of the bundle, as the command line gives it.
+        address: of the bundle or other policy, as the command line gives it.
         labels: name and tags of the command line.
 
     Raises:
         ConfigError: MLflow cannot be used.
     """
 
-    def __init__(self, settings: RunConfig, address: Path | None, labels: RunLabels) -> None:
+    def __init__(self, settings: RunConfig, address: Path | str | None, labels: RunLabels) -> None:
         tags = {"mode": settings.mode, **labels.tags}
         if settings.bundle is not None:
             from slicepilot.agents.learned.files import BundleFiles

@@ -91,6 +91,8 @@ class JudgedAgent(Document):
     """Volume beyond promises that was lost, compared with no control."""
     edge_work: NotRequired[float | None]
     """Units of work of the edge application, where the scenario has one."""
+    episode_reward: float | None
+    """Mean over runs of the sum of rewards: what `evaluate_policy` of Stable-Baselines3 reports."""
     return_iqm: float
     """Interquartile mean over runs of the mean reward per control period."""
     ci95: Ends

@@ -1,4 +1,7 @@
-"""``slicepilot run``, ``promote`` and ``restore``; status and orders: `slicepilot.controller.contracts.answers`."""
+"""``slicepilot run``, ``promote``, ``bundle`` and ``restore``.
+
+Status and orders: `slicepilot.controller.contracts.answers`.
+"""
 
 from typing import Literal, NotRequired
 
@@ -150,3 +153,42 @@ class Restored(Document):
     failed: list[str]
     notes: list[str]
     took_s: float
+
+
+class Agreement(Document):
+    """How far a bundle's actions differ from those of the library that the policy comes from, at most."""
+
+    max_abs_error: float
+    observations: int
+    slice_counts: list[int]
+
+
+class ImportedBundle(Document):
+    """A bundle made of another library's policy."""
+
+    bundle: str
+    digest: str
+    policy: str
+    """As it was given."""
+    slices: list[str]
+    """Those that it was trained for."""
+    any_number: bool
+    """Whether it serves any number of slices; otherwise as many."""
+    signed: bool
+    agreement: Agreement | None
+    """Null for a policy that came as ONNX."""
+
+
+class ExportedBundle(Document):
+    """The files that a bundle's policy was written to."""
+
+    bundle: str
+    sb3: str | None
+    algorithm: str | None
+    """Class of Stable-Baselines3 that loads it."""
+    onnx: str | None
+    coding: Literal["plain", "shares", "guided"]
+    """`plain`: the environment's observations and actions."""
+    columns: int
+    actions: int
+    """Figures that it observes of each slice, and columns of its action."""

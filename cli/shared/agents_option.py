@@ -1,4 +1,4 @@
-"""The agents of a command: by name, and learned policies from their bundles."""
+"""The agents of a command: by name, learned policies from their bundles, and policies of other libraries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from slicepilot.configs import ConfigError
 from .registry import local_bundle
 
 if TYPE_CHECKING:
+    from slicepilot.agents.base import Agent
     from slicepilot.agents.learned.agent import LearnedAgent
+
+POLICY_HELP = "Policy of another library: sb3:FILE.zip, onnx:FILE, module:Class or FILE.py:Class"
 
 
 def names_of(given: Iterable[str]) -> tuple[str, ...]:
@@ -42,4 +45,24 @@ def load_learned(bundles: Sequence[Path]) -> list[LearnedAgent]:
             PolicyBundle.load(path), str(path) if names.count(name) > 1 or name in taken else name, transfer=True
         )
         for path, name in zip(bundles, names, strict=True)
+    ]
+
+
+def load_policies(policies: Sequence[str], learned: Sequence[LearnedAgent] = ()) -> list[Agent]:
+    """Agents of ``--policy``, each named after its file or class; after all that was written where two are alike.
+
+    Raises:
+        ConfigError: a policy that cannot be read, or is named twice.
+    """
+    from slicepilot.agents.heuristics.registry import available
+    from slicepilot.agents.learned.policy_names import PolicyName
+    from slicepilot.training.policies.load import load_policy
+
+    if len(set(policies)) < len(policies):
+        raise ConfigError(f"policy: {', '.join(policies)}: named twice; name each policy once")
+    names = [PolicyName.parse(policy).name for policy in policies]
+    taken = {*available(), *available(scaled=True), *(agent.name for agent in learned)}
+    return [
+        load_policy(policy, policy if names.count(name) > 1 or name in taken else name)
+        for policy, name in zip(policies, names, strict=True)
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.code import is_code, load_agent
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import BundleFiles
@@ -28,6 +30,9 @@ from slicepilot.env.telemetry import Telemetry
 
 from .run_config import RunConfig
 from .trial import Trial
+
+HEAVY = {"jax", "mlflow", "pandas", "ray", "tensorflow", "torch"}
+"""Packages of training, which take hundreds of MB and start threads."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ class LoadedPolicy:
         """
         if not self.refusal or force:
             return
-        assert self.bundle is not None
+        if self.bundle is None:
+            raise ConfigError(self.refusal)
         files = BundleFiles.read(self.bundle["path"], self.roots)
         if files.digest != self.bundle["digest"]:
             raise ConfigError(f"{files}: was changed since it was loaded; accepted: reload it first")
@@ -117,19 +123,31 @@ def import_bundle_runtime(slices: SliceSet, context: Context) -> None:
 def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> LoadedPolicy:
     """An agent by name, for a node of identified hardware; these are fixed rules, which need no promotion.
 
+    Code that a name leads to (``module:Class``) is nobody's rule: it acts only if it is forced to.
+
     Raises:
-        ConfigError: unknown name, or made for other slices.
+        ConfigError: unknown name, made for other slices, or code that imports what a controller does not.
     """
     from slicepilot.agents.heuristics.registry import make
     from slicepilot.env.simulator.hardware import Hardware
 
-    agent = make(name, slices, Hardware.from_yaml(hardware))
+    refusal = ""
+    if is_code(name):
+        agent = load_agent(name, f"agent {name!r}")
+        if heavy := sorted(HEAVY & sys.modules.keys()):
+            raise ConfigError(
+                f"agent {name!r}: imports {', '.join(heavy)}, which a controller never does; expected its network as "
+                "ONNX (--policy onnx:FILE), or a bundle"
+            )
+        refusal = f"agent {name!r}: is code, which is not promoted; accepted: shadow, or --force"
+    else:
+        agent = make(name, slices, Hardware.from_yaml(hardware))
     try:  # an agent does not say what its nice moves, its decisions do
         agent.reset(slices, context, 0)
         decided = agent.decide(Telemetry.empty(len(slices)), Knobs.none(len(slices)))
     except ValueError as error:
         raise ConfigError(f"agent {name!r}: {error}") from error
-    return LoadedPolicy(agent, nice_scope=decided.nice_scope)
+    return LoadedPolicy(agent, refusal=refusal, nice_scope=decided.nice_scope)
 
 
 def trial_on(node: Node, config: RunConfig) -> Trial:

@@ -81,22 +81,24 @@ def _try_out(model: bytes, shape: list[int], actions: int) -> dict[str, Any]:
     import numpy as np
 
     from slicepilot.agents.runtime.allowed import OnnxError
-    from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME, open_session
+    from slicepilot.agents.runtime.session import OUTPUT_NAME, open_session, ports_of
 
     lanes, slices, columns = shape
     session = open_session(model, columns, actions)
+    ports = ports_of(session, columns, actions)
+    expected = ports.taken(np.empty((lanes, slices, actions), np.float32)).shape
     rng = np.random.default_rng(0)
     took_s = []
     for _ in range(DECISIONS):
         table = rng.uniform(0.0, 1.0, shape).astype(np.float32)
         start_s = time.thread_time()
         try:
-            action: Any = session.run([OUTPUT_NAME], {INPUT_NAME: table})[0]
+            action: Any = session.run([ports.output], {ports.input: ports.given(table)})[0]
         except Exception as error:  # onnxruntime raises a dozen types of its own
             raise OnnxError(f"a decision fails: {str(error).splitlines()[0][:200]}") from error
         took_s.append(time.thread_time() - start_s)
-        if action.shape != (lanes, slices, actions):
-            raise OnnxError(f"{OUTPUT_NAME} of shape {action.shape}; expected {(lanes, slices, actions)}")
+        if action.shape != expected:
+            raise OnnxError(f"{OUTPUT_NAME} of shape {action.shape}; expected {expected}")
     return {"decision_s": min(took_s)}
 
 

@@ -13,7 +13,7 @@ from slicepilot.env.arrays import FloatArray
 
 from .axes import Figures, Over, best_in_hindsight
 from .config import BackendName
-from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, EDGE_WORK, Scores, Window
+from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, EDGE_WORK, EPISODE_REWARD, Scores, Window
 
 Role = Literal["learned", "fixed", "adaptive", "clairvoyant", "reference"]
 Rival = Literal["rule", "best_fixed"]
@@ -21,7 +21,7 @@ RULE = "queue-greedy"
 RIVALS: dict[Rival, str] = {"rule": RULE, "best_fixed": "the best fixed setting"}
 _IN_JSON = (
     *("slice1_loss_pct", "others_loss_pct", "slice1_delay_p99_us", BROKEN_S),
-    *("cpu_held_core_s", CPU_WASTED, BEST_EFFORT_LOSS, EDGE_WORK),
+    *("cpu_held_core_s", CPU_WASTED, BEST_EFFORT_LOSS, EDGE_WORK, EPISODE_REWARD),
 )
 
 

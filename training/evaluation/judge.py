@@ -10,6 +10,7 @@ from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
 from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.agents.learned.agent import LearnedAgent
+from slicepilot.agents.predicting import PredictingAgent
 from slicepilot.data.reference import published_settings
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
@@ -140,6 +141,7 @@ def role_of(agent: Agent) -> Role:
         return "reference"
     kinds: tuple[tuple[type, Role], ...] = (
         (LearnedAgent, "learned"),
+        (PredictingAgent, "learned"),
         (FixedAgent, "fixed"),
         (Clairvoyant, "clairvoyant"),
     )

@@ -172,3 +172,21 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
     known |= {name: tuple(known[name]) for name in _TUPLES}
     window = known["loss_window_s"]
     return ScenarioResult(**{**known, "loss_window_s": tuple(window) if window else None, "agents": tuple(agents)})
+
+
+def candidate_of(address: str, digest: str, training: Any) -> dict[str, Any]:
+    """What an evaluation remembers of a learned policy.
+
+    Args:
+        address: as the command line gives its bundle.
+        digest: of the bundle.
+        training: its `slicepilot.agents.learned.bundle.TrainingRecord`.
+    """
+    return {
+        "bundle": address,
+        "digest": digest,
+        "run_id": training.run_id,
+        "algorithm": training.algorithm,
+        "source": training.source,
+        "training": training.config,
+    }

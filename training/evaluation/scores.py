@@ -11,7 +11,7 @@ from slicepilot.env.promises import AVERAGING_WINDOW_S
 from .rollouts import BoolArray, Rollout
 
 BROKEN_S, BEST_EFFORT_LOSS, CPU_WASTED = "sla_violation_s", "best_effort_loss_pct", "cpu_wasted_core_s"
-EDGE_WORK = "edge_work"
+EDGE_WORK, EPISODE_REWARD = "edge_work", "episode_reward"
 # Less best effort than this share of all that was offered counts as this much: a loss is no share of nothing.
 LEAST_BEST_EFFORT = 0.01
 ECDF_LEVELS = np.linspace(0.0, 1.0, 201)
@@ -134,6 +134,7 @@ def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: W
         cpu_wasted_core_s: `cpu_wasted_core_s`.
         churn_pct: mean over periods of the share of the knobs' full range that was moved, in %.
         return: mean reward per control period, which compares across run lengths.
+        episode_reward: sum of the rewards of a run, which Stable-Baselines3's ``evaluate_policy`` reports.
         edge_work: what an edge application on the node got done, where there is one.
     """
     whole = [group_volumes(r) for r in (recording, alone, uncontrolled)]
@@ -152,5 +153,6 @@ def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: W
         CPU_WASTED: cpu_wasted_core_s(recording),
         "churn_pct": 100.0 * recording.churn.mean(axis=0, dtype=np.float64),
         "return": recording.reward.mean(axis=0, dtype=np.float64),
+        EPISODE_REWARD: recording.reward.sum(axis=0, dtype=np.float64),
         **edge,
     }

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.runs.datasets import EVALUATION, scenario_dataset
@@ -140,21 +139,3 @@ def _figures_of_report(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
 
 def _plain(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name)[:100]
-
-
-def candidate_of(address: str, digest: str, training: Any) -> dict[str, Any]:
-    """What an evaluation remembers of a learned policy.
-
-    Args:
-        address: as the command line gives its bundle.
-        digest: of the bundle.
-        training: its `slicepilot.agents.learned.bundle.TrainingRecord`.
-    """
-    return {
-        "bundle": address,
-        "digest": digest,
-        "run_id": training.run_id,
-        "algorithm": training.algorithm,
-        "source": training.source,
-        "training": training.config,
-    }

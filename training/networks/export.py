@@ -59,12 +59,12 @@ def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
     finally:
         logger.setLevel(level)
     model = program.model_proto
-    _strip_metadata(model)
+    strip_metadata(model)
     _name_weights(model.graph, policy)
     return model.SerializeToString(deterministic=True)
 
 
-def _strip_metadata(model: Any) -> None:
+def strip_metadata(model: Any) -> None:
     """Drop the exporter's stack traces: they hold paths of the machine and make equal models differ."""
     graph = model.graph
     for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer):

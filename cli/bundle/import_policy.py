@@ -1,0 +1,121 @@
+"""``slicepilot bundle import``: a policy of another library becomes a bundle."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slicepilot.cli.schemas.operation import ImportedBundle
+from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.configs import ConfigError
+
+if TYPE_CHECKING:
+    from slicepilot.agents.learned.bundle import PolicyBundle
+    from slicepilot.env.slices import SliceSet
+
+
+def import_policy(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="sb3:FILE.zip, with +FILE.pkl for VecNormalize's statistics, or onnx:FILE.", show_default=False
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the new bundle.", show_default=False)],
+    scenario: Annotated[
+        str | None,
+        typer.Option(help="Scenario that the policy was trained on (default: the environment's).", show_default=False),
+    ] = None,
+    sign: Annotated[
+        Path | None,
+        typer.Option(
+            help="Ed25519 private key (PEM) for signing (default: /etc/slicepilot/signing-key.pem, if it exists).",
+            show_default=False,
+        ),
+    ] = None,
+    no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign the bundle.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a bundle of a policy that another library trained on the Gymnasium environment.
+
+    The bundle is checked, run in shadow, promoted and guarded like any other, on as many slices as its network takes.
+
+    Example: slicepilot bundle import sb3:ppo.zip --out runs/ppo/bundle --sign key.pem
+    """
+    from slicepilot.agents.learned import signature
+    from slicepilot.agents.learned.files import BundleFiles
+    from slicepilot.agents.learned.policy_names import PolicyName
+
+    name = PolicyName.parse(policy)
+    if name.kind == "code":
+        raise ConfigError(f"{name.what}: is code, which a bundle has none of; expected sb3:FILE.zip or onnx:FILE")
+    if no_sign and sign is not None:
+        raise ConfigError("sign, no-sign: give at most one of them")
+    key = None if no_sign else sign or signature.own_key()
+    if key is not None:
+        signature.load_private_key(key)
+    if out.exists():
+        raise ConfigError(f"out = {str(out)!r}: is there already; expected a folder that is not")
+    bundle = _bundle(name, scenario)
+    try:
+        bundle = bundle.save(out)
+        files = BundleFiles.read(out)
+        if key is not None:
+            files = signature.sign(files, key)
+    except OSError as error:
+        raise ConfigError(f"out = {str(out)!r}: {error.strerror}; expected a folder that can be written") from error
+    document = _document(bundle, policy, files.digest, key is not None)
+    if as_json:
+        print_json(document, ImportedBundle)
+    else:
+        _print(document)
+
+
+def _bundle(name: Any, scenario: str | None) -> PolicyBundle:
+    from slicepilot.agents.learned.onnx_files import USUAL_SLICES, read_onnx
+    from slicepilot.env.simulator.scenario import Scenario
+    from slicepilot.env.slices import SliceSet
+
+    slices: SliceSet | None = None if scenario is None else Scenario.from_yaml(scenario).slice_set()
+    if name.kind == "onnx":
+        bundle = read_onnx(name.path, name.what, name.name, slices)
+    else:
+        from slicepilot.training.policies.sb3_bundles import bundle_of_sb3
+
+        stderr.print("converting in a process of its own, for some seconds", highlight=False)
+        bundle = bundle_of_sb3(name, slices)
+    if scenario is None and len(bundle.slices) != len(SliceSet.from_yaml(USUAL_SLICES)):
+        raise ConfigError(
+            f"{name.what}: is for {len(bundle.slices)} slices; expected --scenario with the scenario that it was "
+            "trained on"
+        )
+    return bundle
+
+
+def _document(bundle: PolicyBundle, policy: str, digest: str, signed: bool) -> dict[str, Any]:
+    return {
+        "bundle": str(bundle.origin),
+        "digest": digest,
+        "policy": policy,
+        "slices": list(bundle.slices.names),
+        "any_number": bundle.transfers is True,
+        "signed": signed,
+        "agreement": None if bundle.agreement is None else dataclasses.asdict(bundle.agreement),
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    count = "any number of" if document["any_number"] else len(document["slices"])
+    lines = [f"{document['bundle']}: for {count} slices{', signed' if document['signed'] else ''}"]
+    if agreement := document["agreement"]:
+        lines.append(
+            f"its actions differ from the library's by {agreement['max_abs_error']:.1e} at most, over "
+            f"{agreement['observations']} observations"
+        )
+    lines.append(f"next: slicepilot evaluate --bundle {document['bundle']}, or slicepilot run --bundle "
+                 f"{document['bundle']}, in shadow")  # fmt: skip
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

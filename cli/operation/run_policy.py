@@ -1,0 +1,54 @@
+"""``slicepilot run --policy``: what a controller is given for a policy of another library."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slicepilot.configs import ConfigError
+
+if TYPE_CHECKING:
+    from slicepilot.controller.service.run_config import RunConfig
+
+
+def configured(settings: RunConfig, policy: str, force: bool) -> RunConfig:
+    """The settings of a run with ``policy``: a bundle made of it, which is removed at the end, or the name of its code.
+
+    A controller imports no PyTorch, so a file of Stable-Baselines3 is converted first, in a process of its own.
+
+    Raises:
+        ConfigError: the policy is refused, or it may not act; says how to make a bundle that may.
+        FailureError: it cannot be converted.
+    """
+    from slicepilot.agents.learned.onnx_files import read_onnx
+    from slicepilot.agents.learned.policy_names import PolicyName
+
+    for option, value in (("bundle", settings.bundle), ("agent", settings.agent)):
+        if value is not None:
+            raise ConfigError(f"policy, {option}: both are given; expected one of them")
+    name = PolicyName.parse(policy)
+    if name.kind == "code":
+        return settings.override(agent=policy)
+    made = f"slicepilot bundle import {policy} --out FOLDER"
+    if settings.trust is not None:
+        raise ConfigError(
+            f"{name.what}: is not signed, but trust = {settings.trust!r}; expected a bundle: {made} --sign KEY"
+        )
+    if settings.mode != "shadow" and not force:
+        raise ConfigError(
+            f"mode = {settings.mode!r}: {name.what} was not promoted; expected shadow, --force, or a promoted bundle: "
+            f"{made}, run it in shadow, and slicepilot promote FOLDER"
+        )
+    if name.kind == "onnx":
+        bundle = read_onnx(name.path, name.what, name.name)
+    else:
+        from slicepilot.training.policies.sb3_bundles import bundle_of_sb3
+
+        bundle = bundle_of_sb3(name)
+    folder = Path(tempfile.mkdtemp(prefix="slicepilot-policy-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    bundle.save(folder / name.name)
+    return settings.override(bundle=str(folder / name.name))

@@ -1,0 +1,1 @@
+"""Policies of other libraries: judged as they are, and made into bundles."""

@@ -1,0 +1,148 @@
+"""A policy of Stable-Baselines3 as ONNX, with the proof that both decide alike.
+
+What is exported is the deterministic action: the mean of PPO's and its relatives' Gaussian, the squashed mean of SAC's,
+the output of TD3's actor; before it, the normalisation of `VecNormalize` where there is one. Observations go in as the
+environment gives them, (lanes, slices * 20), actions come out as (lanes, slices * 3).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import torch
+from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
+from torch import Tensor, nn
+
+from slicepilot.agents.learned.bundle import Agreement
+from slicepilot.agents.runtime.allowed import OnnxError, check_model
+from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
+from slicepilot.configs import ConfigError
+from slicepilot.env.encoding import NUM_FEATURES
+from slicepilot.training.networks.export import (
+    OBSERVATIONS,
+    OPSET,
+    TOLERANCE,
+    check_agreement,
+    strip_metadata,
+    to_onnx,
+)
+from slicepilot.training.online.policy import PpoPolicy, SacPolicy
+
+from .sb3_files import Sb3Policy
+
+RECURRENT = ("lstm_actor", "gru_actor")
+"""Parts of policies that remember."""
+
+
+class _Exported(nn.Module):
+    """Observations (L, W) to deterministic actions (L, A), which nobody has clipped yet."""
+
+    def __init__(self, source: Sb3Policy) -> None:
+        super().__init__()
+        self.policy, self.statistics = source.policy, source.statistics
+        if self.statistics is not None and self.statistics.norm_obs:
+            moments: Any = self.statistics.obs_rms
+            self.mean: Tensor
+            self.deviation: Tensor
+            self.register_buffer("mean", torch.as_tensor(moments.mean, dtype=torch.float64))
+            variance = torch.as_tensor(moments.var, dtype=torch.float64)
+            self.register_buffer("deviation", torch.sqrt(variance + self.statistics.epsilon))
+        else:
+            self.statistics = None
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """As ``predict(deterministic=True)``."""
+        if self.statistics is not None:
+            most = float(self.statistics.clip_obs)
+            normal = (observation.double() - self.mean) / self.deviation
+            observation = normal.clamp(-most, most).float()
+        return _mean_action(self.policy, observation)
+
+
+def _mean_action(policy: Any, observation: Tensor) -> Tensor:
+    """Without the distributions of PyTorch, which check values that an export does not have."""
+    if isinstance(policy, ActorCriticPolicy):
+        features = BasePolicy.extract_features(policy, observation, policy.pi_features_extractor)
+        mean = policy.action_net(policy.mlp_extractor.forward_actor(features))
+        return torch.tanh(mean) if policy.squash_output else mean
+    actor = getattr(policy, "actor", None)
+    if actor is not None and hasattr(actor, "get_action_dist_params"):
+        return torch.tanh(actor.get_action_dist_params(observation)[0])
+    result: Tensor = policy._predict(observation, deterministic=True)
+    return result
+
+
+def sb3_to_onnx(source: Sb3Policy, what: str) -> tuple[bytes, Agreement]:
+    """A policy's deterministic actions as a model, compared with ``predict`` over random observations.
+
+    Args:
+        source: the policy.
+        what: begins errors.
+
+    Raises:
+        ConfigError: a policy that remembers, or cannot be expressed so, or decides otherwise then.
+    """
+    if any(hasattr(source.policy, part) for part in RECURRENT):
+        raise ConfigError(
+            f"{what}: remembers (a recurrent network); a bundle decides by what it sees now. `evaluate` and `simulate` "
+            "take it as it is"
+        )
+    width = math.prod(source.observation_space.shape or ())
+    if isinstance(source.policy, (PpoPolicy, SacPolicy)):  # of `slicepilot train`, for any number of slices
+        own = source.policy.deterministic()
+        model = to_onnx(own)
+        return model, check_agreement(own, model)
+    try:
+        model = _export(_Exported(source).eval(), width)
+        check_model(model)
+    except OnnxError as error:
+        raise ConfigError(f"{what}: its network cannot be a bundle's: {error}") from error
+    except Exception as error:  # torch raises a dozen types of its own
+        reason = str(error).strip().splitlines()[-1][:200] if str(error).strip() else type(error).__name__
+        raise ConfigError(f"{what}: its network cannot be exported to ONNX: {reason}") from error
+    return model, _agreement(source, model, width, what)
+
+
+def warm_up() -> None:
+    """Export something, so that all that an export imports has been imported."""
+    _export(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Tanh()), 2)
+
+
+def _export(network: nn.Module, width: int) -> bytes:
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # the exporter's own deprecations
+            program: Any = torch.onnx.export(
+                network,
+                (torch.zeros(3, width),),
+                dynamo=True,
+                input_names=[INPUT_NAME],
+                output_names=[OUTPUT_NAME],
+                dynamic_shapes=({0: torch.export.Dim("lanes", min=1)},),
+                opset_version=OPSET,
+                verbose=False,
+            )
+    finally:
+        logger.setLevel(level)
+    strip_metadata(program.model_proto)
+    exported: bytes = program.model_proto.SerializeToString(deterministic=True)
+    return exported
+
+
+def _agreement(source: Sb3Policy, model: bytes, width: int, what: str) -> Agreement:
+    observation = np.random.default_rng(0).uniform(-1.0, 1.0, (OBSERVATIONS, width)).astype(np.float32)
+    session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
+    exported: Any = session.run([OUTPUT_NAME], {INPUT_NAME: observation})[0]
+    trained = source.predict(observation)[0].reshape(OBSERVATIONS, -1)
+    error = float(np.abs(np.clip(exported, -1.0, 1.0) - trained).max())
+    if not error <= TOLERANCE:
+        raise ConfigError(f"{what}: as ONNX its actions differ by {error:.2e}; expected at most {TOLERANCE:g}")
+    return Agreement(error, OBSERVATIONS, (width // NUM_FEATURES,))
