@@ -68,7 +68,7 @@ def test_the_scenario_of_the_manual_is_valid(tmp_path: Path, monkeypatch: pytest
 
 
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]:
+    for page in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
             assert "://" in target or (page.parent / target).exists(), f"{page.name}: {target}"
 
@@ -76,7 +76,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 def test_files_that_pages_name_are_there() -> None:
     parts = "|".join(sorted(PARTS | {"benchmarks", "deploy", "tests"}))
     named = re.compile(rf"`((?:{parts})/[\w./-]+\.\w+)`")
-    pages = [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
     missing = [
         f"{page.name}: {path}"
         for page in pages
