@@ -61,4 +61,3 @@ def test_tasks_and_navigation_lead_to_files_that_are_there() -> None:
         if path.suffix in {".md", ".ipynb"}
     }
     assert named - there == {"changelog", "contributing", "security"}
-    assert there - named == set(), "pages that the navigation lacks"
