@@ -32,7 +32,7 @@ from tests.node.foreign import Foreign
 KNOBS = ("cpu_limit", "nice", "egress")
 FELT = 0.85
 """A knob acts if the slice carries less than this times as much while it is moved to half of what it used."""
-PHASE_S, SETTLE_S, PAIRS = 0.8, 0.3, 3
+PHASE_S, SETTLE_S, PAIRS, MOST_PAIRS = 0.8, 0.3, 3, 15
 HOG = [sys.executable, "-S", "-c", "import signal\nsignal.alarm(60)\nwhile True: pass"]
 MOST_UNKNOWN = 0.2
 RT_RUNTIME_US = 500_000
@@ -153,16 +153,17 @@ class Site:
         return result
 
     def _acts(self, move: Callable[[], object], back: Callable[[], object]) -> bool:
-        rates = np.zeros((PAIRS, 2))
-        for pair in rates:
+        rates: list[tuple[float, float]] = []
+        while len(rates) < PAIRS or (len(rates) < MOST_PAIRS and not _steady(rates)):
             try:
                 move()
             except OSError:  # the kernel refuses it
                 return False
-            pair[1] = self._watch(PHASE_S)[1]
+            moved = self._watch(PHASE_S)[1]
             back()
-            pair[0] = self._watch(PHASE_S)[1]
-        return bool(np.median(rates[:, 1] / np.maximum(rates[:, 0], 1.0)) < FELT)
+            rates.append((self._watch(PHASE_S)[1], moved))
+        plain, moved_rates = np.asarray(rates).T
+        return bool(np.median(moved_rates / np.maximum(plain, 1.0)) < FELT)
 
     @contextlib.contextmanager
     def _hogs(self) -> Iterator[None]:
@@ -204,6 +205,12 @@ class Site:
         done = subprocess.run([*command, *options], stdout=subprocess.PIPE, text=True, check=False)
         [result] = json.loads(done.stdout)
         return {knob: result["knobs"][knob] for knob in KNOBS}
+
+
+def _steady(rates: list[tuple[float, float]]) -> bool:
+    """Whether a slice carries about the same in all phases without the knob; else it takes more of them."""
+    plain = [rate for rate, _ in rates]
+    return min(plain) > FELT * max(plain)
 
 
 def run(*command: str) -> str:
