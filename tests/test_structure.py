@@ -74,7 +74,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_files_that_pages_name_are_there() -> None:
-    parts = "|".join(sorted(PARTS | {"benchmarks", "deploy", "tests"}))
+    parts = "|".join(sorted(PARTS | {"benchmarks", "deploy", "examples", "tests"}))
     named = re.compile(rf"`((?:{parts})/[\w./-]+\.\w+)`")
     pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
     missing = [
@@ -90,7 +90,9 @@ def test_files_that_pages_name_are_there() -> None:
 def test_names_in_text_lead_to_what_is_there() -> None:
     """Every ``slicepilot.part.module.name`` in code, comments, documents and configurations."""
     suffixes = {".py", ".md", ".yaml", ".toml", ".sh", ".c", ".h"}
-    files = [file for folder in (*PARTS, "docs", "benchmarks", "tests") for file in (ROOT / folder).rglob("*.*")]
+    files = [
+        file for folder in (*PARTS, "docs", "benchmarks", "examples", "tests") for file in (ROOT / folder).rglob("*.*")
+    ]
     missing = []
     for file in [*files, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:  # the changelog speaks of what was there, too
         if file.suffix not in suffixes or file == Path(__file__):

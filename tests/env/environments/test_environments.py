@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import astuple, fields, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import RecordVideo, RenderCollection
 
 from slicepilot.env import ENV_ID
 from slicepilot.env.backend import Context, Receipt
@@ -341,6 +344,29 @@ def test_what_is_rendered() -> None:
         assert (frame.shape, frame.dtype) == ((480, 640, 3), np.uint8)
     assert not any(np.array_equal(a, b) for a, b in itertools.pairwise(frames))
     assert SliceEnv(ramp_backend()).render() is None
+
+
+# Without MoviePy Gymnasium's wrapper is left half made, and says so when it is deleted.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_video_is_recorded_or_what_is_missing_is_said(tmp_path: Path) -> None:
+    env = gym.make(ENV_ID, scenario="multi-promise", render_mode="rgb_array", max_episode_steps=8)
+    if find_spec("moviepy") is None:
+        with pytest.raises(gym.error.DependencyNotInstalled, match=r"(?i)moviepy is not installed"):
+            RecordVideo(env, str(tmp_path))
+        env = RenderCollection(env)  # what it would record
+        env.reset(seed=0)
+        for action in actions(0, 8, 6, 3):
+            env.step(action)
+        frames: Any = env.render()
+        assert len(frames) == 9
+        return
+    recorded = RecordVideo(env, str(tmp_path))
+    recorded.reset(seed=0)
+    for action in actions(0, 8, 6, 3):
+        recorded.step(action)
+    recorded.close()
+    [video] = tmp_path.glob("*.mp4")
+    assert video.stat().st_size > 1000
 
 
 class Stubborn(SimulatorBackend):
