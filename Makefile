@@ -51,6 +51,7 @@ lint: .venv/.dev ## check style and types
 setup: .venv/.dev ## install everything for development into .venv (TORCH=locked: PyTorch with CUDA)
 
 lean: .venv/.lean ## install what needs no PyTorch: simulate, evaluate, run with rules and exported policies
+	@echo "installed without PyTorch: train, tune and sb3: policies need make setup"
 
 live: build/bin/.built bpf ## build the user plane (Go) and the probe (BPF), with what they need
 

@@ -22,6 +22,7 @@ PAGES = {
     "data/reference/README.md": "reference.md",
 }
 """Files of the repository that are pages of the site."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]+)\]\((?P<target>(?![a-z]+:|#)[^)\s]+)\)")
 
 
@@ -57,7 +58,7 @@ def _output(output: dict[str, Any]) -> str:
         html = "".join(data["text/html"])
         return re.sub(r"<style.*?</style>|\s+(?=<)|(?<=>)\s+", "", html, flags=re.DOTALL)
     text = "".join(output.get("text") or data.get("text/plain", ""))
-    return f"```text\n{text.rstrip()}\n```"
+    return f"```text\n{COLOUR.sub('', text).rstrip()}\n```"
 
 
 def on_page_markdown(text: str, page: Any, config: Any, files: Any) -> str:
