@@ -26,6 +26,8 @@ LABELS = ("upf_address", "ue_network", "qfi", "teid", "direction")
 VALUES = ("delay_us", "packet_bytes")
 LONGEST_NS = 10_000_000_000
 """No UPF holds a packet for longer."""
+NAT_SHARE = 0.2
+"""Of the packets without a partner that have to be found under other addresses, for NAT and not chance."""
 NETWORKS = {4: 24, 6: 64}
 
 Matches = Ints
@@ -81,13 +83,16 @@ def crossings_of(paths: Sequence[Path], packets: Packets, faults: Faults) -> Cro
         faults.note("only N3 was captured: without N6 there are no delays")
         return Crossings(np.arange(len(inside)), np.full(len(inside), -1), up != 0, np.full(len(inside), np.nan))
     partner = match(times, packets.column("key"), inside)
-    if not (partner >= 0).any():
-        partner = match(times, packets.column("bare"), inside)
-        if not (partner >= 0).any():
-            raise DatasetError.at(
-                paths[-1], "none of its packets is one of N3; expected captures of both sides of the same UPF at a time"
-            )
+    rest = np.flatnonzero(partner < 0)
+    translated = match(times[rest], packets.column("bare")[rest], inside[rest])
+    found = translated >= 0
+    if found.sum() > NAT_SHARE * inside[rest].sum():
+        partner[rest[found]] = rest[translated[found]]
         faults.note("packets have other addresses at N6 (NAT): matched by identification, length and contents")
+    if not (partner >= 0).any():
+        raise DatasetError.at(
+            paths[-1], "none of its packets is one of N3; expected captures of both sides of the same UPF at a time"
+        )
     return _entered(packets, inside, partner, faults)
 
 

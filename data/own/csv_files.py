@@ -77,12 +77,12 @@ def layout_of(path: Path, delimiter: str | None = None) -> Layout:
         skip += 1
     header, rest = lines[skip], [line for line in lines[skip + 1 : skip + 20] if line.strip()]
     chosen = delimiter or max(DELIMITERS, key=lambda mark: _fields(header, mark))
-    names = tuple(name.strip() for name in next(csv.reader([header[:START_BYTES]], delimiter=chosen)))
+    names = tuple(name.strip() for name in _split(header, chosen))
     if len(names) > MOST_COLUMNS:
         raise DatasetError.at(path, f"{len(names):,} columns; expected at most {MOST_COLUMNS:,}", skip + 1)
     if rest and all(number_of(name) is not None for name in names if name):
         raise DatasetError.at(path, "the first line has no names; expected a header with a name for each column", 1)
-    fields = [field for line in rest for field in next(csv.reader([line], delimiter=chosen), [])]
+    fields = [field for line in rest for field in _split(line, chosen)]
     decimal = "," if chosen != "," and any(_COMMA_NUMBER.fullmatch(field.strip()) for field in fields) else "."
     return Layout(names, chosen, decimal, skip)
 
@@ -100,11 +100,16 @@ def _before_header(line: str, following: str) -> bool:
     return not (_fields(line, mark) == _fields(following, mark) > 1 and first[:1].isdigit())
 
 
-def _fields(line: str, delimiter: str) -> int:
+def _split(line: str, delimiter: str) -> list[str]:
+    """The fields of a line; none of one that is longer than the module takes."""
     try:
-        return len(next(csv.reader([line], delimiter=delimiter), []))
+        return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:
-        return 0
+        return []
+
+
+def _fields(line: str, delimiter: str) -> int:
+    return len(_split(line, delimiter))
 
 
 def read_csv(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.tables.tidy import unit_of
 
 from .crossings import crossings_of, labels_of
 from .csv_files import read_csv
@@ -335,9 +336,9 @@ def _sum_same(entry: Entry) -> None:
             continue
         for name in names[1:]:
             first, own = names[0], entry.columns[name]
-            unit = quantity.rpartition("_")[2]
+            ending = quantity.rpartition("_")[2]
             other = table_name(name)
-            other = other if other.endswith(f"_{unit}") else f"{other}_{unit}"
+            other = other if unit_of(other) else f"{other}_{ending}"
             if any(other == known.quantity for known in entry.columns.values()) or other in {"time_s", "slice"}:
                 other = f"other_{other}"[:60]
             entry.columns[name] = replace(own, quantity=other, doubt=f"{quantity} too? {first} is it here")

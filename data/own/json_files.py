@@ -22,7 +22,7 @@ from slicepilot.data.faults import DatasetError, Faults, shown
 from .map import PER_TIME, FileMap
 from .rows import MOST_COLUMNS, YEARS_NS, Raw, Words, checked, date_ns, require_columns, zone_of
 
-MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 26
 """Of a document, decompressed: it is parsed as a whole."""
 MOST_SERIES = 10_000
 SERIES, VALUE = "series", "value"

@@ -55,6 +55,7 @@ _OUT = frozenset({"tx", "transmit", "transmitted", "sent", "send", "out", "outpu
 _RATES = frozenset(
     {"rate", "bitrate", "datarate", "bandwidth", "bw", "traffic", "load", "throughput", "tput", "volume"}
 )
+_DISKS = frozenset({"io", "disk", "pgfault", "pgfaults", "read", "write", "reads", "writes", "swap", "fs"})
 _SERVERS = frozenset({"server", "sink", "iperf", "iperf3"})
 _LIMITS = frozenset({"limit", "quota", "cap", "ceiling", "max"})
 _USED = frozenset({"use", "used", "usage", "utilization", "utilisation", "util"})
@@ -148,6 +149,10 @@ def _by_words(words: Collection[str], order: Sequence[str], unit: str | None, co
     is_rate = unit is not None and (unit in KINDS["rate"] or (counter and unit in KINDS["size"]))
     if quantity in {"egress_mbps", "cpu_limit_mcpu", "nice"}:
         return Guess(quantity, unit)
+    if has({"cpu"}) and has({"limit", "quota"}) and has(_USED):
+        return None  # a share of the limit
+    if has(_DISKS) and not has({"net", "network", "n3", "n6"}):
+        return None
     if has({"cpu"}) and has(_LIMITS) and not has(_USED):
         return Guess("cpu_limit_mcpu", unit)
     if has({"nice", "niceness"}):

@@ -58,7 +58,10 @@ def read_files(
         if not raw.rows:
             raise DatasetError.at(path, "no row can be used: " + ("; ".join(faults.describe()) or "it has none"))
         named = {FILE: Words.all_of(stem_of(path), raw.rows)}
-        result += mapped(path, replace(raw, words=raw.words | named), entry, faults)
+        own = mapped(path, replace(raw, words=raw.words | named), entry, faults)
+        if all(np.isnan(column).all() for rows in own for column in rows.values.values()):
+            raise DatasetError.at(path, "no value can be used: " + ("; ".join(faults.describe()) or "all are empty"))
+        result += own
     _require_same_clock(result)
     return result
 
