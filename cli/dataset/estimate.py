@@ -104,11 +104,9 @@ def _episodes(data: str, reward: str | None) -> EpisodeSet:
 def hardware_for(name: str | None, episodes: EpisodeSet) -> Hardware:
     """Hardware of the model: as named, else the study's for its episodes and the testbed's for others."""
     from slicepilot.env.simulator.hardware import Hardware
+    from slicepilot.training.ope.logged import hardware_of
 
-    if name is None:
-        of_study = any(episode.info.get("backend") == "study" for episode in episodes)
-        name = "andrade" if of_study else "testbed"
-    return Hardware.from_yaml(name)
+    return hardware_of(episodes) if name is None else Hardware.from_yaml(name)
 
 
 def _policies(

@@ -89,9 +89,9 @@ class Tuned(Document):
     folder: str
     run_id: str | None
     metric: str
-    """What trials are compared by; higher is better."""
+    """What trials are compared by."""
     best: str | None
-    """The finished trial with the highest metric."""
+    """The finished trial with the best metric."""
     bundle: str | None
     elapsed_s: float
     trials: list[SweepTrial]

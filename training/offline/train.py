@@ -31,7 +31,7 @@ from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator
 from slicepilot.training.runs.datasets import RunDataset, episodes_dataset
 from slicepilot.training.runs.labels import RunLabels, git_revision, versions
 from slicepilot.training.runs.record import RunRecord
-from slicepilot.training.runs.run import Budget, check_resumed, open_record, plain_config, save_bundle
+from slicepilot.training.runs.run import Budget, RunStopped, check_resumed, open_record, plain_config, save_bundle
 
 from . import choice
 from .behaviour_cloning import BehaviourCloning
@@ -141,7 +141,8 @@ def train_offline(
         folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
         name: of the configuration; as one of a sweep, of the MLflow run.
         resume: go on from here, as if the run had never stopped.
-        report: called about twice a second with the state of the run.
+        report: called about twice a second with the state of the run; it may raise
+            `slicepilot.training.runs.run.RunStopped`.
         accept: called with the finished policy before it is saved; None saves it.
         labels: name and tags of the command line.
         parent_run_id: MLflow run under which this one is kept, as one of a sweep.
@@ -194,6 +195,11 @@ def train_offline(
         )
         result = _saved(result, record, accept)
         status = "FINISHED"
+    except RunStopped as stopped:
+        status = "KILLED"
+        if stopped.keep:
+            run.save()
+        raise
     except KeyboardInterrupt:
         status = "KILLED"
         raise

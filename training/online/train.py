@@ -33,7 +33,7 @@ from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator
 from slicepilot.training.runs.datasets import TRAINING, RunDataset, mixture_dataset, scenario_dataset
 from slicepilot.training.runs.labels import RunLabels, git_revision, versions
 from slicepilot.training.runs.record import RunRecord
-from slicepilot.training.runs.run import Budget, check_resumed, open_record, plain_config, save_bundle
+from slicepilot.training.runs.run import Budget, RunStopped, check_resumed, open_record, plain_config, save_bundle
 
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
@@ -54,7 +54,7 @@ class Progress:
     """Progress of a run.
 
     ``fraction`` of the budget used, 0..1; ``return_mean`` over the last finished runs, none before the first;
-    ``reward`` per control period in the last rollout, unscaled, and its ``terms``.
+    ``reward`` per control period in the last rollout, unscaled, and its ``terms``. ``save`` writes a checkpoint now.
     """
 
     steps: int
@@ -63,10 +63,7 @@ class Progress:
     reward: float
     terms: dict[str, float]
     return_mean: float | None
-
-
-class RunStopped(Exception):
-    """What ``report`` raises to end a run before its budget is used: a checkpoint is written, a bundle is not."""
+    save: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -234,6 +231,7 @@ class _Monitor(BaseCallback):
             reward,
             means,
             float(np.mean(returns)) if returns else None,
+            self.save,
         )
         point = {"reward": reward} | {f"terms/{name}": value for name, value in means.items()}
         if returns:
@@ -365,10 +363,11 @@ def train(
         bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, record), root / "bundle")
         record.policy(bundle)
         status = "FINISHED"
-    except RunStopped:
+    except RunStopped as stopped:
         status = "KILLED"
         budget.stop()
-        monitor.save()
+        if stopped.keep:
+            monitor.save()
         raise
     except KeyboardInterrupt:
         status = "KILLED"

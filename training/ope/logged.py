@@ -17,6 +17,7 @@ from slicepilot.env.backend import Context
 from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, scaled, unscaled
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
+from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.offline.data import slices_of
@@ -175,3 +176,9 @@ def arrivals(episode: Episode) -> Floats:
 def _padded(rows: Floats, length: int) -> Floats:
     """The last row repeated."""
     return np.concatenate([rows, np.repeat(rows[-1:], length - len(rows), axis=0)])
+
+
+def hardware_of(episodes: EpisodeSet) -> Hardware:
+    """Hardware of the model where none is named: the study's for its episodes, and the testbed's for others."""
+    of_study = any(episode.info.get("backend") == "study" for episode in episodes)
+    return Hardware.from_yaml("andrade" if of_study else "testbed")

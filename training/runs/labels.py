@@ -115,7 +115,8 @@ def provenance(source: str, origin: Mapping[str, str]) -> dict[str, str]:
     commit = {} if revision is None else {"mlflow.source.git.commit": revision.removesuffix("-dirty")}
     return {
         "mlflow.user": user(),
-        "mlflow.source.name": command(),
+        "mlflow.source.name": " ".join(command().split()[:2]),  # its pages show what follows the last slash
+        "command": command(),
         "mlflow.source.type": "LOCAL",
         **commit,
         **({} if revision is None else {"git_revision": revision}),

@@ -22,6 +22,15 @@ Config = TypeVar("Config")
 CONFIG_FILE = "config.yaml"
 
 
+class RunStopped(Exception):
+    """What ``report`` raises to end a run before its budget is used: a bundle is not written, a checkpoint is, unless
+    it is not to be kept."""
+
+    def __init__(self, keep: bool = True) -> None:
+        super().__init__()
+        self.keep = keep
+
+
 class Budget:
     """Steps and minutes that a run may use, None where there is no limit; ``before_s`` are the seconds of the run that
     it resumes. A stopwatch."""

@@ -1,7 +1,8 @@
 """The folder of a sweep: what it is to do, and what has become of each trial, in files that anybody may read.
 
 ``sweep.json`` has the trials, ``trials/NAME/`` is a training run's folder (``config.yaml``, ``checkpoint.pt``,
-``bundle/``) with ``reports.jsonl``, ``worker.json`` and, at the end, ``result.json`` beside. Nothing here is ever
+``bundle/``) with ``reports.jsonl``, ``worker.json`` and, at the end, ``result.json`` beside; with population-based
+training also ``copies.jsonl``, which says when the trial went on from another one's policy. Nothing here is ever
 unpickled: Ray's own state is not kept, a resumed sweep is submitted to Ray anew.
 """
 
@@ -18,13 +19,14 @@ import yaml
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import appended, replace_file
-from slicepilot.training.online.config import TrainingConfig
+from slicepilot.env.reward import RewardWeights
 from slicepilot.training.runs.run import plain, plain_config
 
 from .config import SweepConfig, Trial, Value, trials_of
 
 SWEEP_FILE, TRIALS, RAYS_OWN = "sweep.json", "trials", ".ray"
 REPORTS_FILE, RESULT_FILE, WORKER_FILE, REWARD_FILE = "reports.jsonl", "result.json", "worker.json", "reward.yaml"
+COPIES_FILE = "copies.jsonl"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class Sweep:
         config: what it does.
         trials: in the order of their names; each one's reward weights are in its folder.
         run_id: of its run in MLflow, if trials are tracked.
+        tracking: whether trials that are still to be drawn may be tracked.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Sweep:
     config: SweepConfig
     trials: tuple[Trial, ...]
     run_id: str | None = None
+    tracking: bool = True
 
     def folder_of(self, trial: Trial) -> Path:
         """Where a trial is."""
@@ -50,14 +54,25 @@ class Sweep:
 
     @property
     def tracked(self) -> bool:
-        """Whether a trial is tracked in MLflow."""
+        """Whether trials are tracked in MLflow."""
+        if not self.trials:
+            return self.tracking and self.config.base.tracking == "mlflow"
         return any(trial.config.tracking == "mlflow" for trial in self.trials)
 
     def untracked(self) -> Sweep:
         """The same without MLflow, from now on."""
         without = (dataclasses.replace(trial.config, tracking="none") for trial in self.trials)
         trials = [dataclasses.replace(trial, config=config) for trial, config in zip(self.trials, without, strict=True)]
-        return dataclasses.replace(self, trials=tuple(trials))
+        return dataclasses.replace(self, trials=tuple(trials), tracking=False)
+
+    def added(self, trial: Trial) -> Sweep:
+        """The same, written down, with a trial more, whose reward's weights are in its folder; raises ConfigError."""
+        trial = _with_weights(trial, self.folder)
+        if not self.tracking:
+            trial = dataclasses.replace(trial, config=dataclasses.replace(trial.config, tracking="none"))
+        sweep = dataclasses.replace(self, trials=(*self.trials, trial))
+        sweep.write()
+        return sweep
 
     def write(self) -> None:
         """Save it; raises ConfigError where it cannot be written to."""
@@ -80,21 +95,29 @@ def new_sweep(name: str, folder: Path, config: SweepConfig) -> Sweep:
     """Start a sweep's folder; raises ConfigError for bad values, or where there is a sweep already."""
     if (folder / SWEEP_FILE).exists():
         raise ConfigError(f"out = {str(folder)!r}: has a sweep; expected another folder, or --resume {folder}")
-    trials = []
-    for trial in trials_of(config):
-        if trial.weights is None:
-            trials.append(trial)
-            continue
-        file = (folder / TRIALS / trial.name / REWARD_FILE).resolve()
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(file, yaml.safe_dump(dataclasses.asdict(trial.weights), sort_keys=False).encode())
-        except OSError as error:
-            raise ConfigError(f"out = {str(folder)!r}: cannot be written: {error.strerror}") from error
-        trials.append(dataclasses.replace(trial, config=dataclasses.replace(trial.config, reward=str(file))))
+    trials = [_with_weights(trial, folder) for trial in trials_of(config)]
     sweep = Sweep(name, folder, config, tuple(trials))
     sweep.write()
     return sweep
+
+
+def _with_weights(trial: Trial, folder: Path) -> Trial:
+    """A trial whose reward is a file in its folder, where it has weights of its own; raises ConfigError."""
+    if trial.weights is None:
+        return trial
+    file = write_weights(trial.weights, (folder / TRIALS / trial.name).resolve())
+    return dataclasses.replace(trial, config=dataclasses.replace(trial.config, reward=str(file)))
+
+
+def write_weights(weights: RewardWeights, folder: Path) -> Path:
+    """The file of a trial's reward; raises ConfigError where it cannot be written."""
+    file = folder / REWARD_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(file, yaml.safe_dump(dataclasses.asdict(weights), sort_keys=False).encode())
+    except OSError as error:
+        raise ConfigError(f"out = {str(folder)!r}: cannot be written: {error.strerror}") from error
+    return file
 
 
 def read_sweep(folder: Path) -> Sweep:
@@ -104,7 +127,7 @@ def read_sweep(folder: Path) -> Sweep:
         document = json.loads(file.read_text(encoding="utf-8"))
         config = SweepConfig.of(document["config"], file.name)
         trials = tuple(
-            Trial(str(item["name"]), dict(item["values"]), TrainingConfig.of(item["config"], f"trial {item['name']}"))
+            Trial(str(item["name"]), dict(item["values"]), config.config_of(item["config"], f"trial {item['name']}"))
             for item in document["trials"]
         )
         return Sweep(str(document["name"]), folder, config, trials, document["run_id"])
@@ -165,18 +188,18 @@ def write_json(file: Path, values: dict[str, Any]) -> None:
     replace_file(file, (json.dumps(plain(values)) + "\n").encode())
 
 
-def read_reports(folder: Path) -> list[dict[str, float]]:
+def read_reports(folder: Path, name: str = REPORTS_FILE) -> list[dict[str, Any]]:
     """What a trial has reported, oldest first; a line that a killed worker left unfinished is left out."""
     try:
-        lines = (folder / REPORTS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = (folder / name).read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
 
 
-def add_report(folder: Path, report: dict[str, float]) -> None:
+def add_report(folder: Path, report: dict[str, Any], name: str = REPORTS_FILE) -> None:
     """Append a report."""
-    with appended(folder / REPORTS_FILE) as file:
+    with appended(folder / name) as file:
         if end := file.seek(0, os.SEEK_END):
             file.seek(end - 1)
             if file.read(1) != b"\n":

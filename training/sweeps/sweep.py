@@ -31,7 +31,7 @@ class SweepResult:
 
     Attributes:
         outcomes: of the trials, in their order.
-        best: index of the finished trial with the highest metric at its end; None where none has finished.
+        best: index of the finished trial with the best metric at its end; None where none has finished.
     """
 
     sweep: Sweep
@@ -70,11 +70,12 @@ def run_sweep(
         left = [
             trial for trial in sweep.trials if outcome_of(sweep.folder_of(trial)).status in {"unfinished", "failed"}
         ]
-        if left:
+        undrawn = sweep.config.search == "optuna" and len(sweep.trials) < (sweep.config.samples or 0)
+        if left or undrawn:
             for trial in left:  # one that has failed is tried again
                 (sweep.folder_of(trial) / RESULT_FILE).unlink(missing_ok=True)
             # ASHA compares all trials: ended trials report again.
-            _run(sweep, sweep.trials if sweep.config.asha else left, address, parallel, on_report)
+            sweep = _run(sweep, sweep.trials if sweep.config.asha else left, address, parallel, on_report)
         result = _summed_up(sweep)
         if tracker is not None and result.best is not None:
             best = result.outcomes[result.best]
@@ -126,12 +127,16 @@ def spec_of(sweep: Sweep, trial: Trial) -> dict[str, Any]:
         "config": plain_config(trial.config),
         "parent_run_id": sweep.run_id,
         "reports": sweep.config.reports,
+        "sweep": plain_config(sweep.config),
+        "values": {key: value for key, value in trial.values.items() if key in sweep.config.mutable},
+        "population": sweep.config.pbt is not None,
     }
 
 
 def _run(
     sweep: Sweep, trials: Sequence[Trial], address: str | None, parallel: int | None, on_report: OnReport | None
-) -> None:
+) -> Sweep:
+    """The sweep with the trials that were drawn while it ran."""
     config = sweep.config
     environment = {}
     if sweep.tracked:
@@ -145,40 +150,45 @@ def _run(
         with ray_session(address, at_a_time * config.cpus_per_trial, config.cpus_per_trial, environment) as ray:
             if address is not None and ray.cluster_resources().get("CPU", 0) < config.cpus_per_trial:
                 raise ConfigError(f"cpus_per_trial = {config.cpus_per_trial}: expected what the cluster has")
-            grid = _fit(sweep, trials, rays_own, parallel, on_report)
+            if config.pbt is not None:
+                at_most = None  # all of a population exist, and take turns
+            elif config.search == "optuna" and address is None:
+                at_most = at_a_time  # none is drawn before it can run: what others achieve until then would not count
+            else:
+                at_most = parallel
+            grid, sweep = _fit(sweep, trials, rays_own, at_most, on_report)
     finally:
         shutil.rmtree(rays_own, ignore_errors=True)
     for results in grid:
         if results.error is not None:
             folder = Path(results.config["trial"]["folder"])
             write_json(folder / RESULT_FILE, {"status": "failed", "error": _cause(results.error)})
+    return sweep
 
 
 def _fit(
     sweep: Sweep, trials: Sequence[Trial], rays_own: Path, parallel: int | None, on_report: OnReport | None
-) -> Any:
+) -> tuple[Any, Sweep]:
     from ray import tune
-    from ray.tune.schedulers import AsyncHyperBandScheduler
 
-    from .trainable import FULL_PCT, PROGRESS, TrialRun
+    from .trainable import TrialRun
 
     config = sweep.config
-    scheduler: Any = None
-    if config.asha is not None:
-        scheduler = AsyncHyperBandScheduler(
-            time_attr=PROGRESS,
-            metric=config.metric,
-            mode="max",
-            max_t=int(FULL_PCT),
-            grace_period=config.asha.grace_pct,
-            reduction_factor=config.asha.reduction_factor,
-        )
-    specs = [spec_of(sweep, trial) for trial in trials]
+    searcher: Any = None
+    space: dict[str, Any] = {"trial": tune.grid_search([spec_of(sweep, trial) for trial in trials])}
+    count, samples = len(trials), 1
+    if config.search == "optuna":
+        from .search import OptunaTrials
+
+        searcher, space, count = OptunaTrials(sweep, spec_of), {}, config.samples or 0
+        samples = -1  # the searcher knows when it is done
     tuner = tune.Tuner(
         tune.with_resources(TrialRun, {"cpu": config.cpus_per_trial}),
-        param_space={"trial": tune.grid_search(specs)},
+        param_space=space,
         tune_config=tune.TuneConfig(
-            scheduler=scheduler,
+            search_alg=searcher,
+            num_samples=samples,
+            scheduler=_scheduler(sweep),
             max_concurrent_trials=parallel,
             reuse_actors=True,
             trial_name_creator=_name,
@@ -189,11 +199,34 @@ def _fit(
             storage_path=str(rays_own.parent),
             checkpoint_config=tune.CheckpointConfig(checkpoint_frequency=0, checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=config.restarts),
-            callbacks=[_watcher(len(specs), on_report)],
+            callbacks=[_watcher(count, on_report)],
             verbose=0,
         ),
     )
-    return tuner.fit()
+    grid = tuner.fit()
+    return grid, sweep if searcher is None else searcher.sweep
+
+
+def _scheduler(sweep: Sweep) -> Any:
+    """What stops or replaces trials on the way; None for neither."""
+    from ray.tune.schedulers import AsyncHyperBandScheduler
+
+    from .trainable import FULL_PCT, PROGRESS
+
+    config = sweep.config
+    given = {"time_attr": PROGRESS, "metric": config.metric, "mode": "max" if config.sign > 0 else "min"}
+    if config.asha is not None:
+        return AsyncHyperBandScheduler(
+            max_t=int(FULL_PCT),
+            grace_period=config.asha.grace_pct,
+            reduction_factor=config.asha.reduction_factor,
+            **given,
+        )
+    if config.pbt is None:
+        return None
+    from .population import Population
+
+    return Population(config, **given)
 
 
 def _name(trial: Any) -> str:
@@ -240,6 +273,7 @@ def _summed_up(sweep: Sweep) -> SweepResult:
     finished = [
         (value, -number)
         for number, item in enumerate(outcomes)
-        if item.status == "finished" and not math.isnan(value := item.metrics[sweep.config.metric])
+        if item.status == "finished"
+        and not math.isnan(value := sweep.config.sign * item.metrics.get(sweep.config.metric, math.nan))
     ]
     return SweepResult(sweep, outcomes, -max(finished)[1] if finished else None)

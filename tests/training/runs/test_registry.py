@@ -17,10 +17,12 @@ import pytest
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import MODEL_FILE, PROMOTION_FILE, SIGNATURE_FILE, SUMS_FILE, BundleFiles
 from slicepilot.agents.learned.signature import verify
+from slicepilot.cli.operation.run_mlflow import MlflowRun
 from slicepilot.cli.shared.registry import local_bundle
 from slicepilot.configs import ConfigError
 from slicepilot.controller.promotion import certificate
 from slicepilot.controller.record.segments import SegmentWriter
+from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.runs.datasets import TRAINING, scenario_dataset
 from slicepilot.training.runs.labels import RunLabels
@@ -210,3 +212,61 @@ def test_addresses_name_a_version_or_an_alias(address: str, parts: tuple[str, st
 def test_tags_that_cannot_be_tags_are_refused(tag: str) -> None:
     with pytest.raises(ConfigError, match=r"^tag = "):
         RunLabels.of(None, [tag])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_controllers_run_is_logged_by_a_process_of_its_own(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server[0])
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "live")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
+    settings = RunConfig(bundle="generalist", mode="live", scenario="testbed-contention")
+    logged = MlflowRun(settings, Path("models:/slicepilot@champion"), RunLabels.of("evening", ["site=north"]))
+    client = MlflowClient(server[0])
+    run = client.get_run(logged.run_id)
+    assert (run.info.status, run.info.run_name) == ("RUNNING", "evening")
+    logged.finish(DOCUMENT)
+    run = client.get_run(logged.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["mode"] == "live"
+    assert run.data.tags["site"] == "north"
+    assert run.data.tags["bundle"] == "models:/slicepilot@champion"
+    assert run.data.tags["digest"] == BundleFiles.read("generalist").digest
+    assert run.data.params["watchdog.hang_s"] == "1.0"
+    assert run.data.metrics["slice1/carried_mbps"] == 39.0
+    assert run.data.metrics["in_charge/policy"] == 0.9
+    assert run.data.metrics["loop/total_us/p99"] == 120.0
+    assert "slice1/delay_p99_us" not in run.data.metrics, "it was not measured"
+    assert [entry.path for entry in client.list_artifacts(logged.run_id)] == ["run.json"]
+
+    killed = MlflowRun(settings, None, RunLabels())
+    assert killed._process.stdin is not None
+    killed._process.stdin.close()  # as when the controller is killed
+    killed._process.wait(120)
+    assert client.get_run(killed.run_id).info.status == "KILLED"
+
+
+ROW = dict.fromkeys(("lost_pct", "late_ticks_pct", "broken_s", "broken_by_rate_s", "measured_pct"), 0.0)
+DOCUMENT: dict[str, Any] = {
+    "slices": [{"slice": "slice1", "offered_mbps": 40.0, "carried_mbps": 39.0, "delay_p99_us": float("nan")} | ROW],
+    "in_charge": {"policy": 0.9, "guard": 0.1, "safe": 0.0},
+    "loop": {
+        "ticks": 100,
+        "late_ticks": 1,
+        "missed_ticks": 0,
+        "failed_applies": 0,
+        "interventions": {"slew": 3},
+        "total_us": {"p50": 60.0, "p99": 120.0, "p999": 200.0},
+    },
+}
+
+
+def test_a_registry_that_is_away_is_said_soon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By whatever takes a bundle, before anything else is begun."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
+    with pytest.raises(ConfigError, match=r"^MLFLOW_TRACKING_URI = 'http://127.0.0.1:1': .*Connection refused"):
+        local_bundle("models:/slicepilot@champion")

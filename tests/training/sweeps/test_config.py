@@ -71,6 +71,19 @@ REFUSED = {
         "low = 0.0: expected a positive number with log",
     ),
     "metric": ({"metric": "rewards"}, "metric = 'rewards': did you mean reward?"),
+    "both kinds": ({"offline": "iql"}, "expected exactly one of training and offline"),
+    "a metric of the simulator offline": (
+        {"training": None, "offline": "iql"},
+        "metric = 'reward': expected estimate or eval_return",
+    ),
+    "an estimate without data": ({"metric": "estimate"}, "needs a dataset"),
+    "Optuna without a number": ({"search": "optuna"}, "search = 'optuna': needs samples"),
+    "a population that cannot change": ({"pbt": {}}, "pbt: no axis that can change on the way"),
+    "a population by its end": (
+        {"pbt": {}, "axes": {"gamma": [0.9, 0.95]}, "metric": "eval_return"},
+        "is known at the end",
+    ),
+    "ASHA by the end": ({"metric": "eval_return", "asha": {"grace_pct": 30}}, "asha: expected null"),
     "metric that does not compare": (
         {"axes": {"reward.sla": [1.0, 2.0]}},
         "metric = 'reward' with the axis reward.sla: rewards of different weights do not compare; expected one of",
