@@ -90,7 +90,8 @@ class Reproduction:
                     evidence[name] = holds[1]
             if verdict["published"] is None:
                 verdict["published"] = finding.published
-            disagree = any(verdict[name] not in (None, verdict["published"]) for name in COMPARED)
+            expected = verdict["published"] is not False  # also of what the study does not say
+            disagree = any(verdict[name] is not None and verdict[name] != expected for name in COMPARED)
             result.append(verdict | {"evidence": evidence, "cause": finding.cause if disagree else ""})
         return result
 

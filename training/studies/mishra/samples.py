@@ -25,6 +25,8 @@ CONTROLLED, CONTROLLER = "controller/", "queue-greedy"
 """Rows of the same cells while a controller acts, and who decides there."""
 MATCHED = "matched/"
 """Cells of the same packets, as the study's own script would have matched them at both ends."""
+IDLE = "idle/"
+"""Cells of PFCP transactions without any load."""
 CURVE = np.concatenate([np.linspace(0.0, 0.98, 99), np.linspace(0.981, 1.0, 20)])
 """Shares of packets at which the curves of the pictures are kept."""
 WINDOW_NS = 10_000_000  # in which the study's script seeks a packet's time at N3

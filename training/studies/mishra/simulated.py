@@ -22,6 +22,7 @@ from .packets import PacketPath, arrivals_s, delays_us, packets_per_s
 from .samples import (
     CONTROLLED,
     CONTROLLER,
+    IDLE,
     LOADS,
     MATCHED,
     SLICES,
@@ -85,10 +86,11 @@ def csv_name(load: str) -> str:
 def take_cells(result: Findings, cells: dict[str, Any], load: str, player: str, effort: Effort) -> None:
     """Put kept cells of slices, and of PFCP transactions below ``pfcp/``, into rows and curves."""
     for name, cell in cells.items():
-        also = name.startswith(MATCHED) or player.removesuffix("/") in effort.agents
+        also = name.startswith((MATCHED, IDLE)) or player.removesuffix("/") in effort.agents
         target = result.extra if also else result.values
         for statistic, (value, low, high) in cell["figures"].items():
-            key = delay_key(load, name, statistic, player) if name in SLICES else f"{player}{load}/{name}/{statistic}"
+            cell_name = name if name.startswith(IDLE) else f"{player}{load}/{name}"
+            key = delay_key(load, name, statistic, player) if name in SLICES else f"{cell_name}/{statistic}"
             target[key] = Figure(value, low, high)
         result.material["curves"][f"{player}{load}/{name}"] = cell["curve"]
 

@@ -53,6 +53,9 @@ def measure(effort: Effort, store: Store) -> Findings:
     players, seconds = players_of(effort), QUICK_S if effort.quick else RUN_S
     done, total = 0, len(LOADS) * len(players)
     with _Testbed() as testbed:
+        effort.say("no load", 0.0)
+        idle = store.get("idle", lambda: testbed.idle(QUICK_S))
+        take_cells(result, {f"idle/{name}": cell for name, cell in idle.items()}, "", "", effort)
         for player, agent in players.items():
             for load in LOADS:
                 effort.say(f"{load} load{f', {agent} live' if player else ''}", done / total)
@@ -64,13 +67,14 @@ def measure(effort: Effort, store: Store) -> Findings:
                 take_cells(result, cells, load, player, effort)
                 done += 1
     result.shown_only = set(result.values)
+    waits_us = result.extra["idle/pfcp/modification/p99"].value
     result.remarks.append(
         f"measured: three UPFs of this machine on {len(os.sched_getaffinity(0))} CPUs, shared with what loads and "
-        f"measures them, and with other processes (load average {os.getloadavg()[1]:.1f}); {seconds:g} s of each load "
-        f"after {SETTLE_S:g} s; mMTC is real TCP through a UE's tunnel at {TCP_SCALE:.2f} of the study's rate; delays "
-        f"are from N3 to the far end of N6, seen in the kernel, latencies from the SMF's request to its answer; under "
-        f"control `slicepilot run` moves the knobs in mode live with {CONTROLLER}; figures in us of another machine "
-        f"are not compared"
+        f"measures them, and with other processes (load average {os.getloadavg()[1]:.1f}; without any load of the "
+        f"study 99% of modifications took up to {waits_us:,.0f} us); {seconds:g} s of each load after {SETTLE_S:g} s; "
+        f"mMTC is real TCP through a UE's tunnel at {TCP_SCALE:.2f} of the study's rate; delays are from N3 to the far "
+        f"end of N6, seen in the kernel, latencies from the SMF's request to its answer; under control `slicepilot "
+        f"run` moves the knobs in mode live with {CONTROLLER}; figures in us of another machine are not compared"
     )
     return result
 
@@ -103,10 +107,7 @@ class _Testbed:
     def play(self, load: str, agent: str | None, seconds: float, seed: int, folder: Path | None) -> dict[str, Any]:
         """Cells of one load: delays by slice, and latencies by kind of transaction below ``pfcp/``."""
         scenario = scaled_scenario(load, seconds)
-        if self._backend is None:
-            self._backend = plugin("testbed").call(
-                "open_backend", scenario, config=TESTBED, record_packets=True, read_only=True
-            )
+        self._open(scenario)
         self._control(agent)
         self._backend.play(scenario)
         self._backend.reset(seed)
@@ -124,6 +125,22 @@ class _Testbed:
         if empty := [name for name, values in cells.items() if not len(values)]:
             raise FailureError(f"testbed: nothing measured of {', '.join(empty)} under the {load} load")
         return {name: kept_cell(values) for name, values in cells.items()}
+
+    def idle(self, seconds: float) -> dict[str, Any]:
+        """Cells of PFCP transactions without any load, which say what the machine itself makes them wait."""
+        scenario = replace(scenario_of(LOADS[0]), loads={}, duration_s=seconds)
+        self._open(scenario).play(scenario)
+        self._backend.reset(0)
+        _, latencies = self._record(seconds)
+        self._backend.stop_load()
+        return {f"pfcp/{kind}": kept_cell(np.asarray(latencies[kind])) for kind in TRANSACTIONS if latencies[kind]}
+
+    def _open(self, scenario: Scenario) -> Any:
+        if self._backend is None:
+            self._backend = plugin("testbed").call(
+                "open_backend", scenario, config=TESTBED, record_packets=True, read_only=True
+            )
+        return self._backend
 
     def _control(self, agent: str | None) -> None:
         """Have this agent act, or nobody."""
