@@ -160,8 +160,10 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
         accepted = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())
         accepted[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]
-        accepted += [*installed(), f"any of them after {EXPLORING}"]
-        raise ConfigError(f"agent: unknown name {name!r}; {did_you_mean(name, factories, ', '.join(accepted), 3)}")
+        others = [other for other in installed() if other not in factories]
+        accepted += [*others, f"any of them after {EXPLORING}"]
+        expected = did_you_mean(name, [*factories, *others], ", ".join(accepted), 3)
+        raise ConfigError(f"agent: unknown name {name!r}; {expected}")
     if hardware is None:
         # Only here: the module's neighbours compile the simulator, which a live controller does not import.
         from slicepilot.env.simulator.hardware import Hardware

@@ -29,6 +29,15 @@ FOREIGN = {".zip": "sb3", ".onnx": "onnx"}
 """Files of policies that are no bundles, and what ``--policy`` calls them."""
 
 
+def refuse_file(bundle: Path) -> None:
+    """Raise ConfigError for what is named like another library's file, and say what to write instead."""
+    if kind := FOREIGN.get(bundle.suffix):
+        raise ConfigError(
+            f"bundle {str(bundle)!r}: a bundle is a folder; expected --policy {kind}:{bundle}, or a bundle made of it: "
+            f"slicepilot bundle import {kind}:{bundle} --out FOLDER"
+        )
+
+
 @dataclass(frozen=True)
 class BundleFiles:
     """What a bundle's folder held when it was read.
@@ -59,11 +68,7 @@ class BundleFiles:
         """
         root = folder_of(folder)
         what = f"bundle {str(root)!r}"
-        if kind := FOREIGN.get(root.suffix):
-            raise ConfigError(
-                f"{what}: a bundle is a folder; expected --policy {kind}:{root}, or a bundle made of it: "
-                f"slicepilot bundle import {kind}:{root} --out FOLDER"
-            )
+        refuse_file(root)
         with opened_folder(root, what, None if is_shipped(root) else roots) as opened:
             parts = {name: read_in(opened, name, most, f"{what}: {name}") for name, most in LIMITS_BYTES.items()}
             path = path_of(opened)

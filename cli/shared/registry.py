@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from slicepilot.agents.learned.files import BundleFiles
+from slicepilot.agents.learned.files import BundleFiles, refuse_file
 from slicepilot.configs import ConfigError, FailureError
 from slicepilot.configs.text import on_a_line
 from slicepilot.data.files import replace_folder, write_synced
@@ -40,6 +40,7 @@ def local_bundle(name_or_path: str | Path, keep: Path | None = None) -> Path:
     """
     address = str(name_or_path)
     if not address.startswith(SCHEME):
+        refuse_file(Path(name_or_path))
         return Path(name_or_path)
     with tempfile.TemporaryDirectory(prefix="slicepilot-models-") as folder:
         answer = ask_mlflow("download", address, folder)
