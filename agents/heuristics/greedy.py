@@ -15,6 +15,9 @@ from slicepilot.env.telemetry import Telemetry
 
 from . import greedy_kernels as kernels
 
+NOT_SHORT = 1e6
+"""Times an uplink's rate: more than all slices together offer."""
+
 
 @dataclass(frozen=True)
 class GreedyConfig:
@@ -30,7 +33,8 @@ class GreedyConfig:
         step_back_s: a slice that is no longer admitted keeps its level for this long.
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share, uplink_share_by_cpu: of the uplink's rate, what is given out where a shaper keeps slices to it,
-            and where only a lack of CPU does; where it has a class for each slice nothing is held back.
+            and where only a lack of CPU does. Where the uplink has a class for each slice, these share it out, and
+            nobody is held below what it offers for the uplink's sake.
         drain: of the uplink's rate, what is left for its queue to drain when it has been full.
         shrink_s: time constant of the average of what CPUs the slices can have, down; up it is ``fall_s``.
         least_share: of the CPUs, what the slices can always have: an edge application gives way to those whose promises
@@ -122,7 +126,7 @@ class Greedy:
         self.nodes["spare_uplink"] = np.where(lanes, cfg.spare_uplink, cfg.spare_uplink_by_cpu)
         self.nodes["given_out"] = np.where(lanes, cfg.uplink_share, cfg.uplink_share_by_cpu)
         if traits is not None and traits.uplink_classes is not None:
-            self.nodes["given_out"][traits.uplink_classes] = 1.0
+            self.nodes["given_out"][traits.uplink_classes] = NOT_SHORT
         self.nodes["by_cpu_share"] = np.where(lanes, cfg.below_shaper, 1.0)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:

@@ -12,18 +12,24 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from slicepilot.controller.system.net.qdisc import HANDLE_MAJOR, QDISC, RootQdisc
 from slicepilot.controller.system.net.rtnetlink import (
     NLM_F_CREATE,
+    NLM_F_DUMP,
     NLM_F_EXCL,
     RTM_NEWQDISC,
     TCA_KIND,
     TCA_OPTIONS,
+    TCMSG,
     RouteSocket,
     attribute,
+    attributes,
     request,
 )
 from slicepilot.controller.system.net.tc import RTM_NEWTFILTER
@@ -35,6 +41,7 @@ from .egress import (
     HTB_VERSION,
     LINKLAYER_ETHERNET,
     NS_PER_TICK,
+    RTM_GETTCLASS,
     RTM_NEWTCLASS,
     TCA_HTB_CEIL64,
     TCA_HTB_INIT,
@@ -49,6 +56,9 @@ BURST_MS = 1.0
 FRAME_BYTES = 1514
 TCA_U32_CLASSID, TCA_U32_SEL = 1, 5
 U32_TERMINAL = 1
+TCA_STATS2, TCA_STATS_BASIC, TCA_STATS_QUEUE = 7, 1, 3
+STATS_BASIC = struct.Struct("=QI")  # gnet_stats_basic: bytes, packets
+STATS_QUEUE = struct.Struct("=III")  # the first three of gnet_stats_queue: packets and bytes that wait, drops
 # tc_u32_sel with one key: flags, offshift, nkeys, offmask, off, offoff, hoff, hmask; mask, value, offset, offmask.
 U32_SEL = struct.Struct("=BBBxHHhhI4s4sii")
 IPV4_SOURCE = 12
@@ -67,6 +77,7 @@ class SliceClass:
         queue_packets: what may wait.
         sources: IPv4 prefix whose packets are the slice's; None: only those whose socket says so.
         quantum_bytes: what it sends in a row when it takes turns with others.
+        burst_ms: depth of its token buckets, in time at its rates.
     """
 
     number: int
@@ -76,6 +87,7 @@ class SliceClass:
     queue_packets: int
     sources: str | None = None
     quantum_bytes: int = FRAME_BYTES
+    burst_ms: float = BURST_MS
 
 
 class ClassfulUplink:
@@ -93,7 +105,7 @@ class ClassfulUplink:
 
     def __init__(self, device: str, netns: Path | None, rate_mbps: float, classes: Sequence[SliceClass]) -> None:
         self._socket = RouteSocket(netns)
-        self._rate_mbps, self._classes = rate_mbps, tuple(classes)
+        self._rate_mbps, self._classes = rate_mbps, list(classes)
         try:
             self._qdisc = RootQdisc(self._socket, device)
             self._qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, 0, 0, 0)))
@@ -110,6 +122,29 @@ class ClassfulUplink:
         """Change the link's rate; guarantees stay, ceilings are cut to it; raises ActuatorError."""
         self._rate_mbps = rate_mbps
         self._write(create=False)
+
+    def set_ceiling(self, number: int, ceiling_mbps: float) -> None:
+        """Change what a class gets at most; inf: the link's rate. Raises ActuatorError."""
+        at = next(at for at, each in enumerate(self._classes) if each.number == number)
+        self._classes[at] = replace(self._classes[at], ceiling_mbps=ceiling_mbps)
+        self._send_class(self._classes[at], QDISC | LINK, 0)
+
+    def counters(self) -> npt.NDArray[np.float64]:
+        """Bytes sent, bytes dropped and bytes that wait, of the classes in order, (C, 3); raises ActuatorError.
+
+        The kernel counts dropped packets: they are taken to be as long as those that were sent.
+        """
+        result = np.zeros((len(self._classes), 3))
+        places = {QDISC | each.number: at for at, each in enumerate(self._classes)}
+        message = self._qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
+        for _, payload in self._socket.dump(message, f"{self._qdisc.device}: list classes"):
+            at = places.get(TCMSG.unpack_from(payload)[2])
+            if at is not None:
+                stats = attributes(attributes(payload[TCMSG.size :])[TCA_STATS2])
+                sent, packets = STATS_BASIC.unpack_from(stats[TCA_STATS_BASIC])
+                _, backlog, drops = STATS_QUEUE.unpack_from(stats[TCA_STATS_QUEUE])
+                result[at] = sent, drops * (sent / packets if packets else FRAME_BYTES), backlog
+        return result
 
     def restore(self) -> None:
         """Take the hierarchy off."""
@@ -130,7 +165,7 @@ class ClassfulUplink:
         rates = each.guarantee_mbps, min(each.ceiling_mbps, self._rate_mbps)
         # As in `egress.class_message`: 64-bit rates, the 32-bit ones only have to be positive.
         spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
-        ticks = round(BURST_MS * 1e6 / NS_PER_TICK)
+        ticks = round(each.burst_ms * 1e6 / NS_PER_TICK)
         parms = HTB_OPT.pack(*spec, *spec, ticks, ticks, each.quantum_bytes, 0, each.priority)
         wide = zip((TCA_HTB_RATE64, TCA_HTB_CEIL64), rates, strict=True)
         options = attribute(TCA_HTB_PARMS, parms)
@@ -153,7 +188,7 @@ class ClassfulUplink:
         options = attribute(TCA_U32_CLASSID, struct.pack("=I", QDISC | number)) + attribute(TCA_U32_SEL, selector)
         payload = attribute(TCA_KIND, b"u32\0") + attribute(TCA_OPTIONS, options)
         info = priority << 16 | ETH_P_IP
-        message = struct.pack("=BxxxiIII", 0, self._qdisc.index, 0, QDISC, info) + payload
+        message = TCMSG.pack(0, self._qdisc.index, 0, QDISC, info) + payload
         self._socket.send(request(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_EXCL, message), f"filter of class {number}")
 
 

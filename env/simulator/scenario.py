@@ -170,6 +170,13 @@ class UplinkClass:
     priority: Annotated[int, Field(ge=0, lt=UPLINK_PRIORITIES)] = 0
 
 
+def classes_by_promise(slices: SliceSet) -> dict[str, UplinkClass]:
+    """A class for each slice: its committed rate guaranteed, no ceiling, the more it weighs the sooner it borrows."""
+    weights = sorted({spec.weight for spec in slices.slices}, reverse=True)
+    priorities = {weight: min(place, UPLINK_PRIORITIES - 1) for place, weight in enumerate(weights)}
+    return {spec.name: UplinkClass(spec.sla.committed_mbps, priority=priorities[spec.weight]) for spec in slices.slices}
+
+
 @dataclass(frozen=True)
 class EdgeApplication:
     """Other work on the node: threads that take all CPU time they get, in a cgroup of their own."""

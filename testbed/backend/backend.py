@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ class TestbedBackend(LiveBackend):
                     period_s=period_s,
                     uplink_mbps=testbed.spec.uplink_mbps,
                     num_steps=max(1, round(scenario.duration_s / period_s)),
-                    traits=traits_of(testbed),
+                    traits=traits_of(testbed, scenario),
                 ),
             )
             undo.pop_all()
@@ -115,6 +116,7 @@ class TestbedBackend(LiveBackend):
         self._timeline.close()
         self.scenario = scenario
         self._timeline = Timeline(self.testbed, scenario)
+        self.context = replace(self.context, traits=traits_of(self.testbed, scenario))
 
     @property
     def work_done(self) -> int | None:
@@ -274,9 +276,11 @@ def quota_of(testbed: Testbed) -> QuotaConfig:
     return QuotaConfig(period_us=round(1e3 * testbed.spec.quota_period_ms))
 
 
-def traits_of(testbed: Testbed) -> NodeTraits:
+def traits_of(testbed: Testbed, scenario: Scenario | None = None) -> NodeTraits:
     """What a policy knows of how it queues and paces."""
-    return live_traits(testbed.slices, testbed.spec.quota_period_ms, N3_BUFFER_PACKETS)
+    traits = live_traits(testbed.slices, testbed.spec.quota_period_ms, N3_BUFFER_PACKETS)
+    has_classes = bool(scenario and scenario.uplink_classes)
+    return replace(traits, uplink_classes=np.full(1, has_classes))
 
 
 def points_of(testbed: Testbed) -> list[SlicePoints]:

@@ -22,7 +22,9 @@ class Timeline:
     def __init__(self, testbed: Testbed, scenario: Scenario) -> None:
         spec = testbed.spec
         self._uplink_mbps = spec.uplink_mbps
-        self._uplink = Uplink(testbed.layout, spec.uplink_mbps, spec.uplink_queue_ms)
+        self._whole = testbed.layout, spec.uplink_mbps, spec.uplink_queue_ms
+        self._classes = scenario.uplink_classes
+        self._uplink = Uplink(*self._whole, self._classes)
         self._times, self._factors = np.asarray(scenario.uplink_profile or [(0, 1)], np.float64).T
         names = testbed.slices.names
         self._absences = [(names.index(name), *span) for name, span in scenario.absent.items()]
@@ -74,6 +76,9 @@ class Timeline:
         self._set_factor(1.0)
 
     def close(self) -> None:
-        """Release the uplink."""
+        """Release the uplink, which is one FIFO again."""
         self.stop()
         self._uplink.close()
+        if self._classes:
+            self._classes = {}
+            Uplink(*self._whole).close()

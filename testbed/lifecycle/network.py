@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pyroute2 import NetlinkError, NetNS, netns
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.egress import EgressRate
+from slicepilot.controller.actuators.uplink import ClassfulUplink, SliceClass
 from slicepilot.controller.system.net.namespaces import inside
+from slicepilot.env.simulator.scenario import UplinkClass
 
 from .journal import TestbedJournal, uninterrupted
 from .layout import SINK_ADDRESS, UPLINK_ADDRESS, Layout, SlicePlan, netns_path
@@ -18,6 +21,7 @@ from .processes import ProgramError
 # Room for GTP-U, UDP, IP and the extension header around an inner packet of 1500 bytes.
 N3_MTU = 1600
 UPLINK_MTU = 1500
+FIRST_CLASS = 2
 SYSCTLS = {
     "net/ipv4/ip_forward": "1",
     "net/ipv4/conf/all/rp_filter": "0",
@@ -121,22 +125,45 @@ class Uplink:
     """The shared uplink's rate, a shaper on the router's side of it, that outlives this object.
 
     Args:
-        queue_ms: how long its queue may grow, at any rate.
+        queue_ms: how long its queue may grow, at any rate; with classes each of them has a queue of so much at that
+            rate.
+        classes: of all slices by name (`slicepilot.controller.actuators.uplink`); empty: it is one FIFO.
     """
 
-    def __init__(self, layout: Layout, rate_mbps: float, queue_ms: float) -> None:
+    def __init__(
+        self, layout: Layout, rate_mbps: float, queue_ms: float, classes: Mapping[str, UplinkClass] | None = None
+    ) -> None:
         self._queue_ms = queue_ms
-        self._shaper = EgressRate("uplink", netns_path(layout.router))
-        self.set_rate(rate_mbps)
+        netns = netns_path(layout.router)
+        self._shaper: EgressRate | ClassfulUplink
+        if classes:
+            packets = self._packets(rate_mbps)
+            own = [_slice_class(plan, classes[plan.name], rate_mbps, packets) for plan in layout.slices]
+            self._shaper = ClassfulUplink("uplink", netns, rate_mbps, own)
+        else:
+            self._shaper = EgressRate("uplink", netns)
+            self.set_rate(rate_mbps)
 
     def set_rate(self, rate_mbps: float) -> None:
         """Set the rate, in a few microseconds; raises ActuatorError."""
-        self._shaper.set(rate_mbps)
-        self._shaper.set_queue(max(2, round(rate_mbps * 1e3 * self._queue_ms / (8 * UPLINK_MTU))))
+        if isinstance(self._shaper, ClassfulUplink):
+            self._shaper.set_rate(rate_mbps)
+        else:
+            self._shaper.set(rate_mbps)
+            self._shaper.set_queue(self._packets(rate_mbps))
 
     def close(self) -> None:
         """Release the socket; the rate stays."""
         self._shaper.close()
+
+    def _packets(self, rate_mbps: float) -> int:
+        return max(2, round(rate_mbps * 1e3 * self._queue_ms / (8 * UPLINK_MTU)))
+
+
+def _slice_class(plan: SlicePlan, each: UplinkClass, rate_mbps: float, packets: int) -> SliceClass:
+    ceiling = each.ceiling_mbps or rate_mbps
+    number = FIRST_CLASS + plan.index
+    return SliceClass(number, each.guarantee_mbps, ceiling, each.priority, packets, sources=plan.ue_pool)
 
 
 def remove_namespace(name: str) -> None:

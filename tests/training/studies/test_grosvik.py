@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,17 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.reference import bottleneck_scenarios, published_mechanisms
 from slicepilot.training.studies.grosvik.bins import Bins, figures_of_bins, ks_distance
 from slicepilot.training.studies.grosvik.criteria import WAIT_MS, isolates, most_classes, reallocates
-from slicepilot.training.studies.grosvik.policies import AGENT, LINK_MBPS, POLICIES, Policy, flows_of, with_agents
+from slicepilot.training.studies.grosvik.measured import Control, binned
+from slicepilot.training.studies.grosvik.policies import (
+    AGENT,
+    FRAME_BYTES,
+    LINK_MBPS,
+    POLICIES,
+    Policy,
+    flows_of,
+    with_agents,
+)
+from slicepilot.training.studies.grosvik.rig import Rig, Run, classes_of, schedule
 from slicepilot.training.studies.grosvik.simulated import play, simulate, slices_of
 from slicepilot.training.studies.report import render
 from slicepilot.training.studies.reproduce import Reproduction, study_of
@@ -122,3 +133,75 @@ def test_agents_are_further_policies() -> None:
     assert names == [*(policy.name for policy in POLICIES), AGENT, "mpc"]
     assert replace(with_agents(())[-1], agent=None).classes is not None
     assert isinstance(with_agents(())[0], Policy)
+
+
+def test_a_schedule_has_the_rates_and_the_frames() -> None:
+    flows = flows_of(bottleneck_scenarios()[6], 4.0, 1.0)
+    due_s, of = schedule(flows, 4, 4.0)
+    assert (np.diff(due_s) >= 0).all()
+    mbit = FRAME_BYTES * 8e-6
+    assert (of < 4).sum() * mbit / 4.0 == pytest.approx(15.75, rel=1e-3)
+    on = (due_s >= 1.0) & (due_s < 2.0)
+    assert (of[on] >= 4).sum() * mbit == pytest.approx(29.75, rel=2e-3)
+    assert np.ptp(np.bincount(of[of >= 4])[4:]) <= 2, "classes of a group take turns"
+    framed, _ = schedule(flows_of(bottleneck_scenarios()[6], 4.0, 1.0, framed=True)[:1], 1, 4.0)
+    assert len(np.unique(framed)) == pytest.approx(240, abs=6)
+    assert len(framed) * mbit / 4.0 == pytest.approx(15.75, rel=1e-3)
+
+
+def test_packets_become_bins() -> None:
+    """Two bins: all critical packets come 2 ms later, of best effort every second is lost."""
+    critical = np.arange(0, 100_000_000, 1_000_000)
+    best_effort = np.arange(0, 100_000_000, 2_000_000)
+    sent = np.concatenate([critical, best_effort])
+    flows = np.repeat([0, 1], [len(critical), len(best_effort)])
+    received = np.where(flows == 0, sent + 2_000_000, sent + 10_000_000)
+    received[flows == 1] *= np.arange(len(best_effort)) % 2
+    bins = binned(Run(flows, sent, received, 0), 1, 0.1)
+    assert bins.offered[0].tolist() == pytest.approx([10.0, 10.0])
+    assert bins.carried[0].tolist() == pytest.approx([9.6, 10.0]), "by when they come"
+    assert bins.lost[1] == pytest.approx(bins.offered[1] / 2, abs=0.11)
+    assert np.allclose(bins.delay_p99[0], 2.0)
+    assert np.allclose(bins.delay_p50[1], 10.0)
+
+
+def test_classes_of_a_policy_share_its_rates() -> None:
+    policies = {policy.name: policy for policy in with_agents(())}
+    critical, best_effort = classes_of(policies["priority"], 1)
+    assert (critical.guarantee_mbps, critical.ceiling_mbps, critical.priority, critical.burst_ms) == (
+        17.5,
+        17.5,
+        0,
+        200,
+    )
+    assert (best_effort.priority, best_effort.ceiling_mbps) == (1, LINK_MBPS)
+    many = classes_of(policies["tail_drop"], 128)
+    assert [each.number for each in many] == list(range(2, 258))
+    assert sum(each.ceiling_mbps for each in many[128:]) == pytest.approx(17.5)
+    assert classes_of(policies["tail_drop"], 1)[1].queue_packets < classes_of(policies["shaping"], 1)[1].queue_packets
+    assert [(each.guarantee_mbps, each.priority) for each in policies[AGENT].classes or ()] == [(17.5, 0), (1, 1)]
+
+
+@pytest.mark.live
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: network namespaces")
+def test_policies_in_the_kernel() -> None:
+    """A second of each: what best effort is held to, what critical loses, and that nothing is left behind."""
+    policies = {policy.name: policy for policy in with_agents(())}
+    heaviest = bottleneck_scenarios()[6]
+    figures = {}
+    with Rig() as rig:
+        for name in ("none", "policing", "wred", AGENT):
+            control = Control(AGENT, 1) if name == AGENT else None
+            run = rig.play(policies[name], flows_of(heaviest, 1.2, 0.0), 1, 1.2, control)
+            figures[name] = figures_of_bins(binned(run, 1, 1.2))
+            assert control is None or control.decisions >= 20
+        path = rig.netns
+    assert not path.exists()
+    assert figures["none"]["critical/loss/on"] > 10.0
+    assert figures["policing"]["best-effort/throughput/on"] == pytest.approx(17.5, rel=0.03)
+    assert figures["wred"]["best-effort/throughput/on"] < 17.9
+    assert figures["wred"]["best-effort/delay-p50/on"] < 10.0
+    for name in ("policing", "wred", AGENT):
+        assert figures[name]["critical/loss/on"] == 0.0
+    assert figures[AGENT]["best-effort/share/on"] > 95.0
+    assert figures[AGENT]["critical/delay-p50/on"] < 5.0 < figures["none"]["critical/delay-p50/on"]

@@ -29,7 +29,10 @@ SCALABILITY = (
     f"With {MOST_CLASSES} classes, under the heaviest load, the policy isolates where it does so with two, and "
     f"reallocates where it does so with two."
 )
-WEIGHTED_CAUSE = ""
+WEIGHTED_CAUSE = (
+    "The kernel's HTB sends a class within its guarantee before all that others borrow, so that a critical class which "
+    "sends evenly waits no longer. One that sends frames exceeds its guarantee for moments, and then waits (figures)."
+)
 
 
 def isolates(prefix: str, values: Mapping[str, float]) -> bool | None:
@@ -69,6 +72,9 @@ def _isolation(policy: str, values: Values) -> tuple[bool, str] | None:
     longer = {n: cell["critical/delay-p99/on"] - cell["critical/delay-p99/off"] for n, cell in cells.items()}
     worst = max(longer, key=lambda number: longer[number])
     text = f"critical loses at most {lost:.2f}%, its delay grows by at most {longer[worst]:.2f} ms (load {worst})"
+    framed = {phase: values.get(f"{policy}/frames/critical/delay-p99/{phase}") for phase in ("on", "off")}
+    if framed["on"] and framed["off"]:
+        text += f"; in frames by {framed['on'].value - framed['off'].value:.2f} ms"
     return all(holds), text
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slicepilot.data.reference import BottleneckScenario
-from slicepilot.env.simulator.scenario import UplinkClass
+from slicepilot.env.simulator.scenario import UplinkClass, classes_by_promise
+from slicepilot.env.slices import SliceSet
 
 LINK_MBPS, HALF_MBPS = 35.0, 17.5
 FRAME_BYTES = 1250
@@ -17,6 +18,10 @@ QUEUE_MS, SHORT_QUEUE_MS = 50.0, 10.0
 """Queue limits: the default of the routers' policy language, and that of the policy ``tail_drop``."""
 LEAST_MBPS = 0.5
 """What best effort is guaranteed where the policy guarantees it nothing: a class needs some."""
+BURST_MS, PRIORITY_BURST_MS = 1.0, 200.0
+"""Depth of token buckets, and the default of the routers' language for a class of strict priority."""
+FRAME_HZ = 60.0
+"""Of the critical class where it sends all that belongs to a frame at once, as video does."""
 BIN_S = 0.05
 MOST_CLASSES = 256
 AGENT = "greedy-egress"
@@ -33,6 +38,7 @@ class Policy:
         limit: how best effort is held to half of the link; None: it is not.
         queue_ms: how long what is held back may wait.
         classes: of critical and best effort on the link; None: it is one FIFO.
+        burst_ms: of the critical class, what it may exceed its ceiling by at once, in time at that rate.
         agent: moves ceilings every control period.
     """
 
@@ -40,17 +46,15 @@ class Policy:
     limit: Literal["tbf", "police", "red"] | None = None
     queue_ms: float = QUEUE_MS
     classes: tuple[UplinkClass, UplinkClass] | None = None
+    burst_ms: float = BURST_MS
     agent: str | None = None
 
 
 STRICT = (UplinkClass(HALF_MBPS, HALF_MBPS, priority=0), UplinkClass(LEAST_MBPS, LINK_MBPS, priority=1))
 WEIGHTED = (UplinkClass(HALF_MBPS, LINK_MBPS), UplinkClass(HALF_MBPS, LINK_MBPS))
-PROMISED = (UplinkClass(HALF_MBPS, LINK_MBPS, priority=0), UplinkClass(LEAST_MBPS, LINK_MBPS, priority=1))
-"""Guarantee, ceiling and priority by what the slices are promised: what an agent finds on an operator's uplink."""
-
 POLICIES = (
     Policy("none"),
-    Policy("priority", classes=STRICT),
+    Policy("priority", classes=STRICT, burst_ms=PRIORITY_BURST_MS),
     Policy("shaping", limit="tbf"),
     Policy("policing", limit="police"),
     Policy("bandwidth", classes=WEIGHTED),
@@ -60,27 +64,38 @@ POLICIES = (
 
 
 def with_agents(names: Sequence[str]) -> tuple[Policy, ...]:
-    """The policies, and agents beside them."""
-    return POLICIES + tuple(Policy(name, classes=PROMISED, agent=name) for name in dict.fromkeys((AGENT, *names)))
+    """The policies, and agents beside them, who find an uplink with a class for each slice by what it is promised."""
+    critical, best_effort = classes_by_promise(SliceSet.from_yaml("grosvik")).values()
+    agents = dict.fromkeys((AGENT, *names))
+    return POLICIES + tuple(Policy(name, classes=(critical, best_effort), agent=name) for name in agents)
 
 
 @dataclass(frozen=True)
 class Flow:
-    """A constant load, or with ``spans`` (from_s, to_s) of a run only then; ``kind`` is the place in `GROUPS`."""
+    """A constant load, or with ``spans`` (from_s, to_s) of a run only then; ``kind`` is the place in `GROUPS`.
+
+    ``burst`` packets are sent at once.
+    """
 
     kind: int
     mbps: float
     spans: tuple[tuple[float, float], ...] = ()
+    burst: int = 1
 
 
-def flows_of(load: BottleneckScenario, seconds: float, phase_s: float) -> tuple[Flow, ...]:
-    """The loads of a run, whose first on-time begins at ``phase_s`` or a whole cycle before."""
+def flows_of(load: BottleneckScenario, seconds: float, phase_s: float, framed: bool = False) -> tuple[Flow, ...]:
+    """The loads of a run, whose first on-time begins at ``phase_s`` or a whole cycle before.
+
+    ``framed``: the critical class sends frames (`FRAME_HZ`) instead of packets at equal distances.
+    """
     cycle_s = load.on_s + load.off_s
     starts = [phase_s + k * cycle_s for k in range(-1, int(seconds / cycle_s) + 1)]
     spans = tuple((max(start, 0.0), min(start + load.on_s, seconds)) for start in starts)
     percent = LINK_MBPS / 100.0
+    critical = percent * load.critical_pct
+    burst = round(critical / FRAME_HZ / (FRAME_BYTES * 8e-6)) if framed else 1
     return (
-        Flow(0, percent * load.critical_pct),
+        Flow(0, critical, burst=burst),
         Flow(1, percent * load.best_effort_pct),
         Flow(1, percent * load.on_off_pct, tuple(span for span in spans if span[1] > span[0])),
     )

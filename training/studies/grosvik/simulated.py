@@ -24,6 +24,7 @@ from .criteria import most_classes
 from .policies import (
     AGENT,
     BIN_S,
+    BURST_MS,
     FRAME_BYTES,
     GROUPS,
     HALF_MBPS,
@@ -39,7 +40,6 @@ SECONDS, QUICK_SECONDS = 12.0, 6.0
 TURNS, QUICK_TURNS = 3, 1
 CLASSES, QUICK_CLASSES = (2, 4, 16, 64, 256), (2, 256)
 SCENARIO = "testbed-grosvik"
-BURST_MS = 1.0
 EDGE_S = 1e-3
 """How long a load takes to begin or end."""
 
