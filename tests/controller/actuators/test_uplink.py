@@ -38,14 +38,13 @@ def sent_mbps(near: Namespace, uplink: ClassfulUplink, seconds: float) -> np.nda
         second.bind(("10.251.1.3", 0))
         second.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, priority_of(3))
         for each in (first, second):
-            each.connect(("10.251.1.2", 7000))
             each.setsockopt(socket.SOL_SOCKET, 32, 1 << 22)  # SO_SNDBUFFORCE
         sent, before, start = 0, uplink.counters(), time.monotonic()
         while (elapsed := time.monotonic() - start) < seconds:
             while sent < elapsed * 20e6 / (8 * 1250):
                 for each in (first, second):
                     with contextlib.suppress(BlockingIOError):
-                        each.send(bytes(1208))
+                        each.sendto(bytes(1208), ("10.251.1.2", 7000))
                 sent += 1
             time.sleep(0.001)
         return (uplink.counters() - before)[:, 0] * 8e-6 / elapsed
