@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from slicepilot.data.reference import bottleneck_scenarios
-from slicepilot.training.reports.page import COLOURS, DASHES, INK, figure, log_axis, panel, save
-from slicepilot.training.studies.study import Effort, Findings, Source, Store
+from slicepilot.training.reports.page import COLOURS, DASHES, INK, figure, log_axis, panel
+from slicepilot.training.studies.study import Findings, Source
 
 from .criteria import LEAST_SHARE_PCT, WAIT_MS
 from .policies import AGENT, BIN_S, GROUPS, LINK_MBPS, POLICIES
@@ -75,12 +72,6 @@ def _waits(source: str, material: Mapping[str, Any]) -> str:
 
 
 def _summary(source: str, found: Findings) -> str:
-    with _by_load(found) as drawn:
-        return panel(drawn, f"summary-{source}", f"The two criteria (lines) by load and policy, {source}.")
-
-
-@contextmanager
-def _by_load(found: Findings) -> Iterator[Any]:
     """By load: how much longer the critical class waits, and what best effort has of what is left."""
     loads = [load.scenario for load in bottleneck_scenarios()]
     with figure(4.6, rows=2, width_in=WIDE_IN) as (drawn, axes):
@@ -99,7 +90,7 @@ def _by_load(found: Findings) -> Iterator[Any]:
         axes[1].set_title("best effort: carried of what is left, %", fontsize=9)
         axes[0].legend(ncols=4, fontsize=7)
         axes[-1].set_xlabel("load")
-        yield drawn
+        return panel(drawn, f"summary-{source}", f"The two criteria (lines) by load and policy, {source}.")
 
 
 def _value(found: Findings, key: str) -> float:
@@ -122,15 +113,3 @@ def _distributions(source: str, distributions: Mapping[str, Any], which: str) ->
         text = "one-way delays" if which == "delay" else "times between arrivals"
         caption = f"Distribution of the critical class's {text} under load {HEAVIEST}, {source}, by packets."
         return panel(drawn, f"{which}-{source}", caption)
-
-
-def draw(path: Path) -> None:
-    """Write the picture of the two criteria, simulated, as PNG or SVG."""
-    from .simulated import simulate
-
-    with _by_load(simulate(Effort(True, (), 0, lambda what, share: None), Store(None, False))) as drawn:
-        save(drawn, path)
-
-
-if __name__ == "__main__":
-    draw(Path(sys.argv[1]))
