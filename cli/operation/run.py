@@ -285,8 +285,8 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
         console.print(table)
     for row in document["slices"]:
         if row["measured_pct"] < LEAST_MEASURED_PCT:
-            text = f"[yellow]{row['slice']} was measured in {row['measured_pct']:.1f}% of the ticks[/yellow]"
-            console.print(f"{text}, and its figures are of these", highlight=False)
+            measured = f"{row['slice']} was measured in {row['measured_pct']:.1f}% of the ticks"
+            console.print(Text.assemble((measured, "yellow"), ", and its figures are of these"))
     if loop["ticks"]:
         total = loop["total_us"]
         console.print(
