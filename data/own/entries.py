@@ -290,7 +290,7 @@ def _add_wide(entry: Entry, looks: Sequence[Look], columns: Sequence[Column]) ->
             entry.left_out.append(f"{column.name}: a number of rows or a second time")
             continue
         own_slice, rest, labels = by_slice.get(column.name, (None, column.name, {}))
-        own = guess(rest, column.values, hints, labels=labels)
+        own = guess(rest, column.values, hints, unit=column.unit, labels=labels)
         entry.columns[column.name] = _sliced_guess(own, own_slice)
     _sum_same(entry)
 

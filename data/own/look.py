@@ -63,6 +63,12 @@ class Column:
         known = [number_of(text, self.decimal) is not None for text in self.texts]
         return bool(known) and sum(known) >= 0.8 * len(known) and bool(np.isfinite(self.values).any())
 
+    @property
+    def unit(self) -> str | None:
+        """The unit behind its numbers, if there is one."""
+        found = (number_of(text, self.decimal) for text in self.texts)
+        return next((own[1] for own in found if own is not None and own[1] is not None), None)
+
     def add(self, texts: Sequence[str]) -> None:
         """More of it."""
         for text in texts:

@@ -50,6 +50,7 @@ LONG = "time,slice,metric,value\n0.0,a,offered_mbps,50\n0.0,a,delay_p99_us,900\n
 WIDE = "ts_ms;s_nssai;Throughput (kbit/s);RTT [us];cpu_limit\n1764000000000;1;45000,5;1800;500m\n"
 WIDE += "1764000001000;1;1,5;;none\n"
 GRAFANA = '"Time","{pod=""upf-1""}","{pod=""upf-2""}"\n2026-11-24 10:00:00,150134364,90847434\n'
+LEGEND = "Time,upf-1,upf-2\n2026-11-24 10:00:00,10.5 Mb/s,20 Mb/s\n2026-11-24 10:00:30,900 kb/s,2 Mb/s\n"
 NETDATA = "time,user,system\n2026-11-24 10:00:01,10,2.5\n2026-11-24 10:00:00,20,1\n"
 PING = "PING a (a) 56(84) bytes of data.\n[1764000001.5] 64 bytes from a: icmp_seq=1 ttl=64 time=1.80 ms\n"
 PING += "[1764000003.5] 64 bytes from a: icmp_seq=3 ttl=64 time=0.5 ms\n"
@@ -74,6 +75,7 @@ SERIES = ",".join(
         ("range.json", PROMETHEUS % SERIES, {"slice": "upf-1", "offered_mbps": 150.0}, 4),
         ("iperf3.json", json.dumps(IPERF3), {"carried_mbps": 44.8, "jitter_ms": 0.05}, 3),
         ("ping-slice1.log", PING, {"slice": "slice1", "latency_ms": 1.8}, 3),
+        ("legend.csv", LEGEND, {"slice": "upf-1", "carried_mbps": 10.5}, 4),
         ("delays.csv", "slice,delay_us\na,2.96\nb,15.07\n", {"slice": "a", "delay_us": 2.96}, 2),
     ],
 )

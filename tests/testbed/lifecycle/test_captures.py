@@ -33,7 +33,10 @@ from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 from tests.command import slicepilot
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}"),
+]
 compute: Any = pyarrow.compute
 NAME, PACKETS = "spcp", 600
 SO_TIMESTAMPNS = 35
@@ -90,7 +93,7 @@ def test_delays_of_captures_are_the_probes(testbed: Testbed, tmp_path: Path) -> 
     upf, far = netns_path(plan.netns), netns_path(testbed.layout.data_network)
     program = "from slicepilot.cli import main; main()"
     command = [sys.executable, "-c", program, "probe", "--netns", plan.netns, "--n6-netns", testbed.layout.data_network]
-    command += ["--duration", "8", "--csv", str(tmp_path / "probe.csv"), "--sample", "1", "--json"]
+    command += ["--duration", "6", "--csv", str(tmp_path / "probe.csv"), "--sample", "1", "--json"]
     captures = {"n3": Capture(upf, "n3"), "n6": Capture(far, "n6")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as probe:
         _wait_attached(tmp_path / "probe.csv")
