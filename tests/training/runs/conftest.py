@@ -49,8 +49,10 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
 
 
 def _healthy(address: str) -> bool:
+    """Whether it has answered from its database, too: the first answer takes longer than commands wait for one."""
+    query = "api/2.0/mlflow/experiments/get?experiment_id=0"
     try:
-        with urllib.request.urlopen(f"{address}/health", timeout=5) as answer:
+        with urllib.request.urlopen(f"{address}/{query}", timeout=PATIENCE_S) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False
