@@ -14,7 +14,10 @@ from .criteria import findings
 from .measured import measure
 from .pictures import pictures
 from .policies import AGENT, GROUPS, POLICIES
-from .simulated import simulate
+from .simulated import CLASSES, simulate
+
+HEAVIEST = (*(f"{number}-classes" for number in CLASSES), "frames")
+"""Further cells, under the heaviest load."""
 
 
 class Grosvik:
@@ -36,10 +39,10 @@ class Grosvik:
         classes."""
         result = []
         for policy in (*(each.name for each in POLICIES), AGENT):
-            for load in bottleneck_scenarios():
+            for cell in (*(str(load.scenario) for load in bottleneck_scenarios()), *HEAVIEST):
                 for metric, unit, group, phase in _metrics():
-                    key = f"{policy}/{load.scenario}/{group}/{metric}/{phase}"
-                    text = f"{policy}, load {load.scenario}, {group}, {metric}, {phase}"
+                    key = f"{policy}/{cell}/{group}/{metric}/{phase}"
+                    text = f"{policy}, load {cell}, {group}, {metric}, {phase}"
                     result.append(Row(key, text, unit, None, None))
         for row in published_mechanisms():
             text = f"{row.policy}, number of classes"
