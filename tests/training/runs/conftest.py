@@ -32,7 +32,7 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
         *("--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "kept")),
     ]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("MLFLOW_")}
-    environment |= {"MLFLOW_DISABLE_TELEMETRY": "true"}
+    environment |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
