@@ -261,8 +261,8 @@ class PolicyBundle:
                 f"{self}: slices: {len(slices)} given; expected the {len(self.slices)} it was trained for "
                 f"({', '.join(self.slices.names)}){otherwise}"
             )
-        for k, (given, own) in enumerate(zip(slices.slices, self.slices.slices, strict=True)):
-            for path, value, accepted in _differences(given, own):
+        for k, (spec, own) in enumerate(zip(slices.slices, self.slices.slices, strict=True)):
+            for path, value, accepted in _differences(spec, own):
                 raise ConfigError(f"{self}: slices.{k}.{path} = {value!r}: expected {accepted!r}{otherwise}")
         return self
 

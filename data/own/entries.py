@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -155,6 +155,7 @@ def _add_time(entry: Entry, column: Column) -> None:
     known = column.values[np.isfinite(column.values)]
     highest = float(np.abs(known).max())
     words = words_of(column.name)
+    unit: Literal["ns", "us", "ms", "s"] | None
     unit = next((own for own in ("ns", "us", "ms") if own in words or (own == "us" and "µs" in words)), None)
     if unit is None:
         unit = "ns" if highest >= 1e17 else "us" if highest >= 1e14 else "ms" if highest >= 1e11 else "s"

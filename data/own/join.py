@@ -148,12 +148,12 @@ def _aligned(rows: Sequence[Rows], times: Ints | None, labels: dict[str, Words],
         turn = np.concatenate(turns)
     keys: Keys = [times_or_rows, *(words.codes for words in labels.values()), turn]
     order, group, first = _grouped(keys)
-    result = {}
+    result = dict[str, Floats]()
     for name, column in columns.items():
-        own = np.full(len(first), np.nan)
+        values = np.full(len(first), np.nan)
         there = ~np.isnan(column[order])
-        own[group[there]] = column[order][there]
-        result[name] = own
+        values[group[there]] = column[order][there]
+        result[name] = values
     kept = {name: words.take(first) for name, words in labels.items()}
     return (None if times is None else times[first]), kept, result
 
@@ -272,7 +272,8 @@ def _stream(times: Ints | None, labels: dict[str, Words], columns: dict[str, Flo
     fields: list[tuple[str, Any]] = []
     arrays: list[Any] = []
     if times is not None:
-        order = np.lexsort((*(word.codes for word in reversed(labels.values())), times))
+        keys: Any = (*(word.codes for word in reversed(labels.values())), times)
+        order = np.lexsort(keys)
         times = times[order]
         labels = {name: word.take(order) for name, word in labels.items()}
         columns = {name: column[order] for name, column in columns.items()}

@@ -142,14 +142,14 @@ def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnP
     require_columns(path, texts, sorted({label for labels, _ in series for label in labels}))
     chosen: list[tuple[str, dict[str, str]]] = []
     for number, (labels, samples) in enumerate(series, 1):
-        name = next((name for name, own in wanted if own.items() <= labels.items()), None)
-        if name is None:
+        known = next((own_name for own_name, own in wanted if own.items() <= labels.items()), None)
+        if known is None:
             faults.note(f"left out: series {written(labels)[:200]}, which the map does not name")
             continue
         if entry.slice in texts and entry.slice not in labels:
             faults.add("missing", number, entry.slice, written(labels))
             continue
-        _require_other(path, entry, (name, labels), chosen, texts)
+        _require_other(path, entry, (known, labels), chosen, texts)
         for sample in samples:
             time_s, value = _sample(sample)
             if math.isnan(time_s):
@@ -159,7 +159,7 @@ def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnP
             values.append(value)
             numbers.append(number)
             codes.append(len(chosen))
-        chosen.append((name, labels))
+        chosen.append((known, labels))
     if not times:
         raise DatasetError.at(path, "no sample of a series that the map names; expected at least one")
     row = np.asarray(codes, np.int64)

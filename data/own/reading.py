@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +107,7 @@ def mapped(path: Path, raw: Raw, entry: FileMap, faults: Faults) -> list[Rows]:
             )
         own[column.quantity] = own[column.quantity] + values if column.quantity in own else values
     result = []
-    for slice_name, values in groups.items():
+    for slice_name, columns in groups.items():
         named = slices if slice_name is None else Words.all_of(slice_name, raw.rows)
         there = named.codes >= 0
         if not there.all():
@@ -117,7 +118,7 @@ def mapped(path: Path, raw: Raw, entry: FileMap, faults: Faults) -> list[Rows]:
                 None if time_ns is None else time_ns[there],
                 absolute,
                 named.take(there),
-                {name: column[there] for name, column in values.items()},
+                {name: column[there] for name, column in columns.items()},
                 {name: words.take(there) for name, words in kept.items()},
             )
         )
@@ -185,7 +186,8 @@ def scaled(values: Floats, factor: float) -> Floats:
 
 def _rates(values: Floats, time_ns: Ints, labels: Sequence[Words]) -> Floats:
     """Increase by second since the row before of the same labels (N,)."""
-    order = np.lexsort((time_ns, *(words.codes for words in labels)))
+    keys: Any = (time_ns, *(words.codes for words in labels))
+    order = np.lexsort(keys)
     order = order[np.isfinite(values[order])]
     result = np.full(len(values), np.nan)
     same = np.ones(max(len(order) - 1, 0), np.bool_)

@@ -25,7 +25,7 @@ Dicts = tuple[
 ]
 
 
-class SliceParallelEnv(ParallelEnv[str, FloatArray, FloatArray]):
+class SliceParallelEnv(ParallelEnv[str, FloatArray, FloatArray]):  # type: ignore[misc]  # it has no types
     """`SliceEnv` with a slice as an agent: a ``pettingzoo.ParallelEnv`` whose agents have the slices' names.
 
     An agent sees its slice's row of the observation, (20,) in [-1, 1], which has what it shares of the node, and sets
@@ -41,7 +41,7 @@ class SliceParallelEnv(ParallelEnv[str, FloatArray, FloatArray]):
         ConfigError: as `SliceEnv`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = RENDERING | {"name": "slicepilot_v0", "is_parallelizable": True}  # type: ignore[misc]
+    metadata: ClassVar[dict[str, Any]] = RENDERING | {"name": "slicepilot_v0", "is_parallelizable": True}
 
     def __init__(self, **arguments: Any) -> None:
         if "flat_actions" in arguments:

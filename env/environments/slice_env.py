@@ -146,7 +146,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         terms = {name: value.item() for name, value in self.loop.terms.items()}
         return observation.reshape(-1), float(reward[0]), False, ended, {"terms": terms}
 
-    def render(self) -> str | np.ndarray | None:
+    def render(self) -> str | np.ndarray | None:  # type: ignore[override]  # Gymnasium's own ansi renderers do so
         """The current period as text or as a picture (H, W, 3) uint8; None without a render mode.
 
         Raises gymnasium.error.ResetNeeded before the first `reset`.

@@ -46,7 +46,7 @@ class LaneGenerators:
     def _draw(
         self, draw: Callable[[np.random.Generator, npt.NDArray[Any]], object], size: tuple[int, ...], dtype: type
     ) -> npt.NDArray[Any]:
-        drawn = np.empty((len(self.generators), int(np.prod(size[:-1]))), dtype)
+        drawn: npt.NDArray[Any] = np.empty((len(self.generators), int(np.prod(size[:-1]))), dtype)
         for generator, row in zip(self.generators, drawn, strict=True):
             draw(generator, row)
         return np.ascontiguousarray(drawn.T).reshape(size)

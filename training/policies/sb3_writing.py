@@ -10,7 +10,7 @@ from stable_baselines3 import PPO, SAC
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.guide import NUM_GUIDED, Guide
 from slicepilot.configs import ConfigError, validate
-from slicepilot.env.environments.vector_env import action_space, observation_space
+from slicepilot.env.environments.spaces import Actions, observation_space
 from slicepilot.training.networks.importing import load_weights
 from slicepilot.training.networks.slice_network import NetworkConfig
 from slicepilot.training.online.policy import PpoPolicy, SacPolicy
@@ -36,10 +36,10 @@ def sb3_file(bundle: PolicyBundle, num_slices: int) -> tuple[str, bytes]:
     algorithm: PPO | SAC
     if guided:
         algorithm = PPO(PpoPolicy, None, **settings)  # type: ignore[arg-type]
-        seen, done = observation_space(count, NUM_GUIDED), action_space(count, Guide.actions)
+        seen, done = observation_space(count, NUM_GUIDED), Actions(count, Guide.actions).space
     else:
         algorithm = SAC(SacPolicy, None, buffer_size=1, **settings)  # type: ignore[arg-type]
-        seen, done = observation_space(count), action_space(count)
+        seen, done = observation_space(count), Actions(count).space
     algorithm.observation_space, algorithm.action_space, algorithm.n_envs = seen, done, 1
     algorithm.seed, algorithm.num_timesteps = bundle.training.seed, bundle.training.env_steps
     algorithm._setup_model()

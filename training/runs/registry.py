@@ -235,7 +235,7 @@ def download(address: str, folder: Path) -> Download:
                 "`slicepilot train` has registered"
             )
         where = client.get_model_version_download_uri(name, str(found.version))
-        repository = get_artifact_repository(where, tracking_uri=uri)
+        repository: Any = get_artifact_repository(where, tracking_uri=uri)
         there = {item.path for item in repository.list_artifacts(FOLDER)}
         # File by file, to a path that is ours: what the server lists decides nothing but which of them it has.
         for part, most in LIMITS_BYTES.items():

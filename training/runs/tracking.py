@@ -395,6 +395,6 @@ def _system_metrics(run_id: str, uri: str, resumed: bool) -> Any:
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     logging.getLogger("mlflow.system_metrics").setLevel(logging.CRITICAL)
-    monitor = SystemMetricsMonitor(run_id, resume_logging=resumed, tracking_uri=uri)
+    monitor: Any = SystemMetricsMonitor(run_id, resume_logging=resumed, tracking_uri=uri)  # type: ignore[no-untyped-call]
     monitor.start()
     return monitor

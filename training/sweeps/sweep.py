@@ -214,7 +214,11 @@ def _scheduler(sweep: Sweep) -> Any:
     from .trainable import FULL_PCT, PROGRESS
 
     config = sweep.config
-    given = {"time_attr": PROGRESS, "metric": config.metric, "mode": "max" if config.sign > 0 else "min"}
+    given: dict[str, Any] = {
+        "time_attr": PROGRESS,
+        "metric": config.metric,
+        "mode": "max" if config.sign > 0 else "min",
+    }
     if config.asha is not None:
         return AsyncHyperBandScheduler(
             max_t=int(FULL_PCT),

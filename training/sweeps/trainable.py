@@ -122,7 +122,7 @@ class TrialRun(Trainable):
             shutil.copyfile(self._folder / FILE_NAME, Path(checkpoint_dir) / FILE_NAME)
         (Path(checkpoint_dir) / TRIAL_FILE).write_text(self._spec["name"])
 
-    def load_checkpoint(self, checkpoint_dir: str) -> None:
+    def load_checkpoint(self, checkpoint_dir: str) -> None:  # type: ignore[override]  # a folder, as it is saved
         """Go on from the copy of a run, mostly another trial's, with this trial's settings."""
         from slicepilot.training.runs.checkpoint import FILE_NAME
 
@@ -142,7 +142,7 @@ class TrialRun(Trainable):
             write_json(self._folder / RESULT_FILE, {"status": "stopped", "run_id": self._run_id()})
 
     def _run(self) -> None:
-        from slicepilot.training.online.train import RunStopped
+        from slicepilot.training.runs.run import RunStopped
 
         try:
             self._out.put(self._finish(*self._train()))
@@ -205,7 +205,7 @@ class TrialRun(Trainable):
         self, steps: int, elapsed_s: float, fraction: float, means: dict[str, float], save: Callable[[], None] | None
     ) -> None:
         """Report, where it is due, and wait for whoever has asked."""
-        from slicepilot.training.online.train import RunStopped
+        from slicepilot.training.runs.run import RunStopped
 
         if self._ending:
             raise RunStopped(keep=not self._spec["population"])

@@ -57,7 +57,7 @@ class Bins:
 
 def figures_of_bins(bins: Bins) -> dict[str, float]:
     """Figures of a run by ``GROUP/METRIC/PHASE``, and of best effort its share of what critical leaves, in %."""
-    result = {}
+    result = dict[str, float]()
     for phase, mask in bins.phases().items():
         if not mask.any():
             continue

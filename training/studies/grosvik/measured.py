@@ -157,7 +157,7 @@ def _by_phase(run: Run, bins: Bins, pairs: int) -> dict[str, dict[str, Array]]:
     between = np.empty(len(received))
     between[order] = 1e-6 * gaps
     phases = bins.phases()
-    values = {"delay": 1e-6 * (received - sent), "interarrival": between}
+    values: dict[str, Any] = {"delay": 1e-6 * (received - sent), "interarrival": between}
     return {which: {name: own[phases[name][at]] for name in ("on", "off")} for which, own in values.items()}
 
 

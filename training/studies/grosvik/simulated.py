@@ -67,7 +67,7 @@ def simulate(effort: Effort, store: Store) -> Findings:
 
 def _cells(policy: Policy, turns: int, seconds: float, numbers: tuple[int, ...], seed: int) -> dict[str, Any]:
     """Figures of all loads with two classes, and of the heaviest with more; the last run's series for pictures."""
-    figures, series = {}, {}
+    figures, series = dict[str, Any](), dict[str, Any]()
     rng = np.random.default_rng(seed)
     for load in bottleneck_scenarios():
         runs = [play(policy, load, 1, seconds, rng) for _ in range(turns)]

@@ -95,7 +95,8 @@ class _Testbeds:
     """One testbed at a time, opened when the first run of its QFI is to be played."""
 
     def __init__(self) -> None:
-        self._qfi, self._backend = 0, None
+        self._qfi = 0
+        self._backend: Any = None
 
     def __enter__(self) -> _Testbeds:
         return self
@@ -115,7 +116,7 @@ class _Testbeds:
         return rows_of(rollout, condition, qfi)
 
     def _close(self) -> None:
-        backend: Any = self._backend
+        backend = self._backend
         if backend is not None:
             self._backend = None
             backend.close()
