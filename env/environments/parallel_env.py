@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -41,7 +41,7 @@ class SliceParallelEnv(ParallelEnv[str, FloatArray, FloatArray]):  # type: ignor
         ConfigError: as `SliceEnv`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = RENDERING | {"name": "slicepilot_v0", "is_parallelizable": True}
+    metadata = RENDERING | {"name": "slicepilot_v0", "is_parallelizable": True}
 
     def __init__(self, **arguments: Any) -> None:
         if "flat_actions" in arguments:

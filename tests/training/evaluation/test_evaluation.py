@@ -347,6 +347,7 @@ def test_a_comparison_is_a_run_in_mlflow_with_a_run_for_each_candidate(
     client = mlflow.MlflowClient("sqlite:///mlflow.db")
     run = client.get_run(run_id)
     assert (run.info.status, run.data.params["seeds"]) == ("FINISHED", str(result.seeds))
+    assert run.inputs is not None
     assert [item.dataset.name for item in run.inputs.dataset_inputs] == [played.name for played in scenarios]
     files = {entry.path for folder in ("", "pictures") for entry in client.list_artifacts(run_id, folder)}
     assert {"report.html", "results.json", "arrays.npz", f"pictures/{result.scenario} delay.svg"} <= files

@@ -1,6 +1,7 @@
 """Promises cost more while they are broken for longer than by references; an axis counts more where it is behind."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ def test_broken_is_the_weight_of_broken_promises_among_those_present() -> None:
 class Judged(SimulatorBackend):
     """Sums up what `Judge` says of each period."""
 
-    def reset(self, seed: int | None = None) -> Telemetry:
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> Telemetry:
         telemetry = super().reset(seed)
         self._judge, self.sums = Judge(self.context), np.zeros((2, self.num_lanes))
         return telemetry

@@ -202,8 +202,10 @@ def test_mlflow_holds_parameters_curves_and_files(run: tuple[TrainingResult, Pat
     digest = BundleFiles.read(folder / "out" / "bundle").digest
     [version] = client.search_model_versions(f"tags.`{DIGEST_TAG}` = '{digest}'")
     assert (version.name, version.run_id) == ("slicepilot", result.run_id)
+    assert stored.inputs is not None
     [dataset] = stored.inputs.dataset_inputs
     assert dataset.dataset.name == "andrade-ramp"
+    assert stored.info.run_name is not None
     assert stored.info.run_name.startswith("train-seed0 20")
     record = json.loads((folder / "out" / "run.json").read_text())
     assert record["model"] == f"models:/slicepilot/{version.version}"

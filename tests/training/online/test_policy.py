@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from slicepilot.agents.learned.guide import NUM_GUIDED
 from slicepilot.agents.learned.guide_kernels import NUM_CORRECTIONS
@@ -28,9 +29,15 @@ NETWORKS = [PLAIN, NetworkConfig(width=16, attention_heads=2)]
 Policy = TypeVar("Policy", PpoPolicy, SacPolicy)
 
 
+def box(slices: int) -> spaces.Box:
+    space = Actions(slices).space
+    assert isinstance(space, spaces.Box)
+    return space
+
+
 def make(kind: type[Policy], slices: int, network: NetworkConfig = PLAIN) -> Policy:
     torch.manual_seed(0)
-    policy = kind(observation_space(slices), Actions(slices).space, lambda _: 1e-3, network=network)
+    policy = kind(observation_space(slices), box(slices), lambda _: 1e-3, network=network)
     with torch.no_grad():  # away from the nearly constant start
         for parameter in policy.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -149,7 +156,7 @@ def test_absent_slices_hold_their_knobs_and_influence_nobody(network: NetworkCon
 
 def test_an_untrained_policy_is_generous() -> None:
     torch.manual_seed(0)
-    policy = SacPolicy(observation_space(5), Actions(5).space, lambda _: 1e-3)
+    policy = SacPolicy(observation_space(5), box(5), lambda _: 1e-3)
     table = tables(5)
     table[..., ACTIVE] = 1.0
     action = policy.deterministic()(table).detach()

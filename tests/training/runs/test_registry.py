@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -106,8 +106,9 @@ def test_a_trained_policy_is_the_challenger_and_a_promoted_one_the_champion(
     assert model.metadata.signature.inputs.input_names() == ["observation"]
     assert model.metadata.load_input_example("models:/" + version.source.rpartition("/")[2]) is not None
     seen = np.random.default_rng(0).random((2, 4, columns), np.float32)
+    wanted: Any
     [wanted] = policy.session().run(None, {"observation": seen})
-    np.testing.assert_allclose(model.predict({"observation": seen})["action"], wanted, atol=1e-6)
+    np.testing.assert_allclose(cast("Any", model.predict({"observation": seen}))["action"], wanted, atol=1e-6)
     assert wanted.shape == (2, 4, actions)
 
     # The challenger in shadow, promoted where it is: in the registry.

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from slicepilot.configs import ConfigError, available
-from slicepilot.training.sweeps.config import SweepConfig, trials_of
+from slicepilot.training.online.config import TrainingConfig
+from slicepilot.training.sweeps.config import SweepConfig, Trial, trials_of
 from slicepilot.training.sweeps.files import add_report, new_sweep, outcome_of, read_reports, read_sweep, write_json
 
 AXES: dict[str, Any] = {"seed": [0, 1]}
@@ -17,6 +18,11 @@ AXES: dict[str, Any] = {"seed": [0, 1]}
 
 def sweep_of(**values: Any) -> SweepConfig:
     return SweepConfig.of({"training": "ppo-smoke", "axes": AXES} | values, "test")
+
+
+def online(trial: Trial) -> TrainingConfig:
+    assert isinstance(trial.config, TrainingConfig)
+    return trial.config
 
 
 def test_every_combination_is_a_trial() -> None:
@@ -27,10 +33,10 @@ def test_every_combination_is_a_trial() -> None:
     )
     trials = trials_of(sweep)
     assert [trial.name for trial in trials] == [f"{number:03d}" for number in range(8)]
-    assert {(t.config.seed, t.config.ppo.epochs, t.weights.sla) for t in trials if t.weights} == {
+    assert {(t.config.seed, online(t).ppo.epochs, t.weights.sla) for t in trials if t.weights} == {
         (seed, epochs, sla) for seed in (0, 1) for epochs in (1, 2) for sla in (1.0, 2.0)
     }
-    assert {trial.config.ppo.clip_range for trial in trials} == {0.1}
+    assert {online(trial).ppo.clip_range for trial in trials} == {0.1}
     assert {trial.config.threads for trial in trials} == {2}
     assert trials[0].values == {"seed": 0, "ppo.epochs": 1, "reward.sla": 1.0}, "what all share is not reported"
     assert {t.weights.churn for t in trials if t.weights} == {0.05}, "other weights are those of the reward"
@@ -47,11 +53,11 @@ def test_samples_are_the_same_each_time_and_inside_their_ranges() -> None:
     assert len(trials) == 20
     assert trials == trials_of(sweep)
     assert trials != trials_of(sweep_of(axes=axes, samples=20, sample_seed=4))
-    rates = [trial.config.learning_rate for trial in trials]
+    rates = [online(trial).learning_rate for trial in trials]
     assert all(1e-4 <= rate <= 1e-2 for rate in rates)
     assert 4 <= sum(rate < 1e-3 for rate in rates) <= 16, "as many in each decade"
-    assert {trial.config.ppo.epochs for trial in trials} == {1, 2, 3, 4}
-    assert {trial.config.num_envs for trial in trials} == {32, 64}
+    assert {online(trial).ppo.epochs for trial in trials} == {1, 2, 3, 4}
+    assert {online(trial).num_envs for trial in trials} == {32, 64}
 
 
 REFUSED = {
@@ -132,7 +138,7 @@ def test_a_folder_holds_the_sweep_as_it_was_begun(tmp_path: Path) -> None:
     again = read_sweep(tmp_path / "sweep")
     assert [trial.config for trial in again.trials] == [trial.config for trial in sweep.trials]
     assert (again.name, again.config) == (sweep.name, sweep.config)
-    weights = yaml.safe_load(Path(again.trials[1].config.reward).read_text())
+    weights = yaml.safe_load(Path(str(again.trials[1].config.reward)).read_text())
     assert weights["sla"] == 2.0
     with pytest.raises(ConfigError, match="has a sweep; expected another folder, or --resume"):
         new_sweep("mine", tmp_path / "sweep", sweep_of())

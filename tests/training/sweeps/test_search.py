@@ -109,7 +109,8 @@ def test_a_trial_goes_on_from_a_copy_of_a_better_one(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, axes=axes, metric="sla", reports=10, pbt={})
     specs = [spec_of(sweep, trial) for trial in sweep.trials]
     better, worse = (TrialRun({"trial": own}) for own in (specs[0], specs[3]))
-    for _ in range(4):
+    ahead = better.train()
+    for _ in range(3):
         ahead = better.train()
     behind = worse.train()
     assert behind["steps"] < ahead["steps"]

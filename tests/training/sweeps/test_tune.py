@@ -196,7 +196,7 @@ def test_a_trial_that_fails_fails_alone_and_can_be_tried_again(tmp_path: Path, t
         yaml.safe_load((tmp_path / "sweep.yaml").read_text()) | {"training": str(tmp_path / "training.yaml")}, "test"
     )
     sweep = new_sweep("fails", tmp_path / "sweep", config)
-    weights = Path(sweep.trials[1].config.reward)
+    weights = Path(str(sweep.trials[1].config.reward))
     kept = weights.read_text()
     weights.unlink()
     code, out, err = tune("--resume", "sweep").end()
