@@ -16,7 +16,8 @@ if [[ -n $torch && $choice == auto ]]; then
 	choice=cpu
 	if compgen -G "/dev/nvidia[0-9]*" >/dev/null; then
 		choice=locked
-	elif ! "$uv" pip install --python .venv --quiet --dry-run --no-deps --torch-backend cpu "$torch" 2>/dev/null; then
+	# --reinstall: or a PyTorch that is installed already would do, and its index would not be asked.
+	elif ! "$uv" pip install --python .venv --quiet --dry-run --reinstall --no-deps --torch-backend cpu "$torch" 2>/dev/null; then
 		echo "PyTorch's index of CPU builds does not answer: installing the build with CUDA (5 GB more)" >&2
 		choice=locked
 	fi

@@ -21,7 +21,7 @@ def import_policy(
     policy: Annotated[
         str,
         typer.Argument(
-            help="sb3:FILE.zip, with +FILE.pkl for VecNormalize's statistics, or onnx:FILE.", show_default=False
+            help="Policy: sb3:FILE.zip, with +FILE.pkl for VecNormalize's statistics, or onnx:FILE.", show_default=False
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the new bundle.", show_default=False)],

@@ -22,6 +22,10 @@ NOT_NAMED = DeviceNames()
 EgressBy = Literal["auto", "cilium", "shaper"]
 
 
+def _of_a_testbed(qfi: int) -> int:
+    raise ValueError("is what a testbed sends; expected traffic.qfis, which says which packets are the slice's")
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeSlice(SliceSpec):
     """A slice and its UPF, or the service that it is.
@@ -42,6 +46,7 @@ class NodeSlice(SliceSpec):
     """
 
     __pydantic_config__ = STRICT
+    qfi: Annotated[int, AfterValidator(_of_a_testbed)] = 9
     upf: Annotated[UpfSelector, AfterValidator(check_selector)] | None = None
     service: Annotated[ServiceSelector, AfterValidator(check_selector)] | None = None
     traffic: Annotated[TrafficSpec, AfterValidator(check_traffic)] | None = None

@@ -165,6 +165,7 @@ OWN_WAYS = {
     "controller/watchdog/readiness.py": "files of the kernel",
     "node/cli/discover.py": "a new file, by O_EXCL",
     "training/reports/page.py": "a figure in memory",
+    "training/studies/grosvik/packets.py": "files of the kernel",
     "testbed/backend/traffic.py": "a folder that root has just made below /run",
     "testbed/bench/": "files of the kernel, a temporary folder",
     "testbed/lifecycle/": "files of the kernel, a folder that root has just made below /run",

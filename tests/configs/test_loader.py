@@ -164,7 +164,7 @@ def test_a_client_that_may_not_read_a_file_is_told_no_names_of_it() -> None:
         (TrainingConfig, "algorithm"),
         (OfflineConfig, "algorithm"),
         (FinetuneConfig, "backend"),
-        (SweepConfig, "training"),
+        (SweepConfig, "axes"),
         (SliceSet, "slices"),
         (Scenario, "name"),
         (Queries, "description"),

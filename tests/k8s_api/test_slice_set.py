@@ -51,8 +51,8 @@ def test_the_schema_has_the_fields_that_a_loop_has() -> None:
     known = set(NodeSlice.__dataclass_fields__)
     assert {snake(name) for name in fields.keys() - ours} <= known
     left = known - {snake(name) for name in fields} - {"sla"}
-    # A pod has a cgroup of its own, and its request is its own; the rest is for UPFs of other kinds.
-    assert left == {"upf", "service", "listens", "own_cgroup", "cpu_request_mcpu", "ceiling_mcpu"}
+    # A pod has a cgroup of its own, its request and its QFIs; the rest is for UPFs of other kinds.
+    assert left == {"upf", "service", "listens", "own_cgroup", "cpu_request_mcpu", "ceiling_mcpu", "qfi"}
     assert set(FULL) == set(fields)
 
 

@@ -7,6 +7,7 @@ environment gives them, (lanes, slices * 20), actions come out as (lanes, slices
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import warnings
@@ -109,7 +110,11 @@ def sb3_to_onnx(source: Sb3Policy, what: str) -> tuple[bytes, Agreement]:
 
 
 def warm_up() -> None:
-    """Export something, so that all that an export imports has been imported."""
+    """Load and export something, so that all that this imports has been imported."""
+    weights = io.BytesIO()
+    torch.save({"weight": torch.zeros(2)}, weights)
+    weights.seek(0)
+    torch.load(weights, weights_only=True)
     _export(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Tanh()), 2)
 
 

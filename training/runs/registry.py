@@ -21,6 +21,7 @@ from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import LIMITS_BYTES, PROMOTION_FILE, SIGNATURE_FILE, BundleFiles
 from slicepilot.configs import ConfigError
 from slicepilot.configs.text import on_a_line
+from slicepilot.data.files import replace_file
 
 from .tracking import DIGEST_TAG, Tracker, connected, quiet
 
@@ -125,7 +126,7 @@ def _upload(client: MlflowClient, model_id: str, files: BundleFiles, names: tupl
     with tempfile.TemporaryDirectory(prefix="slicepilot-bundle-") as folder:
         for name in names:
             path = Path(folder) / name
-            path.write_bytes(files.part(name))
+            replace_file(path, files.part(name))
             client.log_model_artifact(model_id, str(path), FOLDER)
 
 

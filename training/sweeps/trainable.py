@@ -120,7 +120,7 @@ class TrialRun(Trainable):
             self._saved.wait(PATIENCE_S)
         if (self._folder / FILE_NAME).exists():
             shutil.copyfile(self._folder / FILE_NAME, Path(checkpoint_dir) / FILE_NAME)
-        (Path(checkpoint_dir) / TRIAL_FILE).write_text(self._spec["name"])
+        replace_file(Path(checkpoint_dir) / TRIAL_FILE, self._spec["name"].encode())
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:  # type: ignore[override]  # a folder, as it is saved
         """Go on from the copy of a run, mostly another trial's, with this trial's settings."""

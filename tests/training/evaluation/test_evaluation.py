@@ -276,7 +276,8 @@ def test_json_has_exactly_the_documented_keys(judged: ScenarioResult) -> None:
     for agent in document["agents"]:
         assert list(agent) == [
             "name", "slice1_loss_pct", "others_loss_pct", "slice1_delay_p99_us", "sla_violation_s", "cpu_held_core_s",
-            "cpu_wasted_core_s", "best_effort_loss_pct", "return_iqm", "ci95", "over_rule", "over_best_fixed",
+            "cpu_wasted_core_s", "best_effort_loss_pct", "episode_reward", "return_iqm", "ci95", "over_rule",
+            "over_best_fixed",
         ]  # fmt: skip
         assert (agent["over_rule"] is None) == (agent["name"] in {"experiment-1", "experiment-2"})
         low, high = agent["ci95"]

@@ -206,7 +206,7 @@ def test_mlflow_holds_parameters_curves_and_files(run: tuple[TrainingResult, Pat
     [dataset] = stored.inputs.dataset_inputs
     assert dataset.dataset.name == "andrade-ramp"
     assert stored.info.run_name is not None
-    assert stored.info.run_name.startswith("train-seed0 20")
+    assert stored.info.run_name.startswith("smoke-seed0 20")
     record = json.loads((folder / "out" / "run.json").read_text())
     assert record["model"] == f"models:/slicepilot/{version.version}"
     assert (record["run_id"], record["status"]) == (result.run_id, "FINISHED")

@@ -17,6 +17,7 @@ import yaml
 
 from slicepilot.configs import ConfigError, FailureError
 from slicepilot.controller.record.ring_reader import TickReader
+from slicepilot.data.files import appended, replace_file
 
 READY_S, STOP_S = 90.0, 15.0
 LOOK_S = 0.1
@@ -40,10 +41,10 @@ def acting(testbed: str, agent: str) -> Iterator[None]:
             "run_root": str(folder / "run"),
             "state_root": str(folder / "state"),
         }
-        (folder / "run.yaml").write_text(yaml.safe_dump(config))
+        replace_file(folder / "run.yaml", yaml.safe_dump(config).encode())
         log = folder / "log"
         command = [sys.executable, "-P", "-m", "slicepilot.cli", "run", "-c", str(folder / "run.yaml")]
-        with log.open("wb") as out:
+        with appended(log) as out:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=os.environ)
         try:
             _wait(process, folder / "run" / testbed / "ticks", log)
