@@ -8,8 +8,10 @@ environment gives them, (lanes, slices * 20), actions come out as (lanes, slices
 from __future__ import annotations
 
 import io
+import linecache
 import logging
 import math
+import sys
 import warnings
 from typing import Any
 
@@ -115,7 +117,22 @@ def warm_up() -> None:
     torch.save({"weight": torch.zeros(2)}, weights)
     weights.seek(0)
     torch.load(weights, weights_only=True)
+    _keep_sources()
     _export(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Tanh()), 2)
+
+
+def _keep_sources() -> None:
+    """Read the exporter's own sources, which it compiles to ONNX one function at a time as they are needed.
+
+    Entries without a time of change are not looked for on disk again (`linecache.checkcache`).
+    """
+    import onnxscript.function_libs.torch_lib.ops  # noqa: F401 (its functions)
+
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) or ""
+        if module.__name__.startswith("onnxscript.") and file.endswith(".py"):
+            lines = linecache.getlines(file)
+            linecache.cache[file] = (sum(map(len, lines)), None, lines, file)
 
 
 def _export(network: nn.Module, width: int) -> bytes:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import os
 import queue
-import shutil
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,7 +118,7 @@ class TrialRun(Trainable):
             self._go_on.release()
             self._saved.wait(PATIENCE_S)
         if (self._folder / FILE_NAME).exists():
-            shutil.copyfile(self._folder / FILE_NAME, Path(checkpoint_dir) / FILE_NAME)
+            replace_file(Path(checkpoint_dir) / FILE_NAME, (self._folder / FILE_NAME).read_bytes())
         replace_file(Path(checkpoint_dir) / TRIAL_FILE, self._spec["name"].encode())
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:  # type: ignore[override]  # a folder, as it is saved
