@@ -17,6 +17,7 @@ import tempfile
 import time
 import urllib.parse
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 from tornado.websocket import WebSocketClientConnection, websocket_connect
@@ -70,8 +71,7 @@ async def record(address: str) -> None:
         finally:
             os.killpg(browser.pid, signal.SIGKILL)
             browser.wait()
-    with open(PICTURE, "wb") as file:  # noqa: PTH123 (a script)
-        file.write(base64.b64decode(taken["data"]))
+    Path(PICTURE).write_bytes(base64.b64decode(taken["data"]))
 
 
 async def page_of(port: int) -> str:

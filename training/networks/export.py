@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import torch
+from torch import Tensor, nn
 
 from slicepilot.agents.learned.bundle import Agreement
 from slicepilot.agents.learned.deep_sets import CORRECTIONS, GRAPH_NAME, KNOBS, TRANSPOSED, DeepSets
@@ -40,6 +41,19 @@ def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
     policy = policy.eval().cpu()
     example = torch.zeros(3, 4, policy.columns)
     axes = {0: torch.export.Dim("lanes", min=1), 1: torch.export.Dim("slices", min=1)}
+    model = exported(policy, example, axes)
+    _name_weights(model.graph, policy)
+    return model.SerializeToString(deterministic=True)
+
+
+def exported(network: nn.Module, example: Tensor, axes: Mapping[int, Any]) -> Any:
+    """A network of one input and one output as an ONNX model without the exporter's traces.
+
+    Args:
+        network: in evaluation mode.
+        example: an input.
+        axes: dimensions of the input that may vary, `torch.export.Dim` by number.
+    """
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -47,21 +61,20 @@ def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # the exporter's own deprecations
             program: Any = torch.onnx.export(
-                policy,
+                network,
                 (example,),
                 dynamo=True,
                 input_names=[INPUT_NAME],
                 output_names=[OUTPUT_NAME],
-                dynamic_shapes=(axes,),
+                dynamic_shapes=(dict(axes),),
                 opset_version=OPSET,
                 verbose=False,
             )
     finally:
         logger.setLevel(level)
-    model = program.model_proto
+    model = program.model_proto  # made anew at each access
     strip_metadata(model)
-    _name_weights(model.graph, policy)
-    return model.SerializeToString(deterministic=True)
+    return model
 
 
 def strip_metadata(model: Any) -> None:

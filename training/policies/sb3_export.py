@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import io
 import linecache
-import logging
 import math
 import sys
-import warnings
 from typing import Any
 
 import numpy as np
@@ -28,10 +26,9 @@ from slicepilot.configs import ConfigError
 from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.training.networks.export import (
     OBSERVATIONS,
-    OPSET,
     TOLERANCE,
     check_agreement,
-    strip_metadata,
+    exported,
     to_onnx,
 )
 from slicepilot.training.online.policy import PpoPolicy, SacPolicy
@@ -136,35 +133,17 @@ def _keep_sources() -> None:
 
 
 def _export(network: nn.Module, width: int) -> bytes:
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # the exporter's own deprecations
-            program: Any = torch.onnx.export(
-                network,
-                (torch.zeros(3, width),),
-                dynamo=True,
-                input_names=[INPUT_NAME],
-                output_names=[OUTPUT_NAME],
-                dynamic_shapes=({0: torch.export.Dim("lanes", min=1)},),
-                opset_version=OPSET,
-                verbose=False,
-            )
-    finally:
-        logger.setLevel(level)
-    strip_metadata(program.model_proto)
-    exported: bytes = program.model_proto.SerializeToString(deterministic=True)
-    return exported
+    model = exported(network, torch.zeros(3, width), {0: torch.export.Dim("lanes", min=1)})
+    result: bytes = model.SerializeToString(deterministic=True)
+    return result
 
 
 def _agreement(source: Sb3Policy, model: bytes, width: int, what: str) -> Agreement:
     observation = np.random.default_rng(0).uniform(-1.0, 1.0, (OBSERVATIONS, width)).astype(np.float32)
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    exported: Any = session.run([OUTPUT_NAME], {INPUT_NAME: observation})[0]
+    found: Any = session.run([OUTPUT_NAME], {INPUT_NAME: observation})[0]
     trained = source.predict(observation)[0].reshape(OBSERVATIONS, -1)
-    error = float(np.abs(np.clip(exported, -1.0, 1.0) - trained).max())
+    error = float(np.abs(np.clip(found, -1.0, 1.0) - trained).max())
     if not error <= TOLERANCE:
         raise ConfigError(f"{what}: as ONNX its actions differ by {error:.2e}; expected at most {TOLERANCE:g}")
     return Agreement(error, OBSERVATIONS, (width // NUM_FEATURES,))

@@ -20,7 +20,6 @@ from pydantic import ConfigDict, Field
 from slicepilot.configs import ConfigError, did_you_mean, validate
 from slicepilot.data.arrow import codes_of, values_of
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.data.episodes.missing import UNMEASURED_SHARE
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
@@ -29,7 +28,7 @@ from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .recording import facts_of
-from .relabel import Trace, relabel
+from .relabel import Trace, episodes_of
 
 Array = npt.NDArray[Any]
 LONGEST_PERIOD_S = 30.0
@@ -309,40 +308,7 @@ def _episodes(
     run: Mapping[str, str], trace: Trace, slices: SliceSet, context: Context, spec: EpisodesSpec, weights: RewardWeights
 ) -> list[Episode]:
     """A stretch as episodes of the longest length or less."""
-    assert trace.unmeasured is not None
-    assert trace.readings is not None
-    weight = context.promises.weight
-    share = (trace.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
-    seen = relabel(trace, slices, context, weights)
     acted = spec.behaviour or next((run[name] for name in BEHAVIOURS if run.get(name)), "as-logged")
-    result = []
-    for first in range(0, len(trace) - 1, context.num_steps):
-        end = min(first + context.num_steps, len(trace) - 1)
-        decided, observed = slice(first, end), slice(first, end + 1)
-        rewards = seen.rewards[0, decided]
-        if not np.isfinite(rewards).any():
-            continue
-        actions = seen.actions[0, decided]
-        result.append(
-            Episode(
-                observations=seen.observations[0, observed],
-                actions=actions,
-                rewards=rewards,
-                wanted=actions.copy(),
-                log_density=np.full(len(actions), np.nan),
-                behaviour=acted,
-                terms={name: values[0, decided] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(trace.readings[observed, ..., 0]),
-                node=np.ascontiguousarray(trace.node[observed, :, 0]),
-                valid=np.ascontiguousarray(trace.valid[observed, :, 0]),
-                unmeasured=np.ascontiguousarray(trace.unmeasured[observed, :, 0]),
-                decisions={UNMEASURED_SHARE: share[first + 1 : end + 1].astype(np.float32)},
-                info={
-                    "backend": "own files",
-                    "scenario": None,
-                    "run": dict(run),
-                    "request_mcpu": [0.0] * len(slices),
-                },
-            )
-        )
-    return result
+    about = {"backend": "own files", "scenario": None, "run": dict(run), "request_mcpu": [0.0] * len(slices)}
+    found = episodes_of(trace, slices, context, weights, acted, context.num_steps)
+    return [replace(episode, info=about) for _, _, episode in found if episode is not None]

@@ -12,7 +12,7 @@ import datetime
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -24,8 +24,6 @@ from slicepilot.controller.telemetry.prometheus.client import Client
 from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Row, rows_of
 from slicepilot.controller.telemetry.prometheus.source import secrets_of
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.data.episodes.missing import UNMEASURED_SHARE
-from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
@@ -33,7 +31,7 @@ from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .recording import facts_of
-from .relabel import Trace, relabel
+from .relabel import Trace, episodes_of
 
 MOST_POINTS = 40_000
 """Of one answer; and no more steps than the server's own limit of 11,000 points for a series."""
@@ -218,49 +216,24 @@ def _episodes(
     why: tuple[str, ...],
 ) -> tuple[EpisodeSet, int]:
     """Episodes of what was measured, and how many steps they leave out; raises ConfigError."""
-    assert trace.unmeasured is not None
-    assert trace.readings is not None
-    weight = context.promises.weight
-    share = (trace.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
-    seen = relabel(trace, slices, context, weights)
     result: list[Episode] = []
     left_out = 0
-    for first in range(0, len(trace) - 1, requested.episode_steps):
-        end = min(first + requested.episode_steps, len(trace) - 1)
-        decided, observed = slice(first, end), slice(first, end + 1)
-        rewards = seen.rewards[0, decided]
-        if not np.isfinite(rewards).any():
-            left_out += len(rewards)
+    for first, end, episode in episodes_of(trace, slices, context, weights, BEHAVIOUR, requested.episode_steps):
+        if episode is None:
+            left_out += end - first
             continue
-        actions: FloatArray = seen.actions[0, decided]
-        result.append(
-            Episode(
-                observations=seen.observations[0, observed],
-                actions=actions,
-                rewards=rewards,
-                wanted=actions.copy(),
-                log_density=np.full(len(actions), np.nan),
-                behaviour=BEHAVIOUR,
-                terms={name: values[0, decided] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(trace.readings[observed, ..., 0]),
-                node=np.ascontiguousarray(trace.node[observed, :, 0]),
-                valid=np.ascontiguousarray(trace.valid[observed, :, 0]),
-                unmeasured=np.ascontiguousarray(trace.unmeasured[observed, :, 0]),
-                decisions={
-                    UNMEASURED_SHARE: share[first + 1 : end + 1].astype(np.float32),
-                    # Of what each decision would have been taken on; infinite where nothing was known of the slice.
-                    "age_s": age_s[first:end].astype(np.float32),
-                },
-                info={
-                    "backend": "prometheus",
-                    "scenario": None,
-                    "start": _said(requested.start_s + first * requested.period_s),
-                    "server": urlsplit(spec.url).netloc,
-                    "queries": spec.queries,
-                    "request_mcpu": slices.column("cpu_request_mcpu")[:, 0].tolist(),
-                },
-            )
-        )
+        # Of what each decision would have been taken on; infinite where nothing was known of the slice.
+        age = {"age_s": age_s[first:end].astype(np.float32)}
+        info = {
+            "backend": "prometheus",
+            "scenario": None,
+            "start": _said(requested.start_s + first * requested.period_s),
+            "server": urlsplit(spec.url).netloc,
+            "queries": spec.queries,
+            "request_mcpu": slices.column("cpu_request_mcpu")[:, 0].tolist(),
+        }
+        result.append(replace(episode, decisions={**episode.decisions, **age}, info=info))
+    assert trace.readings is not None
     if not result:
         reason = why[0] if why else "nothing was measured"
         raise ConfigError(f"start, end: no step of which enough was measured for a reward: {reason}")

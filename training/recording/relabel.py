@@ -6,13 +6,15 @@ Measurements become lanes here, side by side, so that it is quick.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from slicepilot.data.episodes.episodes import Episode
+from slicepilot.data.episodes.missing import UNMEASURED_SHARE
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
@@ -178,3 +180,44 @@ def _side_by_side(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """(N, ..., L) to (..., N * L)."""
     moved = np.moveaxis(array, 0, -2)
     return np.ascontiguousarray(moved.reshape(*moved.shape[:-2], -1))
+
+
+def episodes_of(
+    trace: Trace, slices: SliceSet, context: Context, weights: RewardWeights, behaviour: str, steps: int
+) -> Iterator[tuple[int, int, Episode | None]]:
+    """A trace that knows its readings and what was unmeasured, as episodes of ``steps`` periods or less.
+
+    Yields the first and the last period of each, and the episode, whose ``info`` is left to the caller; None where no
+    reward of it is known.
+    """
+    assert trace.unmeasured is not None
+    assert trace.readings is not None
+    weight = context.promises.weight
+    share = (trace.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
+    seen = relabel(trace, slices, context, weights)
+    for first in range(0, len(trace) - 1, steps):
+        end = min(first + steps, len(trace) - 1)
+        decided, observed = slice(first, end), slice(first, end + 1)
+        rewards, actions = seen.rewards[0, decided], seen.actions[0, decided]
+        if not np.isfinite(rewards).any():
+            yield first, end, None
+            continue
+        yield (
+            first,
+            end,
+            Episode(
+                observations=seen.observations[0, observed],
+                actions=actions,
+                rewards=rewards,
+                wanted=actions.copy(),
+                log_density=np.full(len(actions), np.nan),
+                behaviour=behaviour,
+                terms={name: values[0, decided] for name, values in seen.terms.items()},
+                telemetry=np.ascontiguousarray(trace.readings[observed, ..., 0]),
+                node=np.ascontiguousarray(trace.node[observed, :, 0]),
+                valid=np.ascontiguousarray(trace.valid[observed, :, 0]),
+                unmeasured=np.ascontiguousarray(trace.unmeasured[observed, :, 0]),
+                decisions={UNMEASURED_SHARE: share[first + 1 : end + 1].astype(np.float32)},
+                info={},
+            ),
+        )
