@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from slicepilot.configs.text import few
+from slicepilot.data.captures import is_capture
 from slicepilot.data.csv.blocks import read_blocks
 from slicepilot.data.csv.chunks import OTHER_KINDS, other_kind_of, read_start
 from slicepilot.data.faults import DatasetError, Faults
@@ -20,7 +21,6 @@ from .csv_files import Layout, encoded, layout_of
 from .json_files import IPERF3, iperf3_rows, load_json, netdata_table, series_of
 from .map import Format
 from .parquet_files import opened, words_of
-from .pcap_files import is_capture
 from .ping_files import is_ping
 from .rows import NOTHING, Floats, number_of
 

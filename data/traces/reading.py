@@ -7,8 +7,9 @@ from pathlib import Path
 
 from slicepilot.configs import ConfigError, did_you_mean
 from slicepilot.configs.reading import read_file
+from slicepilot.data.captures import is_capture
 
-from .captures import Chosen, is_capture, read_packets
+from .captures import Chosen, read_packets
 from .csv_rates import read_rates
 from .trace import PacketTrace, RateTrace, Trace
 

@@ -51,7 +51,8 @@ from slicepilot.controller.telemetry.prometheus.answers import FUTURE_S, NoAnswe
 from slicepilot.controller.telemetry.prometheus.answers import read as read_answer
 from slicepilot.controller.telemetry.prometheus.config import TAG, Row
 from slicepilot.controller.watchdog.journal import Journal, JournalError, SliceOriginals
-from slicepilot.data.traces.captures import Chosen, is_capture, read_packets
+from slicepilot.data.captures import is_capture
+from slicepilot.data.traces.captures import Chosen, read_packets
 from slicepilot.data.traces.csv_rates import read_rates
 from slicepilot.data.traces.trace import Trace
 from slicepilot.env.knobs import Knobs

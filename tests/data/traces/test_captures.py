@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.data.traces.captures import Chosen, is_capture, read_packets
+from slicepilot.data.captures import is_capture
+from slicepilot.data.traces.captures import Chosen, read_packets
 from slicepilot.data.traces.trace import PacketTrace
 
 pytest.importorskip("scapy")
