@@ -8,7 +8,6 @@ Slices whose UPF is one process leave by one device, too: each has a class of th
 that knows whose packets are whose, and what is nobody's passes unpaced.
 
 "No rate" is a rate that no device reaches, not a removed qdisc: replacing a root qdisc waits for an RCU grace period.
-Messages: linux/pkt_sched.h, tc-htb(8).
 """
 
 from __future__ import annotations
@@ -20,37 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.system.net import rtnetlink, tc
-from slicepilot.controller.system.net.qdisc import HANDLE_MAJOR, QDISC, RootQdisc
-from slicepilot.controller.system.net.rtnetlink import (
-    NLM_F_CREATE,
-    NLM_F_DUMP,
-    NLM_F_EXCL,
-    RTM_NEWQDISC,
-    TCA_KIND,
-    TCA_OPTIONS,
-    TCMSG,
-    RouteSocket,
-    attribute,
-    attributes,
-)
+from slicepilot.controller.system.net import htb, tc
+from slicepilot.controller.system.net.htb import UNPACED_BYTES_PER_S, bytes_per_s, mbps
+from slicepilot.controller.system.net.qdisc import QDISC, RootQdisc
+from slicepilot.controller.system.net.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, RouteSocket
 
-RTM_NEWTCLASS, RTM_GETTCLASS = 40, 42
-TC_H_MAJ = 0xFFFF0000
-TCA_HTB_PARMS, TCA_HTB_INIT, TCA_HTB_RATE64, TCA_HTB_CEIL64 = 1, 2, 6, 7
-HTB_GLOB = struct.Struct("=IIIII")  # tc_htb_glob: version, rate2quantum, defcls, debug, direct_pkts
-# tc_htb_opt: rate and ceil (tc_ratespec: cell_log, linklayer, overhead, cell_align, mpu, rate), buffer, cbuffer,
-# quantum, level, prio.
-HTB_OPT = struct.Struct("=BBHhHIBBHhHIIIIII")
-FIFO_LIMIT = struct.Struct("=I")
-HTB_VERSION, LINKLAYER_ETHERNET = 3, 1
 ONLY = 1  # number of the class that takes all packets that no other is chosen for
 FILTER = "slicepilot/shaper"
-NS_PER_TICK = 64  # include/net/pkt_sched.h, PSCHED_SHIFT
 QUANTUM_BYTES = 60_000  # irrelevant with one class; given, or the kernel warns of high rates
-UNPACED_BYTES_PER_S = 125_000_000_000  # 1 Tbit/s
-MIN_BYTES_PER_S = 125  # 1 kbit/s
-BYTES_PER_S_PER_MBPS = 125_000.0
 
 
 @dataclass(frozen=True)
@@ -109,15 +85,15 @@ class EgressRate:
     ) -> None:
         self.device, self.config, self._part = device, config or EgressConfig(), part
         self._number = ONLY if part is None else part.number
+        self._bytes_per_s = UNPACED_BYTES_PER_S
         self._socket = RouteSocket(netns)
         try:
             self._qdisc = RootQdisc(self._socket, device)
-            self._change, self._rate_offsets = class_message(self._qdisc, self._number, self.config.burst_ms)
+            self._change = _class_message(self._qdisc, self._number, self.config.burst_ms)
             self._install()
         except BaseException:
             self._socket.close()
             raise
-        self._bytes_per_s = UNPACED_BYTES_PER_S
 
     @property
     def mbps(self) -> float:
@@ -169,9 +145,7 @@ class EgressRate:
 
     def set_queue(self, packets: int) -> None:
         """Set how many packets may wait before the shaper; raises ActuatorError."""
-        limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(packets))
-        change = attribute(TCA_KIND, b"pfifo\0") + limit
-        self._qdisc.send(RTM_NEWQDISC, 0, _queue(self._number), QDISC | self._number, change, f"queue of {packets}")
+        htb.set_queue(self._qdisc, self._number, packets)
 
     def restore(self) -> None:
         """Take the shaper off: the device has its default qdisc again. A device that is gone is not an error."""
@@ -181,7 +155,7 @@ class EgressRate:
         self._socket.close()
 
     def _write(self, rate_bytes_per_s: int) -> None:
-        for offset in self._rate_offsets:
+        for offset in htb.RATES_AT:
             struct.pack_into("=Q", self._change, offset, rate_bytes_per_s)
         try:
             self._socket.send(self._change, f"{self.device}: egress rate {mbps(rate_bytes_per_s):g} Mbit/s")
@@ -198,11 +172,11 @@ class EgressRate:
         """Root qdisc, the class, and a short queue behind it; of what slices share, what is not there yet."""
         try:
             if self._part is None or not self._shared():
-                self._qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, ONLY, 0, 0)))
+                htb.put(self._qdisc, ONLY)
                 if self._part is not None:
-                    self._add_class(ONLY, class_message(self._qdisc, ONLY, self.config.burst_ms)[0])
+                    self._add_class(ONLY, UNPACED_BYTES_PER_S)
                     self._add_classifier(self._part)
-            self._add_class(self._number, self._change)
+            self._add_class(self._number, self._bytes_per_s)
         except ActuatorError:
             self.restore()
             raise
@@ -236,76 +210,32 @@ class EgressRate:
             classid=QDISC,
         )
 
-    def _add_class(self, number: int, change: bytearray) -> None:
+    def _add_class(self, number: int, rate_bytes_per_s: int) -> None:
         create = NLM_F_CREATE | NLM_F_EXCL
-        add = bytearray(change)
-        struct.pack_into("=H", add, 6, rtnetlink.NLM_F_REQUEST | rtnetlink.NLM_F_ACK | create)
+        add = _class_message(self._qdisc, number, self.config.burst_ms, rate_bytes_per_s, create)
         self._socket.send(add, f"{self.device}: add class htb")
-        limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(self.config.queue_packets))
-        fifo = attribute(TCA_KIND, b"pfifo\0") + limit
-        self._qdisc.send(RTM_NEWQDISC, create, _queue(number), QDISC | number, fifo, "add qdisc pfifo")
+        htb.set_queue(self._qdisc, number, self.config.queue_packets, create)
 
     def _rate(self) -> int | None:
         """Bytes per second in the kernel; None where the shaper is gone."""
-        options = self._class_options()
-        parms = options.get(TCA_HTB_PARMS, b"")
-        if len(parms) < HTB_OPT.size:
-            return None
-        rate = int.from_bytes(options[TCA_HTB_RATE64], "little") if TCA_HTB_RATE64 in options else 0
-        return rate or int(HTB_OPT.unpack_from(parms)[5])
-
-    def _class_options(self) -> dict[int, bytes]:
-        message = self._qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
-        for _, payload in self._socket.dump(message, f"{self.device}: list classes"):
-            if TCMSG.unpack_from(payload)[2] == QDISC | self._number:
-                return attributes(attributes(payload[TCMSG.size :]).get(TCA_OPTIONS, b""))
-        return {}
+        return htb.rate_of(self._qdisc, self._number)
 
 
-def _queue(number: int) -> int:
-    """Handle of the queue behind a class."""
-    return (HANDLE_MAJOR + number) << 16
-
-
-def class_message(qdisc: RootQdisc, number: int, burst_ms: float) -> tuple[bytearray, tuple[int, int]]:
-    """The message that changes a class, to a rate that paces nothing, and where in it the two rates stand."""
-    # With 64-bit rates the 32-bit rates only have to be positive (psched_ratecfg_precompute takes the larger): 1
-    # byte/s, so that no other field has to be patched.
-    spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
-    burst_ticks = round(burst_ms * 1e6 / NS_PER_TICK)
-    parms = HTB_OPT.pack(*spec, *spec, burst_ticks, burst_ticks, QUANTUM_BYTES, 0, 0)
-    rate = struct.pack("=Q", UNPACED_BYTES_PER_S)
-    rates = attribute(TCA_HTB_RATE64, rate) + attribute(TCA_HTB_CEIL64, rate)
-    options = attribute(TCA_OPTIONS, attribute(TCA_HTB_PARMS, parms) + rates)
-    message = qdisc.message(RTM_NEWTCLASS, 0, QDISC | number, QDISC, attribute(TCA_KIND, b"htb\0") + options)
-    first = len(message) - len(rates) + rtnetlink.ATTRIBUTE.size
-    return message, (first, first + len(rates) // 2)
+def _class_message(
+    qdisc: RootQdisc, number: int, burst_ms: float, rate: int = UNPACED_BYTES_PER_S, flags: int = 0
+) -> bytearray:
+    return htb.class_message(qdisc, number, (rate, rate), burst_ms, QUANTUM_BYTES, flags=flags)
 
 
 def unpace(qdisc: RootQdisc) -> None:
     """Let everything through at once that an HTB of ours holds back; no such class is not an error."""
-    message = qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
     try:
-        for _, payload in qdisc.route.dump(message, f"{qdisc.device}: list classes"):
-            handle = TCMSG.unpack_from(payload)[2]
-            if handle & TC_H_MAJ == QDISC:
-                change, _ = class_message(qdisc, handle & ~TC_H_MAJ, EgressConfig.burst_ms)
-                qdisc.route.send(change, f"{qdisc.device}: pace nothing")
+        for number, _ in htb.classes(qdisc):
+            change = _class_message(qdisc, number, EgressConfig.burst_ms)
+            qdisc.route.send(change, f"{qdisc.device}: pace nothing")
     except ActuatorError as error:
         if not error.vanished:
             raise
-
-
-def bytes_per_s(egress_mbps: float) -> int:
-    """The rate in bytes per second; `UNPACED_BYTES_PER_S` for inf and 0."""
-    if egress_mbps <= 0 or egress_mbps == math.inf:
-        return UNPACED_BYTES_PER_S
-    return min(max(round(egress_mbps * BYTES_PER_S_PER_MBPS), MIN_BYTES_PER_S), UNPACED_BYTES_PER_S)
-
-
-def mbps(rate_bytes_per_s: int) -> float:
-    """The inverse; inf for what paces nothing."""
-    return math.inf if rate_bytes_per_s >= UNPACED_BYTES_PER_S else rate_bytes_per_s / BYTES_PER_S_PER_MBPS
 
 
 def words(rate_bytes_per_s: int) -> str:

@@ -4,7 +4,7 @@ The link is the inner class at the top, at the uplink's rate; each slice's class
 a ceiling and a priority. A class within its guarantee leaves before all that is borrowed; what guarantees leave over is
 lent by priority, and among equals by deficit round robin of one quantum each (tc-htb(8), net/sched/sch_htb.c).
 
-Messages: linux/pkt_sched.h, linux/pkt_cls.h.
+Messages: linux/pkt_cls.h, linux/gen_stats.h.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.controller.system.net.qdisc import HANDLE_MAJOR, QDISC, RootQdisc
+from slicepilot.controller.system.net import htb
+from slicepilot.controller.system.net.qdisc import QDISC, RootQdisc
 from slicepilot.controller.system.net.rtnetlink import (
     NLM_F_CREATE,
-    NLM_F_DUMP,
     NLM_F_EXCL,
-    RTM_NEWQDISC,
     TCA_KIND,
     TCA_OPTIONS,
     TCMSG,
@@ -33,22 +32,6 @@ from slicepilot.controller.system.net.rtnetlink import (
     request,
 )
 from slicepilot.controller.system.net.tc import RTM_NEWTFILTER
-
-from .egress import (
-    FIFO_LIMIT,
-    HTB_GLOB,
-    HTB_OPT,
-    HTB_VERSION,
-    LINKLAYER_ETHERNET,
-    NS_PER_TICK,
-    RTM_GETTCLASS,
-    RTM_NEWTCLASS,
-    TCA_HTB_CEIL64,
-    TCA_HTB_INIT,
-    TCA_HTB_PARMS,
-    TCA_HTB_RATE64,
-    bytes_per_s,
-)
 
 LINK = 1
 """Number of the class that is the whole link; slices have higher ones."""
@@ -108,10 +91,10 @@ class ClassfulUplink:
         self._rate_mbps, self._classes = rate_mbps, list(classes)
         try:
             self._qdisc = RootQdisc(self._socket, device)
-            self._qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, 0, 0, 0)))
+            htb.put(self._qdisc)
             self._write(create=True)
             for priority, each in enumerate(self._classes, start=1):
-                self._queue(each, NLM_F_CREATE | NLM_F_EXCL)
+                htb.set_queue(self._qdisc, each.number, each.queue_packets, NLM_F_CREATE | NLM_F_EXCL)
                 if each.sources is not None:
                     self._match(each.sources, each.number, priority)
         except BaseException:
@@ -127,7 +110,7 @@ class ClassfulUplink:
         """Change what a class gets at most; inf: the link's rate. Raises ActuatorError."""
         at = next(at for at, each in enumerate(self._classes) if each.number == number)
         self._classes[at] = replace(self._classes[at], ceiling_mbps=ceiling_mbps)
-        self._send_class(self._classes[at], QDISC | LINK, 0)
+        self._send_class(self._classes[at], LINK, 0)
 
     def counters(self) -> npt.NDArray[np.float64]:
         """Bytes sent, bytes dropped and bytes that wait, of the classes in order, (C, 3); raises ActuatorError.
@@ -135,15 +118,14 @@ class ClassfulUplink:
         The kernel counts dropped packets: they are taken to be as long as those that were sent.
         """
         result = np.zeros((len(self._classes), 3))
-        places = {QDISC | each.number: at for at, each in enumerate(self._classes)}
-        message = self._qdisc.message(RTM_GETTCLASS, NLM_F_DUMP, 0, 0)
-        for _, payload in self._socket.dump(message, f"{self._qdisc.device}: list classes"):
-            at = places.get(TCMSG.unpack_from(payload)[2])
-            if at is not None:
-                stats = attributes(attributes(payload[TCMSG.size :])[TCA_STATS2])
+        rows = {each.number: row for row, each in enumerate(self._classes)}
+        for number, there in htb.classes(self._qdisc):
+            row = rows.get(number)
+            if row is not None:
+                stats = attributes(there[TCA_STATS2])
                 sent, packets = STATS_BASIC.unpack_from(stats[TCA_STATS_BASIC])
                 _, backlog, drops = STATS_QUEUE.unpack_from(stats[TCA_STATS_QUEUE])
-                result[at] = sent, drops * (sent / packets if packets else FRAME_BYTES), backlog
+                result[row] = sent, drops * (sent / packets if packets else FRAME_BYTES), backlog
         return result
 
     def restore(self) -> None:
@@ -157,28 +139,23 @@ class ClassfulUplink:
     def _write(self, create: bool) -> None:
         flags = NLM_F_CREATE | NLM_F_EXCL if create else 0
         whole = SliceClass(LINK, self._rate_mbps, self._rate_mbps, 0, 0)
-        self._send_class(whole, QDISC, flags)
+        self._send_class(whole, 0, flags)
         for each in self._classes:
-            self._send_class(each, QDISC | LINK, flags)
+            self._send_class(each, LINK, flags)
 
     def _send_class(self, each: SliceClass, parent: int, flags: int) -> None:
-        rates = each.guarantee_mbps, min(each.ceiling_mbps, self._rate_mbps)
-        # As in `egress.class_message`: 64-bit rates, the 32-bit ones only have to be positive.
-        spec = (0, LINKLAYER_ETHERNET, 0, 0, 0, 1)
-        ticks = round(each.burst_ms * 1e6 / NS_PER_TICK)
-        parms = HTB_OPT.pack(*spec, *spec, ticks, ticks, each.quantum_bytes, 0, each.priority)
-        wide = zip((TCA_HTB_RATE64, TCA_HTB_CEIL64), rates, strict=True)
-        options = attribute(TCA_HTB_PARMS, parms)
-        for kind, rate in wide:
-            options += attribute(kind, struct.pack("=Q", bytes_per_s(rate)))
-        payload = attribute(TCA_KIND, b"htb\0") + attribute(TCA_OPTIONS, options)
-        self._qdisc.send(RTM_NEWTCLASS, flags, QDISC | each.number, parent, payload, f"class {each.number}")
-
-    def _queue(self, each: SliceClass, flags: int) -> None:
-        limit = attribute(TCA_OPTIONS, FIFO_LIMIT.pack(each.queue_packets))
-        fifo = attribute(TCA_KIND, b"pfifo\0") + limit
-        handle = (HANDLE_MAJOR + each.number) << 16
-        self._qdisc.send(RTM_NEWQDISC, flags, handle, QDISC | each.number, fifo, f"queue of class {each.number}")
+        rates = htb.bytes_per_s(each.guarantee_mbps), htb.bytes_per_s(min(each.ceiling_mbps, self._rate_mbps))
+        message = htb.class_message(
+            self._qdisc,
+            each.number,
+            rates,
+            each.burst_ms,
+            each.quantum_bytes,
+            parent=parent,
+            priority=each.priority,
+            flags=flags,
+        )
+        self._socket.send(message, f"{self._qdisc.device}: class {each.number}")
 
     def _match(self, sources: str, number: int, priority: int) -> None:
         """A u32 filter that leads what comes from a prefix to a class."""
