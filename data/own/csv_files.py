@@ -6,7 +6,7 @@ import csv
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from slicepilot.data.csv.blocks import Block, read_blocks
 from slicepilot.data.csv.chunks import OnProgress, other_kind_of, read_start, utf16_of
 from slicepilot.data.faults import DatasetError, Faults
 
-from .map import FileMap
+from .map import Decimal, Delimiter, FileMap
 from .rows import (
     LIMITS,
     MOST_COLUMNS,
@@ -38,7 +38,7 @@ from .rows import (
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
-DELIMITERS = (",", ";", "\t", "|")
+DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 START_BYTES = 1 << 18
 _COMMA_NUMBER = re.compile(r"[-+]?\d+,\d+")
 
@@ -53,12 +53,12 @@ class Layout:
     """
 
     names: tuple[str, ...]
-    delimiter: str
-    decimal: str
+    delimiter: Delimiter
+    decimal: Decimal
     skip: int
 
 
-def layout_of(path: Path, delimiter: str | None = None) -> Layout:
+def layout_of(path: Path, delimiter: Delimiter | None = None) -> Layout:
     """How a CSV file is written, by its first lines.
 
     Raises:
@@ -76,15 +76,16 @@ def layout_of(path: Path, delimiter: str | None = None) -> Layout:
     while skip + 1 < len(lines) and _before_header(lines[skip], lines[skip + 1]):
         skip += 1
     header, rest = lines[skip], [line for line in lines[skip + 1 : skip + 20] if line.strip()]
-    chosen = delimiter or max(DELIMITERS, key=lambda mark: _fields(header, mark))
+    likely: Delimiter = max(DELIMITERS, key=lambda mark: _fields(header, mark))
+    chosen = delimiter or likely
     names = tuple(name.strip() for name in _split(header, chosen))
     if len(names) > MOST_COLUMNS:
         raise DatasetError.at(path, f"{len(names):,} columns; expected at most {MOST_COLUMNS:,}", skip + 1)
     if rest and all(number_of(name) is not None for name in names if name):
         raise DatasetError.at(path, "the first line has no names; expected a header with a name for each column", 1)
     fields = [field for line in rest for field in _split(line, chosen)]
-    decimal = "," if chosen != "," and any(_COMMA_NUMBER.fullmatch(field.strip()) for field in fields) else "."
-    return Layout(names, chosen, decimal, skip)
+    commas = chosen != "," and any(_COMMA_NUMBER.fullmatch(field.strip()) for field in fields)
+    return Layout(names, chosen, "," if commas else ".", skip)
 
 
 def _before_header(line: str, following: str) -> bool:

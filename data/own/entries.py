@@ -231,8 +231,8 @@ def _by_word(look: Look, quantity: str, value: str, units: str | None) -> tuple[
         quantity=quantity,
         value=value,
         keep=keep,
-        delimiter=layout.delimiter if layout else ",",  # type: ignore[arg-type]
-        decimal=layout.decimal if layout else ".",  # type: ignore[arg-type]
+        delimiter=layout.delimiter if layout else ",",
+        decimal=layout.decimal if layout else ".",
     )
     raw = (read_parquet if look.format == "parquet" else read_csv)(look.path, reader, Faults())
     words, values = raw.words[quantity], raw.values[value]

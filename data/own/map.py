@@ -21,6 +21,8 @@ KIND = "own"
 """What tables of users' files are called where releases have their kinds."""
 Format = Literal["csv", "parquet", "prometheus", "netdata", "iperf3", "ping", "pcap"]
 TimeUnit = Literal["s", "ms", "us", "ns", "text"]
+Delimiter = Literal[",", ";", "\t", "|"]
+Decimal = Literal[".", ","]
 NS_OF: dict[str, float] = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 OWN_COLUMNS = ("time", "time_s", "slice")
 FILE = "file"
@@ -102,8 +104,8 @@ class FileMap:
     quantity: Text | None = None
     value: Text | None = None
     keep: tuple[Text, ...] = ()
-    delimiter: Literal[",", ";", "\t", "|"] = ","
-    decimal: Literal[".", ","] = "."
+    delimiter: Delimiter = ","
+    decimal: Decimal = "."
     interval_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
 
     @property

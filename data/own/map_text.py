@@ -89,11 +89,11 @@ def written_map(
             lines.append(_commented(line, entry.doubts.get(name, "")))
         lines.append(_commented("    columns:", entry.doubts.get("columns", "")))
         for name, own in entry.columns.items():
-            parts = {"quantity": own.quantity}
+            parts: dict[str, str | bool] = {"quantity": own.quantity}
             parts |= {"unit": own.unit.replace("µ", "u")} if own.unit else {}
             parts |= {"slice": own.slice} if own.slice else {}
-            parts |= {"counter": True} if own.counter else {}  # type: ignore[dict-item]
-            parts |= {"sum": True} if own.sum else {}  # type: ignore[dict-item]
+            parts |= {"counter": True} if own.counter else {}
+            parts |= {"sum": True} if own.sum else {}
             lines.append(_commented(f"      {scalar(name)}: {_flow(parts)}", own.doubt))
         lines += [f"      # left out: {on_a_line(text, 150)}" for text in entry.left_out[:50]]
     return "\n".join([*lines, *episodes]) + "\n"
