@@ -30,7 +30,8 @@ from .cpu import (
     thread_speed,
     water_fill,
 )
-from .hardware import UNLIMITED, UPLINK_PRIORITIES
+from .hardware import UNLIMITED
+from .uplink_classes import share_by_class
 
 # Exogenous fields per slice, axis 1 of a block (K, E, S, L), and per node, axis 1 of (K, EN, L).
 ARRIVE_MBIT, ELASTIC_MBPS, CPU_S_PER_MBIT, RX_CPU_S_PER_MBIT, BURST_US = range(5)
@@ -46,11 +47,6 @@ THREADS, REQUEST_MCPU = range(2)
 # what softirqs were charged with sending.
 N3_MBIT, PACER_LEAD_S, PACER_MBIT, UPLINK_MBIT, TCP_MBPS, CFS_BUDGET_S, TX_MBPS, SERVED_MBPS, CHARGED_MBPS = range(9)
 NUM_STATE = 9
-
-# Classes of the shared uplink, axis 0 of (3, S, L): `hardware.UPLINK_CLASS`.
-CLASS_GUARANTEE, CLASS_CEILING, CLASS_PRIORITY = range(3)
-# Of a class's queue, what is a rounding error.
-LEFT_OVER = np.float32(1e-6)
 
 # Where packets are dropped, axis 0 of (3, S, L).
 DROP_N3, DROP_PACER, DROP_UPLINK = range(3)
@@ -183,7 +179,19 @@ def advance(
         has_classes = classes.shape[1] > 0
         shares = np.empty((4, classes.shape[1], LANE_CHUNK), np.float32)
         if has_classes:
-            share_by_class(first, stop, exo, classes, state, v, work, shares)
+            share_by_class(
+                first,
+                stop,
+                classes,
+                exo[PACKET_MBIT],
+                state[UPLINK_MBIT],
+                work,
+                v[DT],
+                v[PER_S],
+                v[UPLINK],
+                v[UPLINK_BUFFER_S],
+                shares,
+            )
         for s in range(num_slices):
             if has_classes:
                 for row in range(4):
@@ -542,89 +550,6 @@ def share_uplink(
     for lane in range(first, stop):
         i = lane - first
         node[1, lane] = min(v[SENT, i] / max(v[UPLINK, i] * v[DT, i], TINY), ONE)
-
-
-@kernel
-def share_by_class(
-    first: int,
-    stop: int,
-    exo: np.ndarray,
-    classes: np.ndarray,
-    state: np.ndarray,
-    v: np.ndarray,
-    work: np.ndarray,
-    shares: np.ndarray,
-) -> None:
-    """The shared uplink with a class for each slice: guarantees, then what is left by priority, up to ceilings.
-
-    Fills shares (4, S, LANE_CHUNK): of each slice, what rows `THROUGH` to `UPLINK_P99` are of the whole uplink.
-
-    A packet is not preempted: whoever comes while another class is backlogged waits for one of its packets. Where that
-    class is of the same or a higher priority the scheduler is a weighted one: a packet leaves no later than at the
-    guaranteed rate, instead of at the link's (Parekh and Gallager, IEEE/ACM Transactions on Networking 1(3), 1993,
-    theorem 1). That bound is the 99th percentile here, half of it the median.
-    """
-    num_slices = len(work)
-    want = np.empty(num_slices, np.float32)
-    got, over = np.empty_like(want), np.empty_like(want)
-    for lane in range(first, stop):
-        i = lane - first
-        dt, uplink = v[DT, i], max(v[UPLINK, i], TINY)
-        for s in range(num_slices):
-            want[s] = min(state[UPLINK_MBIT, s, lane] + work[s, i], classes[CLASS_CEILING, s, lane] * dt)
-            got[s] = ZERO
-        rest = uplink * dt
-        for level in range(UPLINK_PRIORITIES):
-            for s in range(num_slices):
-                if classes[CLASS_PRIORITY, s, lane] == level:
-                    got[s] = min(want[s], classes[CLASS_GUARANTEE, s, lane] * dt, rest)
-                    rest -= got[s]
-        for level in range(UPLINK_PRIORITIES):
-            rest = lend(level, lane, classes, want, got, rest)
-        for s in range(num_slices):
-            backlog = state[UPLINK_MBIT, s, lane] + work[s, i]
-            left = backlog - got[s]
-            over[s] = left if left > LEFT_OVER * backlog else ZERO
-        for s in range(num_slices):
-            before = state[UPLINK_MBIT, s, lane]
-            rate = max(got[s] * v[PER_S, i], TINY) if over[s] > ZERO else uplink
-            keep = min(ONE, v[UPLINK_BUFFER_S, i] * rate / max(over[s], TINY))
-            longest, at_share = ZERO, False
-            for other in range(num_slices):
-                if other != s and over[other] > ZERO:
-                    longest = max(longest, exo[PACKET_MBIT, other, lane])
-                    at_share |= classes[CLASS_PRIORITY, other, lane] <= classes[CLASS_PRIORITY, s, lane]
-            wait_s = longest / uplink
-            if at_share and over[s] == ZERO:
-                guarantee = min(max(classes[CLASS_GUARANTEE, s, lane], TINY), uplink)
-                wait_s += exo[PACKET_MBIT, s, lane] * (ONE / guarantee - ONE / uplink)
-            shares[0, s, i] = got[s] / max(before + work[s, i], TINY) if over[s] > ZERO else ONE
-            shares[1, s, i] = keep
-            shares[2, s, i] = HALF * MILLION * ((before + over[s] * keep) / rate + wait_s)
-            shares[3, s, i] = MILLION * (max(before, over[s] * keep) / rate + wait_s)
-
-
-@kernel
-def lend(level: int, lane: int, classes: np.ndarray, want: np.ndarray, got: np.ndarray, rest: np.float32) -> np.float32:
-    """Share what is left among the classes of a priority, by their guarantees; returns what is left then."""
-    for _ in range(len(want)):
-        total = ZERO
-        for s in range(len(want)):
-            if classes[CLASS_PRIORITY, s, lane] == level and want[s] > got[s]:
-                total += max(classes[CLASS_GUARANTEE, s, lane], TINY)
-        if total == ZERO or rest <= ZERO:
-            break
-        given, capped = ZERO, False
-        for s in range(len(want)):
-            if classes[CLASS_PRIORITY, s, lane] == level and want[s] > got[s]:
-                share = rest * max(classes[CLASS_GUARANTEE, s, lane], TINY) / total
-                capped |= share >= want[s] - got[s]
-                given += min(share, want[s] - got[s])
-                got[s] = min(got[s] + share, want[s])
-        rest = max(rest - given, ZERO)
-        if not capped:
-            break
-    return rest
 
 
 @kernel(inline="always")
