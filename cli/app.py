@@ -14,6 +14,7 @@ from slicepilot.configs.backends import Command, load_target
 from slicepilot.configs.errors import expectation
 from slicepilot.configs.text import printable, shortened
 from slicepilot.controller.system.own_programs import check_environment
+from slicepilot.controller.system.realtime import start_ahead
 
 from .registry import commands, groups
 from .shared.endings import end_in_c_code
@@ -109,6 +110,9 @@ def _before_any_command(
 def run() -> NoReturn:
     """Run the command line; see `slicepilot.cli.main`."""
     prepare_streams()
+    entry = commands().get(next(iter(sys.argv[1:]), ""))
+    if entry is not None and entry.urgent:
+        start_ahead()
     try:
         code = app(prog_name="slicepilot", standalone_mode=False)
     except ConfigError as error:

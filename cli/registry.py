@@ -28,7 +28,7 @@ COMMANDS = {
     "reproduce": Command("slicepilot.cli.evaluation.reproduce:reproduce", makes=True),
     "report": Command("slicepilot.cli.evaluation.report:report"),
     "compare": Command("slicepilot.cli.evaluation.compare:compare"),
-    "run": Command("slicepilot.cli.operation.run:run", makes=True),
+    "run": Command("slicepilot.cli.operation.run:run", makes=True, urgent=True),
     "top": Command("slicepilot.cli.operation.top:top"),
     "control status": Command("slicepilot.cli.operation.control:status"),
     "control mode": Command("slicepilot.cli.operation.control:mode"),

@@ -39,10 +39,12 @@ class Command:
         target: its function, as ``module:function``.
         makes: whether it creates something outside its process and removes it at the end
             (`slicepilot.configs.outside`).
+        urgent: whether it starts ahead of ordinary processes, where that is permitted: a busy node is what it is for.
     """
 
     target: str
     makes: bool = False
+    urgent: bool = False
 
     @property
     def help(self) -> str:

@@ -27,6 +27,7 @@ from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, Loop
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system import sd_notify
+from slicepilot.controller.system.realtime import stop_being_ahead
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import KNOB_FIELDS
@@ -123,6 +124,7 @@ class Controller:
                 self.policy.require_promoted(force)
             self._modes.switch(mode, canary, self.policy, lambda change: change())
             self._started.set()
+            stop_being_ahead()
             return self.loop.run(self._describe)  # again: the scheduling class is known only then
         finally:
             self._started.set()  # waiting orders learn that there is no loop

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import resource
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ MCL_CURRENT, MCL_FUTURE = 1, 2  # linux/mman.h
 FIFO_PRIORITY = 10  # above no kernel thread that has a priority of its own
 BEST_NICE = -20
 BACKGROUND_NICE, BACKGROUND_OOM_SCORE = 10, 500
+START_RT_US = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,37 @@ def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
             os.sched_setscheduler(0, policy, parameters)
         elif chosen.name != "unchanged":
             os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
+def start_ahead() -> None:
+    """Run this thread ahead of ordinary ones until `stop_being_ahead`, where that is permitted; for the main thread.
+
+    To import and to load a policy takes four seconds of CPU time, and more than a minute of a node whose UPFs want all
+    CPUs. A better nice would not help: UPFs in groups of their own, and autogroups (sched(7)), count against the whole
+    group. Whatever is started meanwhile is ordinary. When this thread has not waited for anything for seconds, since
+    it compiles kernels, it becomes ordinary by itself (RLIMIT_RTTIME, getrlimit(2)).
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
+        return
+    signal.signal(signal.SIGXCPU, lambda *_: stop_being_ahead())
+    _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (START_RT_US, hard))
+
+
+def stop_being_ahead() -> None:
+    """End what `start_ahead` began; nothing if it did not."""
+    if os.sched_getscheduler(0) == os.SCHED_RR | os.SCHED_RESET_ON_FORK:
+        os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+        lift_realtime_limit()
+        signal.signal(signal.SIGXCPU, signal.SIG_DFL)
+
+
+def lift_realtime_limit() -> None:
+    """Have no limit of real-time CPU time (RLIMIT_RTTIME) but the administrator's, whatever was inherited."""
+    _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (hard, hard))
 
 
 @contextlib.contextmanager

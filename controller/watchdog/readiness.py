@@ -9,7 +9,7 @@ from typing import Any
 
 from slicepilot.controller.system.bpf.libc import call
 from slicepilot.controller.system.cgroup import cgroup_mounts
-from slicepilot.controller.system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE
+from slicepilot.controller.system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE, lift_realtime_limit
 
 MCL_ONFAULT = 4  # linux/mman.h
 LEAST_OOM_SCORE = -1000
@@ -48,6 +48,7 @@ def leave_groups() -> str:
 
 def _ahead_of_all() -> str:
     """Schedule this process before the loop, which may hang. Threads inherit it."""
+    lift_realtime_limit()
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY + 1))
         return "SCHED_FIFO"
