@@ -74,6 +74,15 @@ def answer(request: http.server.BaseHTTPRequestHandler, body: bytes, status: int
     request.wfile.write(body)
 
 
+def vector(value: str = "1.5", taken_s: float | None = None, slices: int = 1) -> bytes:
+    """What a server says that has everything."""
+    now = time.time()
+    kinds = {"v": value, "t": f"{now if taken_s is None else taken_s}"}
+    samples = [(f"{s}:{kind}", text) for s in range(slices) for kind, text in kinds.items()]
+    result = [{"metric": {TAG: tag}, "value": [now, text]} for tag, text in samples]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
 @dataclass
 class Pod:
     """What cAdvisor says of a container and its network, as it is now.
