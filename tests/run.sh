@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests, all parts even when one has failed, and says what they took: tests/run.sh quick|all [PYTEST ARGUMENTS].
-# Two processes share what does not measure real time, one thread each; the rest runs alone.
+# Three processes, which often wait, share what does not measure real time, one thread each; the rest runs alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
@@ -16,14 +16,22 @@ tests() {
 }
 arguments=("$@")
 
+# Beside each other: Go's compiler, and the compiler of kernels, which each process of pytest would otherwise call again.
+.venv/bin/python -m tests.kernels &
 go=$(testbed/go.sh) && (cd testbed && "$go" vet ./... && "$go" test ./...) || status=$?
+wait "$!" || status=$?
+
+# A clone that a closed umask has made: tests that are another user for a while read it through a mount of its own
+# (tests/reachable.py), and no user can enter it from outside.
+[[ $(stat -c %A .) == *x ]] || find . -mindepth 1 -maxdepth 1 -exec chmod -R go+rX {} +
+
 if [[ $kind == all ]]; then
 	tests/packages.sh || true
 	testbed/fuzz.sh "${FUZZ_TIME:-2s}" || status=$?
-	tests -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime"
+	tests -n 3 --dist loadfile --no-loadscope-reorder -m "not realtime"
 	tests -m realtime
 else
-	tests -n 2 --dist loadfile --no-loadscope-reorder -m "not realtime and not slow"
+	tests -n 3 --dist loadfile --no-loadscope-reorder -m "not realtime and not slow"
 	tests -m "realtime and not slow"
 fi
 
