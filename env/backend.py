@@ -19,7 +19,7 @@ PACERS = ("none", "edt", "tbf", "htb")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a request to set knobs: ``applied`` is what holds now, ``error`` says what failed, if anything."""
+    """The result of a request to set knobs: ``applied`` are the values that hold now, ``error`` says what failed."""
 
     applied: Knobs
     error: str | None = None
@@ -34,15 +34,15 @@ class NodeTraits:
     """How a node's egress is paced, where its packets wait and what its CPUs are, for L lanes, (L,) each.
 
     Attributes:
-        pacer: of `PACERS`, as its place there.
+        pacer: index into `PACERS`.
         cfs_period_s: of CPU limits.
         n3_buffer_packets: what a UPF's N3 socket holds.
         pacer_ms: how long a token bucket's queue can get at its own rate; 0 for kinds not bounded in time.
         pacer_packets: what an HTB class's queue holds; 0 for kinds not bounded in packets.
         physical_cores: of which SMT makes the logical CPUs.
-        request_mcpu: CPU requests (S, L) of the pods, which nice 0 stands for; 0 for none.
-        uplink_classes: bool (L,), whether the shared uplink has a class for each slice, so that nobody waits in
-            another's queue there; None: nowhere.
+        request_mcpu: CPU requests (S, L) of the pods, from which the weight of nice 0 follows; 0: no request.
+        uplink_classes: bool (L,), whether the shared uplink has a class for each slice, so that no slice waits in
+            another slice's queue; None: in no lane.
     """
 
     pacer: FloatArray
@@ -62,10 +62,9 @@ class Context:
     ``period_s``, ``logical_cpus``, ``uplink_mbps``: (L,); ``threads``: CPUs that each UPF can use at once, (S, L). On a
     live node CPUs and threads can change: these arrays are then updated in place between ticks, so read them at every
     decision and keep no copy.
-    ``traits``: what is known of how the node queues and paces, None where nothing is.
-    ``moves``: knobs that can be moved, bool (3, S, L); None: all can. The others stay as they are, whatever is asked.
-    ``sharing``: groups of slices whose UPF is one process: it gets the CPU time that they ask for together, and none of
-    them gets its own for itself.
+    ``traits``: how the node queues and paces; None where that is not known.
+    ``moves``: knobs that can be moved, bool (3, S, L); None: all can. Requests to move the others have no effect.
+    ``sharing``: groups of slices whose UPF is one process: the process gets the sum of the CPU time requested for them.
     ``oldest_s``: how old measurements are at times, when all is well; 0 where they end with the period.
     """
 
@@ -83,7 +82,7 @@ class Context:
 
 @runtime_checkable
 class SaysWhatHolds(Protocol):
-    """A backend that can be asked at any time which knobs hold."""
+    """A backend that can say at any time which knobs hold."""
 
     @property
     def receipt(self) -> Receipt: ...
@@ -106,10 +105,9 @@ class StartsLanesApart(Protocol):
 class Backend(Protocol):
     """Simulator, testbed, Kubernetes or replay behind one interface.
 
-    ``reset`` starts a run and returns the first measurement, taken under no control, or on a node of somebody else
-    under the knobs that were found; ``apply`` sets knobs for the periods to come; ``observe`` returns the measurement
-    of the next control period (a simulator plays it, a live backend waits for it). ``context`` is valid after
-    ``reset``.
+    ``reset`` starts a run and returns the first measurement, taken without control, or on a live node under its
+    original settings. ``apply`` sets knobs for the periods to come. ``observe`` returns the measurement of the next
+    control period, which a simulator computes and a live backend waits for. ``context`` is valid after ``reset``.
     """
 
     slices: SliceSet

@@ -18,8 +18,8 @@ __all__ = ["is_cached", "kernel", "never_compile_again", "njit"]
 def _ignore_the_working_folder() -> None:
     """Have numba take settings from the environment only.
 
-    It also reads a file of the working folder, at each compilation. That may be somebody else's, and say where compiled
-    code is kept (``cache_dir``), which is run as it is found.
+    At each compilation it also reads a file in the working folder. Another user may have written that file, and its
+    ``cache_dir`` names the folder from which numba loads and runs compiled code without a check.
     """
     config: Any = _numba_config  # untyped
     config._config_fname = ""
@@ -47,7 +47,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 
     Args:
         function: to be compiled.
-        options: further ones of `numba.njit`.
+        options: further options of `numba.njit`.
     """
     if function is None:
         return functools.partial(kernel, **options)

@@ -93,7 +93,7 @@ class KnobDecoder:
         # a in [-1, NONE_ABOVE] -> log(axis_low) .. log(axis_high): the logarithm of a limit is gain * a + offset.
         gain = (np.log(axis_high) - np.log(axis_low)) / np.float32(1.0 + NONE_ABOVE)
         offset = np.log(axis_low) + gain
-        # Rounding must not push an upper bound over to "none", nor a lower one off the axis.
+        # Rounding must not push an upper bound over to "none", nor a lower bound off the axis.
         positions = np.clip((np.log([low, high]) - offset) / gain, -1.0, NONE_ABOVE)
         self.axes = np.empty((NUM_KNOBS, kernels.NUM_AXES, len(slices)), np.float32)
         for knob, limit in ((CPU_LIMIT, 0), (EGRESS, 1)):
@@ -179,7 +179,7 @@ def scaled(field: str, value: FloatArray) -> FloatArray:
 
 
 def unscaled(field: str, encoded: FloatArray) -> FloatArray:
-    """The telemetry value that an encoded entry stands for (exact below the field's full scale)."""
+    """The telemetry value of an encoded entry (exact below the field's full scale)."""
     reference, full = TELEMETRY_SCALE[field]
     return np.asarray(reference * np.expm1(encoded * np.log1p(full / reference)), np.float32)
 

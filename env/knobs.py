@@ -19,8 +19,9 @@ CPU_LIMIT, NICE, EGRESS = range(NUM_KNOBS)
 # CFS quotas (kernel/sched/core.c). Every write refills the group's quota and ends its throttling
 # (`tg_set_cfs_bandwidth`), also a write of the value that holds: a busy group whose 20% of a 10 ms period are rewritten
 # every 5 ms gets 80%. So writes are rationed: each group has a small stock of them that refills slowly. After a burst
-# of changes one in so many periods is left, which bounds the excess to their inverse; what is held back is written as
-# soon as the stock allows, with the value asked for then. Small changes wait for a full stock.
+# of changes only every `QUOTA_PERIODS_PER_WRITE`-th period has a write, which bounds the excess to the inverse of that
+# number. A change that is held back is written as soon as the stock allows, with the value that is requested then.
+# Small changes wait for a full stock.
 MIN_QUOTA_US = 1000  # `min_cfs_quota_period`, for quota and period alike
 QUOTA_PERIODS_PER_WRITE = 10.0
 QUOTA_WRITE_STOCK = 3.0

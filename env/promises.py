@@ -83,7 +83,7 @@ def averaging_periods(context: Context) -> IntArray:
 
 
 class PromiseMeter:
-    """Which promises are broken, one control period after the other.
+    """Determines which promises are broken in each control period.
 
     A delay bound holds for each period; a rate for the mean of the periods in `AVERAGING_WINDOW_S`, or for one period
     where that is longer.

@@ -1,4 +1,4 @@
-"""The published settings as knobs and pod requests: the one place that says what they mean here."""
+"""The published settings as knobs and pod requests."""
 
 from __future__ import annotations
 

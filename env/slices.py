@@ -142,7 +142,7 @@ class SliceSet:
         return load("slices", name_or_path, cls)
 
     def repeated(self, num_slices: int) -> SliceSet:
-        """So many slices, these again and again, told apart by name and S-NSSAI."""
+        """A set of so many slices that repeats these, with distinct names and S-NSSAIs."""
         result = []
         for i in range(num_slices):
             spec = self.slices[i % len(self)]
@@ -157,13 +157,13 @@ class SliceSet:
 
     @property
     def priority_index(self) -> int:
-        """Index of the priority slice: the one with the highest weight (the first of equals)."""
+        """Index of the priority slice: the slice with the highest weight (the first of equals)."""
         return int(np.argmax(self.column("weight")))
 
     def index(self, name: str) -> int:
         """Position of a slice by name; raises KeyError with the accepted names."""
         if name not in self.names:
-            raise KeyError(f"unknown slice {name!r}; accepted: {', '.join(self.names)}")
+            raise KeyError(f"unknown slice {name!r}; expected {', '.join(self.names)}")
         return self.names.index(name)
 
     def column(self, field: str) -> FloatArray:

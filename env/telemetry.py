@@ -1,4 +1,4 @@
-"""What is seen: one measurement of every slice and of the node over the last control period."""
+"""Telemetry: one measurement of every slice and of the node over the last control period."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from .vector_env import ControlLoop, SliceVectorEnv, check_options
 
 
 def make_backend(backend: str, scenario: str, control_period_s: float | None = None, lanes: int = 1) -> Backend:
-    """A backend by name; of more lanes than one for the simulator only.
+    """A backend by name; only the simulator has more than one lane.
 
     Raises:
         ConfigError: unknown backend or scenario, control period outside 2 ms to 30 s.
@@ -41,14 +41,14 @@ def open_node(node: str, control_period_s: float | None, mode: str, seconds: flo
     """A node's own UPFs under the traffic that there is; see `SliceEnv` for what it is given and what it raises."""
     _check_period(control_period_s)
     if not 0 < seconds < np.inf:
-        raise ConfigError(f"episode_s = {seconds!r}: accepted: more than 0 seconds")
+        raise ConfigError(f"episode_s = {seconds!r}; expected more than 0 seconds")
     opened: Backend = plugin("node").call("open_live", node, control_period_s, mode=mode, seconds=seconds, run=run)
     return opened
 
 
 def _check_period(control_period_s: float | None) -> None:
     if control_period_s is not None and not 0.002 <= control_period_s <= 30:
-        raise ConfigError(f"control_period_s = {control_period_s!r}: accepted: 0.002 to 30 seconds")
+        raise ConfigError(f"control_period_s = {control_period_s!r}; expected 0.002 to 30 seconds")
 
 
 class SliceEnv(gym.Env[FloatArray, FloatArray]):
@@ -68,13 +68,13 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         control_period_s: 0.002 to 30, else the scenario's, or 0.01 on a node.
         reward: name or path of the reward weights.
         render_mode: ``ansi`` (a table) or ``rgb_array`` (bars and a short history, 480 x 640).
-        node: name or YAML file of a node whose UPFs somebody else runs, in place of a backend. It has the traffic that
-            there is, so seeds change nothing, and a run starts with the knobs as they were found.
+        node: name or YAML file of a node with UPFs that run already, instead of a backend. Seeds do not change its
+            traffic, and a run starts with the original settings of the knobs.
         mode: of a node: ``shadow`` writes nothing, ``live`` moves knobs, with guard and supervisor behind.
         episode_s: after which a run on a node is truncated.
         run: of a node in mode ``live``: run configuration with the guard and the journal's folder.
         flat_actions: actions are a vector (3 * S,), the table row by row; with "multidiscrete" of levels 0 to 10, which
-            stand for -1 to 1. For algorithms and libraries that take no actions of two axes, or no continuous ones.
+            mean -1 to 1. For algorithms that need actions of a single axis, or discrete actions.
 
     Raises:
         ConfigError: unknown names, bad values, a UPF that is not found.
@@ -100,15 +100,15 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
         check_render_mode(render_mode)
         weights = RewardWeights.from_yaml(reward)
         if not isinstance(backend, str) and node is not None:
-            raise ConfigError(f"node = {node!r}: accepted without a backend of one's own")
+            raise ConfigError(f"node = {node!r}: cannot be combined with a backend object; give either of the two")
         if node is None and backend == "node":
-            raise ConfigError("node = None: accepted with backend node: name or YAML file of the node")
+            raise ConfigError("node = None; expected with backend 'node': name or YAML file of the node")
         if node is not None:
             self.backend = open_node(node, control_period_s, mode, episode_s, run)
         else:
             self.backend = make_backend(backend, scenario, control_period_s) if isinstance(backend, str) else backend
         if self.backend.num_lanes != 1:
-            raise ConfigError(f"backend: {self.backend.num_lanes} lanes; accepted: 1 (use SliceVectorEnv for more)")
+            raise ConfigError(f"backend: {self.backend.num_lanes} lanes; expected 1 (use SliceVectorEnv for more)")
         self.loop = ControlLoop(self.backend, weights)
         self.observation_space = observation_space(len(self.backend.slices))
         self._actions = Actions(len(self.backend.slices), flat=flat_actions)
@@ -138,7 +138,7 @@ class SliceEnv(gym.Env[FloatArray, FloatArray]):
 
         Raises:
             gymnasium.error.ResetNeeded: before the first `reset`.
-            ValueError: an action of the wrong shape, or one that is not a number.
+            ValueError: an action of the wrong shape, or with an entry that is NaN.
         """
         observation, reward, ended = self.loop.step(self._actions.table(action))
         if self._pictures:

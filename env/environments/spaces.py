@@ -1,4 +1,4 @@
-"""Observation and action spaces of the environments, and the table (S, A) that an action of each kind stands for."""
+"""Observation and action spaces of the environments, and the table (S, A) that an action of each kind encodes."""
 
 from __future__ import annotations
 

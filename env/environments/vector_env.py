@@ -133,7 +133,7 @@ class ControlLoop:
 
         Raises:
             gymnasium.error.ResetNeeded: before the first `reset`.
-            ValueError: an action of the wrong shape, or one that is not a number.
+            ValueError: an action of the wrong shape, or with an entry that is NaN.
         """
         coding = self.started("step")
         wanted, rows = coding.decode(action)
@@ -166,9 +166,10 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
 class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     """L environments over a backend of L lanes: what ``gym.make_vec("slicepilot/SliceControl-v0")`` makes.
 
-    In autoreset mode SAME_STEP, the step that ends a lane's run returns the first observation of its next run, and the
-    last of the old one in ``info["final_obs"]`` (L, S * D), its info in ``info["final_info"]``, each with Gymnasium's
-    mask (``_final_obs``, ``_final_info``). Lanes that have not ended have their present observation in ``final_obs``.
+    In autoreset mode SAME_STEP, the step that ends a lane's run returns the first observation of the lane's next run.
+    The last observation of the old run is in ``info["final_obs"]`` (L, S * D) and its info in ``info["final_info"]``,
+    each with Gymnasium's mask (``_final_obs``, ``_final_info``). Lanes that have not ended have their present
+    observation in ``final_obs``.
     ``info["terms"]`` holds the reward terms, (L,) each. NEXT_STEP, which Gymnasium's wrappers of observations need, and
     DISABLED are as Gymnasium documents them.
 
@@ -182,7 +183,7 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
         weights: of the reward's terms, else the default's.
         coding: what policies see and what their actions mean.
         lane_seeds: a seed s means s + i for lane i, as elsewhere in Gymnasium, and lane i plays bit for bit what the
-            single environment plays with it. Without, a seed is one generator for all lanes together.
+            single environment plays with it. Without lane_seeds all lanes share a generator of the seed.
         render_mode: as `SliceEnv`'s; `render` returns a tuple of L.
         flat_actions: as `SliceEnv`'s.
         max_episode_steps: a run ends after so many periods if its scenario lasts longer.
@@ -303,7 +304,7 @@ class SliceVectorEnv(VectorEnv[FloatArray, FloatArray, FloatArray]):
     def ended(
         self, table: FloatArray, reward: FloatArray, ended: bool
     ) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """What `step` returns for what the loop's returned; where a lane's run has ended its next one starts."""
+        """The result of `step`, from the loop's step; a lane whose run has ended starts its next run."""
         observation = table.reshape(self.num_envs, -1)
         info: dict[str, Any] = {"terms": self.loop.terms, "_terms": self._true}
         if self._pictures:

@@ -92,7 +92,7 @@ PATH_ROWS = ("access_mbps", "access_buffer_ms", "upf_cost_us", "rx_cost_us", "in
 # Noise, axis 1 of (K, 4, S, L).
 ACCESS_NOISE, CPU_NOISE, LOAD_NOISE, PLACEMENT_NOISE = range(4)
 NUM_NOISE = 4
-# Rows of a working table of arrivals behind the exogenous ones: sums over sources, and one source's flows and rate.
+# Rows of a working table of arrivals, after the exogenous rows: sums over sources, and the flows and rate of a source.
 TOTAL, ELASTIC_TOTAL, PACKETS, SOURCE_FLOWS, SOURCE_RATE = range(NUM_SLICE_EXOGENOUS, NUM_SLICE_EXOGENOUS + 5)
 
 

@@ -93,11 +93,11 @@ class ScenarioRuns:
 class SimulatorBackend:
     """`Backend` over the fluid engine. Deterministic by seed: the same seed and actions give the same telemetry.
 
-    A reset without a seed goes on with the generator of the last one. The first measurement, taken under no control,
-    is period 0; a run has ``context.num_steps`` further ones.
+    A reset without a seed continues the generator of the previous run. The first measurement, taken without control,
+    is period 0; a run has ``context.num_steps`` further periods.
 
-    Lanes share a generator, or have one each where `reset` gets a seed for each: then a lane plays, bit for bit, what
-    a backend of one lane plays with its seed, and can be started anew while the others go on (`restart`).
+    Lanes share a generator, unless `reset` gets a seed for each lane: then a lane plays, bit for bit, what a backend of
+    one lane plays with that seed, and can be started anew while the others go on (`restart`).
 
     Args:
         episodes: where runs come from.
@@ -108,7 +108,7 @@ class SimulatorBackend:
 
     def __init__(self, episodes: RunSource, num_lanes: int = 1, copies: int = 1) -> None:
         if copies < 1 or num_lanes % copies:
-            raise ValueError(f"copies = {copies}; accepted: a divisor of num_lanes = {num_lanes}")
+            raise ValueError(f"copies = {copies}; expected a divisor of num_lanes = {num_lanes}")
         self.episodes, self.slices, self.num_lanes, self.copies = episodes, episodes.slices, num_lanes, copies
         self.engine = Engine(len(self.slices), num_lanes)
         self._rng: np.random.Generator | LaneGenerators = np.random.default_rng()
@@ -216,7 +216,7 @@ class SimulatorBackend:
         """
         shape = (NUM_KNOBS, len(self.slices), self.num_lanes)
         if knobs.values.shape != shape:
-            raise ValueError(f"knobs: shape {knobs.values.shape}; accepted: {shape}")
+            raise ValueError(f"knobs: shape {knobs.values.shape}; expected {shape}")
         applied = self._quota_writes.hold(knobs, self.engine.state)
         self.engine.apply(applied)
         return Receipt(applied)

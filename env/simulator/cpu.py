@@ -21,9 +21,9 @@ MAX_FILL_ROUNDS = 16
 def group_weight(request_mcpu: Scalar, nice: Scalar, nice_ranks_groups: bool) -> Scalar:
     """CFS weight of a slice's cgroup.
 
-    A Kubernetes CPU request of n mCPU gives n * 1024 / 1000 shares, a pod without one (BestEffort) gets 2 (kubelet,
-    ``MilliCPUToShares``). Nice of group scope multiplies by the kernel's table; nice of process scope only ranks tasks
-    inside one group, so between slices it changes nothing.
+    A Kubernetes CPU request of n mCPU gives n * 1024 / 1000 shares, a pod without a request (BestEffort) gets 2
+    (kubelet, ``MilliCPUToShares``). Nice of group scope multiplies by the kernel's table; nice of process scope only
+    ranks tasks inside one group, so between slices it changes nothing.
     """
     weight = max(request_mcpu * SHARES_PER_MCPU, BEST_EFFORT_SHARES)
     return weight * NICE_WEIGHT[min(max(int(nice), -20), 19) + 20] if nice_ranks_groups else weight
@@ -31,7 +31,7 @@ def group_weight(request_mcpu: Scalar, nice: Scalar, nice_ranks_groups: bool) ->
 
 @kernel(inline="always")
 def thread_speed(busy: Scalar, cores: Scalar, logical: Scalar, smt_yield: Scalar) -> Scalar:
-    """Speed of a thread relative to a core of its own, when ``busy`` logical CPUs' worth of work wants to run.
+    """Speed of a thread relative to a core of its own, when the demand for CPU time is ``busy`` logical CPUs.
 
     Up to one thread per core nothing is shared; with all logical CPUs busy every thread runs at ``smt_yield``.
     """

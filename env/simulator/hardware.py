@@ -62,8 +62,8 @@ class Hardware:
             however little CPU it needs. A scheduler that does not preempt the running task makes it wait up to a tick.
         edge_threads, edge_request_mcpu: other work on the node, threads that never sleep in a group of their own, and
             its Kubernetes CPU request.
-        placement_cv, placement_tau_s: luck of placement. Threads are put on CPUs one by one and moved now and then, so
-            that five on four share one CPU while three have theirs: a log-normal factor of a slice's weight.
+        placement_cv, placement_tau_s: log-normal factor of a slice's weight, for chance in placing threads: the
+            scheduler moves them between CPUs rarely, so that of five threads on four CPUs two share a CPU for a while.
     Buffers and egress
         n3_buffer_packets: what a UPF's N3 socket holds.
         egress_mode: ``edt`` (Cilium's bandwidth manager: earliest departure time with a drop horizon, and fq's
@@ -137,7 +137,7 @@ class Hardware:
 class HardwareFile:
     """``configs/hardware/NAME.yaml``: parameters with where they come from and, if fitted, how well.
 
-    ``assumed`` names parameters that were not told by what was measured, but taken from the file ``assumed_from``.
+    ``assumed`` names parameters that the measurement did not determine; they are from the file ``assumed_from``.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -151,7 +151,7 @@ class HardwareFile:
 class HardwareArrays:
     """`Hardware`'s numbers for L lanes: one float32 (L,) attribute per numeric field, ``is_edt`` and ``is_htb``.
 
-    A policer is a token bucket whose queue has no room, early drop one with room for ``red_queue_packets``.
+    A policer is a token bucket without a queue, early drop a token bucket with a queue of ``red_queue_packets``.
 
     Args:
         hardware: the node of all lanes.
@@ -212,7 +212,7 @@ class HardwareArrays:
         self.uplink_classes = none if uplink_classes is None else uplink_classes
 
     def traits(self, request_mcpu: FloatArray) -> NodeTraits:
-        """What a controller is told of them; with the pods' CPU requests (S, L)."""
+        """The traits that a controller knows, with the pods' CPU requests (S, L)."""
         kinds = [PACERS.index(kind) for kind in ("edt", "htb", "tbf")]
         return NodeTraits(
             pacer=np.select([self.is_edt, self.is_htb], kinds[:2], kinds[2]).astype(np.float32),

@@ -82,13 +82,13 @@ THROUGH, KEEP, UPLINK_P50, UPLINK_P99 = range(34, 38)
 ARRIVED, QUOTA, GOT, WAIT, THROTTLED, P50, P99, PER_CPU, RATE, SERVED = range(38, 48)
 N3, LOST_N3, LEAD, STORED, OUT, LOST_PACER = range(48, 54)
 STAY, LOST_UPLINK, CARRIED, SHOWN, LOSS = range(54, 59)
-# Softirqs that send what the UPFs serve in this period, of the node: expected, found, and the part of that which was
-# expected; and CPUs that threads have.
+# CPUs of the node that softirqs need to send what the UPFs serve in this period: expected (SENDING), computed (SENDS)
+# and the first over the second, at most 1 (EXPECTED); and CPUs that threads have (SHARED).
 SENDING, SENDS, EXPECTED, SHARED = range(59, 63)
 # Of one slice: what softirqs are charged with sending.
 CHARGED = 63
 NUM_WORKING = 64
-# Of all CPUs, what expected and found may differ by before shares are worked out once more.
+# Largest difference between the expected and the computed sending, as a share of all CPUs, up to which shares stay.
 SENDING_TOLERANCE = np.float32(0.02)
 
 
@@ -234,8 +234,8 @@ def arrive(
     for lane in range(first, stop):
         i = lane - first
         work[s, i] = state[N3_MBIT, s, lane] + v[ARRIVED, i]
-        # A thread that keeps up sleeps and wakes for each few packets, and each waking costs; one that does
-        # not keep up takes packet after packet.
+        # A thread that keeps up sleeps and wakes for every few packets, and each wake-up costs CPU time. An overloaded
+        # thread does not sleep.
         busy = work[s, i] * exo[CPU_S_PER_MBIT, s, lane] * v[PER_S, i]
         want[s, i] = busy * (ONE + v[WAKE_RATIO, i] * max(ONE - busy / pods[THREADS, s, lane], ZERO))
     for lane in range(first, stop):
@@ -309,7 +309,7 @@ def share_cpus(
     for attempt in range(3):
         for i in range(count):
             v[CAPACITY, i] = max(v[LOGICAL, i] - v[KERNEL, i] - v[SENDING, i], MIN_CAPACITY_CPUS)
-            # A thread stands still while its CPU serves softirqs, which come to all CPUs alike.
+            # A thread does not run while its CPU serves softirqs, which come to all CPUs alike.
             v[OPEN, i] = v[CAPACITY, i] / v[LOGICAL, i]
             v[WANTED, i], v[HEAVY, i], v[SPREAD, i] = v[EDGE, i], v[EDGE, i] * weight[num_slices, i], ZERO
             v[SENDS, i] = ZERO
@@ -493,7 +493,7 @@ def store(
     work: np.ndarray,
     want: np.ndarray,
 ) -> None:
-    """What came of the slice before the uplink; an absent one shows nothing."""
+    """Telemetry of the slice up to the uplink; 0 for an absent slice."""
     for lane in range(first, stop):
         i = lane - first
         there = exo[ACTIVE, s, lane] > ZERO

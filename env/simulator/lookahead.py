@@ -20,7 +20,7 @@ from .lanes import tile
 class Future:
     """The exogenous figures of the periods that an engine has not played yet; the engine is left untouched.
 
-    Blocks are generated as they are asked for and dropped once past, by a copy of the run's own generator.
+    A copy of the run's generator generates blocks on demand; past blocks are dropped.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -40,7 +40,7 @@ class Future:
             self._known += len(block.slices)
         self._blocks = [(at, block) for at, block in self._blocks if at + len(block.slices) > first]
         if self._blocks[0][0] > first:
-            raise ValueError(f"period {first} is past; accepted: {self._blocks[0][0]} or later")
+            raise ValueError(f"period {first} is past; expected {self._blocks[0][0]} or later")
         spans = [
             (block, slice(max(first - at, 0), first + steps - at)) for at, block in self._blocks if at < first + steps
         ]
@@ -60,10 +60,10 @@ class _Window:
 
 
 class Lookahead:
-    """C alternatives of each of a simulator's L lanes, played forward from where the simulator stands.
+    """C alternatives of each of a simulator's L lanes, played forward from the simulator's present state.
 
     ``start(steps)`` fixes the state and the periods ahead, ``rewind()`` goes back to it; in between, ``engine`` (C * L
-    lanes, alternative c of lane l at c * L + l) takes knobs and advances like any engine. Make a new one after each
+    lanes, alternative c of lane l at c * L + l) takes knobs and advances like any engine. Make a new object after each
     reset of the backend.
     """
 

@@ -1,8 +1,8 @@
 """Random nodes, slices and loads for training: every lane of every run is another deployment.
 
 Loads are sized by the CPU they need, so that lanes range from a third of the node to far overloaded, whatever the node;
-promises are sized by the loads; load changes are timed in control periods, so that a lane at 2 ms sees as much happen
-as one at 30 s.
+promises are sized by the loads; load changes are timed in control periods, so that a lane with periods of 2 ms sees as
+many changes as a lane with periods of 30 s.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ EVENT_SHARE = 0.4
 def _check_periods(bounds: tuple[float, float]) -> tuple[float, float]:
     low, high = PERIOD_RANGE_S
     if not (low <= bounds[0] <= bounds[1] <= high):
-        raise ValueError(f"accepted: increasing, within {low:g} to {high:g} seconds")
+        raise ValueError(f"expected increasing values from {low:g} to {high:g} seconds")
     return bounds
 
 
 def _check_span(bounds: tuple[float, float]) -> tuple[float, float]:
     if not 0 <= bounds[0] <= bounds[1]:
-        raise ValueError("accepted: two increasing values, not negative")
+        raise ValueError("expected two increasing values, not negative")
     return bounds
 
 
@@ -135,7 +135,7 @@ class MixtureEpisodes:
 
     @classmethod
     def from_yaml(cls, name_or_path: str, hardware: str | None = None) -> MixtureEpisodes:
-        """Load ``configs/mixtures/NAME.yaml`` or a user's file; ``hardware`` takes the place of the mixture's."""
+        """Load ``configs/mixtures/NAME.yaml`` or a user's file; ``hardware`` replaces the mixture's hardware."""
         mixture = load("mixtures", name_or_path, Mixture)
         return cls(mixture if hardware is None else replace(mixture, hardware=hardware))
 
@@ -305,7 +305,7 @@ class MixtureEpisodes:
         traffic.profile_factor = np.where(steady[..., None], 1.0, factor).astype(np.float32)
 
     def _nominal_traffic(self, traffic: Traffic, nominal: np.ndarray, rng: np.random.Generator) -> None:
-        """Video as in the published study: flows of random size that join one by one."""
+        """Video as in the published study: flows of random size that start one after another."""
         num_slices, lanes = traffic.flow_mbps.shape[1:]
         run_s = float(self.mixture.steps)
         video: dict[str, np.ndarray | float] = {

@@ -1,4 +1,4 @@
-"""When a CPU limit that is asked for comes to hold: writes of a CFS quota are rationed where periods are short."""
+"""Delay of changes of a CPU limit: writes of a CFS quota are rationed where control periods are short."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class QuotaWrites:
         shape = (num_slices, len(period_s))
         self._held = np.full(shape, np.inf, np.float32)
         self._stock = np.full(shape, _FULL, np.float32)
-        # Who gets a write a period never has to wait.
+        # With a write in every period no change has to wait.
         self.passes = bool((self._gain >= _ONE).all())
 
     def adopt(self, part: QuotaWrites, lanes: IntArray) -> None:
@@ -45,9 +45,9 @@ class QuotaWrites:
         self._held[:, lanes], self._stock[:, lanes] = part._held, part._stock
 
     def hold(self, knobs: Knobs, state: FloatArray) -> Knobs:
-        """The knobs that hold once ``knobs`` have been asked for: those themselves where nothing was held back.
+        """The knobs that hold after a request for ``knobs``; the same object where no change is held back.
 
-        To be called once a control period. ``state`` of the engine: a write refills the group's budget.
+        To be called once a control period. A write refills the group's budget in the engine's ``state``.
         """
         if self.passes:
             return knobs
@@ -72,7 +72,7 @@ def _write(
     stock: FloatArray,
     budget_s: FloatArray,
 ) -> bool:
-    """Move ``held`` (S, L) towards what is asked, as far as the stock allows; True where all that was asked holds."""
+    """Move ``held`` (S, L) towards the requested limits, as far as the stock allows; True where all of them hold."""
     same = True
     for s in range(len(held)):
         for lane in range(held.shape[1]):

@@ -64,7 +64,7 @@ class TraceFile:
         teid: of packets of a capture; None: any.
         scale: factor on the rates.
         speed: how many seconds of the trace are played in a second. Rates of CSV stay, packets come closer.
-        loop: begin again at its end; else silence follows.
+        loop: begin again at its end; else nothing is sent after it.
     """
 
     __pydantic_config__ = _STRICT
@@ -173,7 +173,7 @@ class UplinkClass:
 def classes_by_promise(slices: SliceSet) -> dict[str, UplinkClass]:
     """A class for each slice: its committed rate guaranteed, no ceiling, the more it weighs the sooner it borrows."""
     weights = sorted({spec.weight for spec in slices.slices}, reverse=True)
-    priorities = {weight: min(place, UPLINK_PRIORITIES - 1) for place, weight in enumerate(weights)}
+    priorities = {weight: min(rank, UPLINK_PRIORITIES - 1) for rank, weight in enumerate(weights)}
     return {spec.name: UplinkClass(spec.sla.committed_mbps, priority=priorities[spec.weight]) for spec in slices.slices}
 
 
@@ -190,10 +190,10 @@ class EdgeApplication:
 class Scenario:
     """A named run: which slices, on what node, with which loads, for how long.
 
-    ``loads`` maps slice names to their sources; a slice without one stays silent. ``absent`` maps a slice to the
+    ``loads`` maps slice names to their sources; a slice without sources sends nothing. ``absent`` maps a slice to the
     (from_s, to_s) spans in which it does not exist at all. ``uplink_profile`` and ``cpu_profile`` multiply the node's
     uplink rate and CPU capacity along piecewise-linear knots. ``edge`` is what else runs on the node.
-    ``uplink_classes`` maps all slices to their classes on the uplink; without, it is one FIFO for all.
+    ``uplink_classes`` maps all slices to their classes on the uplink; if it is empty, all slices share a FIFO.
     """
 
     __pydantic_config__ = _STRICT
@@ -225,7 +225,7 @@ class Scenario:
             for name in getattr(scenario, section):
                 if name not in names:
                     raise ConfigError(
-                        f"scenario {scenario.name}: {section}: unknown slice {name!r}; accepted: {', '.join(names)}"
+                        f"scenario {scenario.name}: {section}: unknown slice {name!r}; expected {', '.join(names)}"
                     )
         if missing := [name for name in names if scenario.uplink_classes and name not in scenario.uplink_classes]:
             raise ConfigError(

@@ -49,7 +49,7 @@ def find_settings(experiments: Sequence[int]) -> list[PublishedSetting]:
     known = {setting.experiment: setting for setting in published_settings()}
     for number in experiments:
         if number not in known:
-            raise ConfigError(f"experiments: unknown number {number}; accepted: 1 to {max(known)}")
+            raise ConfigError(f"experiments: unknown number {number}; expected 1 to {max(known)}")
     return [known[number] for number in experiments]
 
 
@@ -106,7 +106,7 @@ class StudySamples:
     Attributes:
         upf_cpu_mcpu: CPU of each UPF.
         upf_mbps, server_mbps: what each UPF passed on, and what its server received, in 10^6 bit/s.
-        round_trip_ms: one ping, unanswered ones sent again.
+        round_trip_ms: of one ping, which is sent again until it is answered.
     """
 
     episodes: StudyEpisodes

@@ -37,8 +37,8 @@ def share_by_class(
 
     Fills shares (4, S, C): of each slice, what rows `THROUGH` to `UPLINK_P99` are of the whole uplink.
 
-    A packet is not preempted: whoever comes while another class is backlogged waits for one of its packets. Where that
-    class is of the same or a higher priority the scheduler is a weighted one: a packet leaves no later than at the
+    A packet is not preempted: a packet that comes while another class is backlogged waits for one packet of that class.
+    Where that class is of the same or a higher priority the scheduler is weighted: a packet leaves no later than at the
     guaranteed rate, instead of at the link's (Parekh and Gallager, IEEE/ACM Transactions on Networking 1(3), 1993,
     theorem 1). That bound is the 99th percentile here, half of it the median.
     """

@@ -25,7 +25,7 @@ BAD_INPUT = {
     "study": (("simulate", "--study", "andrad"), "study: unknown name 'andrad'; expected andrade"),
     "experiment": (
         ("simulate", "--study", "andrade", "--experiments", "1,27"),
-        "experiments: unknown number 27; accepted: 1 to 26",
+        "experiments: unknown number 27; expected 1 to 26",
     ),
     "experiments": (
         ("simulate", "--study", "andrade", "--experiments", "one"),

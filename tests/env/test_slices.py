@@ -51,7 +51,7 @@ def test_a_slice_set_in_order() -> None:
     promises = Promises.of(slices, 3)
     assert promises.delay_bound_us.shape == (2, 3)
     np.testing.assert_array_equal(promises.delay_bound_us[:, 0], [5000, 50_000])
-    with pytest.raises(KeyError, match="unknown slice 'c'; accepted: a, b"):
+    with pytest.raises(KeyError, match="unknown slice 'c'; expected a, b"):
         slices.index("c")
 
 
@@ -116,8 +116,8 @@ SCENARIO: dict[str, Any] = {
     ("change", "message"),
     [
         ({"hardware": "andrada"}, "hardware: unknown name 'andrada'; did you mean andrade"),
-        ({"loads": {"slice9": []}}, "scenario mine: loads: unknown slice 'slice9'; accepted: slice1, slice2"),
-        ({"absent": {"slice0": [1, 2]}}, "scenario mine: absent: unknown slice 'slice0'; accepted: slice1"),
+        ({"loads": {"slice9": []}}, "scenario mine: loads: unknown slice 'slice9'; expected slice1, slice2"),
+        ({"absent": {"slice0": [1, 2]}}, "scenario mine: absent: unknown slice 'slice0'; expected slice1"),
         ({"loads": {"slice1": [{"kind": "quic"}]}}, "s.yaml: loads.slice1.0.kind = 'quic': .*'video'"),
         ({"loads": {"slice1": [{"kind": "cbr", "rate_mbps": -1}]}}, "s.yaml: loads.slice1.0.rate_mbps = -1: "),
         ({"control_period_s": 0.001}, "s.yaml: control_period_s = 0.001: .*0.002"),
