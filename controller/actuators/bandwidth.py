@@ -38,7 +38,7 @@ class Bandwidth(NamedTuple):
 
 
 class BandwidthFiles(Protocol):
-    """Of one group. All raise ActuatorError, and leave what was there where the kernel refuses a value.
+    """CPU bandwidth of one group. All methods raise ActuatorError; a value that the kernel refuses changes nothing.
 
     A burst that does not fit beside a quota is lowered to the quota (`Bandwidth.fitting`).
     """

@@ -4,8 +4,8 @@ HTB and not TBF, because the rate moves all the time: `tbf_change` fills the buc
 rewritten every few milliseconds leaks a burst each time, while `htb_change_class` keeps what tokens there are (both in
 net/sched). HTB also passes segments larger than its burst, which TBF drops.
 
-Slices whose UPF is one process leave by one device, too: each has a class of the same HTB then, chosen by a BPF program
-that knows whose packets are whose, and what is nobody's passes unpaced.
+Slices whose UPF is one process leave by the same device: each has a class of the same HTB then, which a BPF program
+chooses by the packets' slice. Packets of no slice pass unpaced.
 
 "No rate" is a rate that no device reaches, not a removed qdisc: replacing a root qdisc waits for an RCU grace period.
 """
@@ -126,8 +126,8 @@ class EgressRate:
         return f"{'no shaper' if current is None else words(current)} instead of {words(self._bytes_per_s)}"
 
     def adopt(self) -> float:
-        """Take what somebody else has set for what holds; no shaper paces nothing, nor does one that packets are led
-        past."""
+        """Take the rate that another program has set as the current rate: no limit where there is no shaper, or where
+        packets bypass it."""
         self._bytes_per_s = (None if self._led_past() else self._rate()) or UNPACED_BYTES_PER_S
         return mbps(self._bytes_per_s)
 
@@ -186,11 +186,11 @@ class EgressRate:
         return self._qdisc.check() and bool(self._filters()) and self._rate() is None
 
     def _filters(self) -> list[tc.Filter]:
-        """Which choose a class of the qdisc, in the order in which they are asked."""
+        """Filters that choose a class of the qdisc, in the order in which the kernel applies them."""
         return tc.filters(self._socket, self._qdisc.index, QDISC)
 
     def _led_past(self) -> str | None:
-        """Why packets may go past the shaper: no filter chooses it, or somebody's is asked first."""
+        """Why packets may bypass the shaper: no filter chooses it, or a filter of another program comes first."""
         first = next((item.name or f"of kind {item.kind}" for item in self._filters()), None)
         if first == (None if self._part is None else FILTER):
             return None

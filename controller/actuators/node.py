@@ -36,15 +36,15 @@ class Deviation:
     Attributes:
         slice: its name.
         knob: which.
-        found: in the kernel, in the knob's unit (inf: none).
-        ours: what had been set.
-        text: both as the kernel has them, since shares and rates may agree where files do not; and who may have done
-            it.
+        actual: the kernel's value, in the knob's unit (inf: no limit).
+        ours: the value that was set here.
+        text: both values as the kernel has them, since shares and rates may agree where files do not; and which
+            programs may have changed it.
     """
 
     slice: str
     knob: KnobName
-    found: float
+    actual: float
     ours: float
     text: str
 
@@ -69,7 +69,7 @@ class NodeActuator:
         wait_s: how long to wait for such a thread: in a loop `slicepilot.controller.system.background.LOOP_WAIT_S`.
 
     Attributes:
-        receipt: the last one; before the first `apply` the original settings.
+        receipt: of the last `apply`; before the first, the original settings.
         powerless: no knob of any slice can be moved now.
 
     Raises:
@@ -158,9 +158,9 @@ class NodeActuator:
         self.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
-        """Give each group the weight that its pod's CPU request (S,) stands for; None is the original weight.
+        """Give each group the weight of its pod's CPU request (S,), None the original weight, as the weight of nice 0.
 
-        It is what nice 0 means from now on; group nice is 0 afterwards. Raises ActuatorError.
+        Group nice is 0 afterwards. Raises ActuatorError.
         """
         self._requests = (
             [None] * len(self._slices) if request_mcpu is None else self._shared.sums(request_mcpu.tolist())
@@ -185,7 +185,7 @@ class NodeActuator:
                     cgroup = None if knob == "egress_mbps" else item.target.cgroup
                     if cgroup is not None and (names := managers(cgroup)):
                         text += f"; perhaps by {' or '.join(names)}"
-                    result.append(Deviation(item.name, knob, item.found(knob), getattr(item.held, knob), text))
+                    result.append(Deviation(item.name, knob, item.actual(knob), getattr(item.held, knob), text))
         return result
 
     def refresh(self) -> list[str]:
@@ -219,17 +219,18 @@ class NodeActuator:
     def _again(self, lost: SliceKnobs) -> SliceKnobs:
         """A slice that has vanished, as it is now; raises ActuatorError where it has not come back.
 
-        Groups may have been renamed crosswise: what another slice has set in the group that has the name now would be
-        taken for original settings. It is let go of first, and who it is must not change while it is read.
+        Two groups may have swapped names. Then the settings that another slice has made in the group of this name would
+        be taken for original settings, so a group that another slice holds is refused, and the group must not change
+        while it is opened.
         """
         lost.release()
-        found = identity_of(lost.target)
-        if holder := next((item.name for item in self._slices if item is not lost and item.holds(found)), None):
+        identity = identity_of(lost.target)
+        if holder := next((item.name for item in self._slices if item is not lost and item.holds(identity)), None):
             raise ActuatorError(f"{lost.target.cgroup}: is the group that {holder} has still set")
         if self._on_renewed is not None:
             self._on_renewed(lost.target)
         fresh = self._open(lost.target)
-        if found != identity_of(lost.target):
+        if identity != identity_of(lost.target):
             fresh.release()
             raise ActuatorError(f"{lost.target.cgroup}: was renamed while it was opened")
         return fresh
@@ -248,9 +249,10 @@ class NodeActuator:
                 self._renew()
 
     def yield_knob(self, name: str, knob: KnobName) -> None:
-        """Leave a slice's knob to the program that has set it: not written nor restored, and receipts say what it has.
+        """Leave a slice's knob to the program that has set it: it is neither written nor restored, and receipts have
+        its actual value. Called again for a yielded knob, it reads the value anew.
 
-        For a knob that was yielded: looks again what it has. Raises ActuatorError; KeyError for an unknown slice.
+        Raises ActuatorError; KeyError for an unknown slice.
         """
         item = self._slice(name)
         item.adopt(knob)

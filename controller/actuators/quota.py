@@ -34,7 +34,7 @@ class QuotaConfig:
     Attributes:
         period_us: CFS period to run with; none keeps the group's.
         dead_band_ratio: relative change up to which a change waits for a full stock of writes.
-        periods_per_write: CFS periods in which the stock grows by one.
+        periods_per_write: CFS periods in which the stock grows by one write.
         write_stock: most writes at once.
     """
 

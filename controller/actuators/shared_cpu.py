@@ -1,7 +1,7 @@
 """CPU knobs of slices whose UPF is one process: each slice asks for its part, and the process gets all parts together.
 
 A limit is the sum of the parts; a weight is the mean of what the slices' nice levels weigh, so that levels of 0 leave
-the original weight. Within the process nobody ranks packets: a larger part of one slice helps all packets.
+the original weight. The process does not rank its packets: a larger part of one slice helps all packets.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class SharedCpu:
         return result
 
     def part(self, held: FloatArray, wanted: FloatArray | None) -> None:
-        """The inverse, in place: what the first of each group holds becomes each slice's part of it, in (3, S, 1).
+        """The inverse, in place: the value of the first slice of each group is split among its slices, in (3, S, 1).
 
-        Parts are as in ``wanted``; where nothing was, or none, they are equal.
+        Parts are in proportion to ``wanted``, and equal where ``wanted`` says nothing.
         """
         for group in self._groups:
             limit, nice = held[CPU_LIMIT, group[0], 0].item(), held[NICE, group[0], 0].item()

@@ -75,11 +75,11 @@ class SliceKnobs:
         self.egress: Shaper | None = None
         with contextlib.ExitStack() as undo:
             undo.callback(self.close)
-            # One whose knobs are left alone, and that was to be made for them, is not there at all.
+            # A group that was to be made for the CPU knobs does not exist if these knobs are left alone.
             unused = target.cgroup is None or (target.left.issuperset(CPU_KNOBS) and awaited(target.cgroup))
             group = None if unused else CpuGroup.at(target.group)
-            self._limit_as_found = math.inf if group is None else limit_mcpu(group)
-            self._most_mcpu = min(self._limit_as_found if target.within_original else math.inf, target.ceiling_mcpu)
+            self._original_limit = math.inf if group is None else limit_mcpu(group)
+            self._most_mcpu = min(self._original_limit if target.within_original else math.inf, target.ceiling_mcpu)
             if group is not None and "cpu_limit_mcpu" not in target.left:
                 self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
                 undo.callback(self.quota.restore)
@@ -195,7 +195,7 @@ class SliceKnobs:
     def _read_cpu(self, scope: NiceScope) -> tuple[float, float]:
         niced = self.weight if scope == "group" else self.threads
         return (
-            self._limit_as_found if self.quota is None else self.quota.read(),
+            self._original_limit if self.quota is None else self.quota.read(),
             0 if niced is None else niced.read(),
         )
 
@@ -213,10 +213,10 @@ class SliceKnobs:
             raise
         return "; ".join(result) or None
 
-    def found(self, knob: KnobName) -> float:
-        """What the kernel has of one knob that deviates, in its unit; a rate whose shaper was taken off is none."""
+    def actual(self, knob: KnobName) -> float:
+        """The kernel's value of a knob that deviates, in the knob's unit; inf for a rate whose shaper was removed."""
         if knob == "cpu_limit_mcpu":
-            return self._limit_as_found if self.quota is None else self.quota.read()
+            return self._original_limit if self.quota is None else self.quota.read()
         if knob == "nice":
             niced = self.threads if self.threads is not None and self.threads.active else self.weight
             return 0 if niced is None else niced.read()
@@ -313,7 +313,7 @@ class SliceKnobs:
 
 
 def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice: Choice) -> Rate:
-    """What sets the egress rate: Cilium's entry of the pod where there is one, else a shaper."""
+    """The object that sets the egress rate: Cilium's entry of the pod if it paces the slice, else a shaper."""
     config = config or EgressConfig()
     if choice.throttle is not None:
         return ThrottleRate(choice.throttle, config.drop_horizon_ms, config.dead_band_ratio)
@@ -321,8 +321,8 @@ def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice
 
 
 def identity_of(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:
-    """What distinguishes a slice's group and namespace from later ones of the same names; None for what is not
-    there."""
+    """Device and inode of a slice's group and namespace, which distinguish them from later groups and namespaces of the
+    same names; None for what does not exist."""
     result: list[tuple[int, int] | None] = []
     for path in (target.cgroup, target.netns):
         try:

@@ -22,22 +22,22 @@ class SliceTargets:
 
     Attributes:
         name: for messages.
-        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone. A link to
-            one that is made when control begins is `slicepilot.controller.system.cgroup_paths.awaited` until then.
+        cgroup: the group of its UPF in the hierarchy of the cpu controller; none leaves its CPU time alone. A link to a
+            group that is made when control begins is `slicepilot.controller.system.cgroup_paths.awaited` until then.
         egress_device: device through which it leaves towards N6; none leaves its egress alone.
         netns: path of that device's network namespace; none is this process's own.
         left: knobs that are left alone though they are there: they would not act on its packets, or are not ours.
-        sharing: names of the slices that have one UPF, this one's among them, where there are several; the first of
-            them has ``cgroup``, and the others none (`SharedCpu`).
-        part: its part of what leaves by ``egress_device``, where others leave by the same.
+        sharing: names of all slices that share its UPF, where there are several; the first of them has ``cgroup``, and
+            the others none (`SharedCpu`).
+        part: its class of the shaper on ``egress_device``, where other slices leave by the same device.
         cilium: where Cilium's bandwidth manager is looked for, whose entry is the egress rate of a pod that it paces;
             None: nowhere, and the slice is shaped where it leaves its UPF.
-        within_original: the original CPU limit is never exceeded; it holds where more, or no limit, is wanted.
-        ceiling_mcpu: never exceeded, whatever the original.
-        moves_pod: the group above is its pod's, whose limit is to follow where its own exceeds the original.
-        weighs_pod: the group above is its pod's, whose weight is moved instead of its own: its own ranks a container
-            against those of the same pod alone.
-        request_mcpu: the CPU request that it was deployed with, which its original weight stands for; 0: not known.
+        within_original: the CPU limit is never set above the original limit.
+        ceiling_mcpu: the CPU limit is never set above this value, whatever the original limit.
+        moves_pod: the parent group is its pod's, whose limit is raised with its own above the original limit.
+        weighs_pod: the parent group is its pod's, whose weight is moved instead of its own, which only ranks containers
+            of the same pod.
+        request_mcpu: the CPU request that it was deployed with, from which its original weight follows; 0: not known.
     """
 
     name: str
@@ -79,7 +79,7 @@ def paced_by(target: SliceTargets) -> Choice:
     if target.cilium is None or target.egress_device is None or "egress_mbps" in target.left:
         return Choice()
     if target.part is not None:
-        return Choice(why=f"{target.egress_device} is that of other slices too, and Cilium has one rate for a pod")
+        return Choice(why=f"other slices use {target.egress_device} too, and Cilium has one rate for a pod")
     return choose(target.egress_device, target.netns, target.cilium)
 
 

@@ -34,7 +34,7 @@ from slicepilot.controller.system.net.rtnetlink import (
 from slicepilot.controller.system.net.tc import RTM_NEWTFILTER
 
 LINK = 1
-"""Number of the class that is the whole link; slices have higher ones."""
+"""Number of the class that is the whole link; the classes of slices have higher numbers."""
 BURST_MS = 1.0
 FRAME_BYTES = 1514
 TCA_U32_CLASSID, TCA_U32_SEL = 1, 5
@@ -80,7 +80,7 @@ class ClassfulUplink:
         device: where all slices leave.
         netns: path of its network namespace, or none for this process's own.
         rate_mbps: of the link.
-        classes: one for each slice; what belongs to none passes unpaced.
+        classes: one for each slice; packets of no slice pass unpaced.
 
     Raises:
         ActuatorError: no such namespace or device, no HTB or u32 in the kernel, or somebody's qdisc on the device.

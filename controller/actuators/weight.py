@@ -38,8 +38,8 @@ def weight_refusal(group: CpuGroup) -> str:
     return f"{group.path}/cpu.idle is 1 (CPUWeight=idle): the kernel refuses weights" if idle else ""
 
 
-def weight_as_found(group: CpuGroup) -> int | None:
-    """The present weight of a group, None where it can have none; raises ActuatorError."""
+def current_weight(group: CpuGroup) -> int | None:
+    """The present weight of a group, None where the kernel refuses a weight; raises ActuatorError."""
     with contextlib.closing(weight_file(group)) as file:
         return None if weight_refusal(group) else int(file.read())
 
@@ -66,28 +66,28 @@ def quadratic_weight(shares: int) -> int:
     return math.ceil(10 ** ((doublings * doublings + 125 * doublings) / 612 - 7 / 34))
 
 
-def weight_of_request(group: CpuGroup, request_mcpu: float, found: int, found_request_mcpu: float = 0.0) -> int:
-    """The weight that a CPU request stands for beside the groups that a node has.
+def weight_of_request(group: CpuGroup, request_mcpu: float, original: int, original_request_mcpu: float = 0.0) -> int:
+    """The weight of a CPU request, by the formula that the node's container runtime uses.
 
-    On version 1 there is a single formula. On version 2 it is that which explains the weight that the group was found
-    with, where its request is known and only one of the two does; else that of the pods around: no kubelet of the
-    linear formula gives all its pods together more than all CPUs stand for. On any other node a CPU is the default
-    weight, which services beside it have.
+    Version 1 has a single formula. On version 2 the runtime's formula is inferred. If the original request is known and
+    only one formula gives the original weight, it is that formula. Otherwise it is linear if the weight of all pods
+    together is at most the linear weight of all CPUs, as a kubelet with that formula sets it, and else quadratic, where
+    1 CPU is the default weight, which services beside the group have.
 
     Args:
         group: whose.
-        request_mcpu: which is to become a weight.
-        found: the weight that the group was found with; found_request_mcpu: the request which that stands for, 0 where
-            it is not known.
+        request_mcpu: the request to convert.
+        original: the group's original weight.
+        original_request_mcpu: the request from which the original weight follows; 0: not known.
     """
     shares = shares_of_request(request_mcpu)
     if group.version == 1:
         return shares
-    if found_request_mcpu > 0:
-        declared = shares_of_request(found_request_mcpu)
+    if original_request_mcpu > 0:
+        declared = shares_of_request(original_request_mcpu)
         linear, quadratic = linear_weight(declared), quadratic_weight(declared)
-        if linear != quadratic and found in {linear, quadratic}:
-            return linear_weight(shares) if found == linear else quadratic_weight(shares)
+        if linear != quadratic and original in {linear, quadratic}:
+            return linear_weight(shares) if original == linear else quadratic_weight(shares)
     return linear_weight(shares) if _linear_pods(group.path) else quadratic_weight(shares)
 
 
@@ -110,7 +110,7 @@ class WeightScale:
     Attributes:
         version: of the hierarchy.
         base: the weight of nice 0.
-        by_nice: levels are written as such (``cpu.weight.nice``), and told apart all.
+        by_nice: levels are written as such (``cpu.weight.nice``), so that each is distinct.
     """
 
     version: CgroupVersion
@@ -128,12 +128,13 @@ class WeightScale:
         return min(max(scaled, low), high)
 
     def level_of(self, nice: int) -> int:
-        """The level nearest to 0 that the file cannot tell from this."""
+        """The level nearest to 0 that has the same weight."""
         return self._levels[nice - LOWEST_NICE]
 
     @cached_property
     def _levels(self) -> tuple[int, ...]:
-        """Known beforehand: a level that is rounded differs from what holds, and is asked for at every tick."""
+        """Computed once: a level that is rounded differs from the level that holds, so it is requested at every
+        tick."""
         return tuple(map(self._nearest, NICE_LEVELS))
 
     def _nearest(self, nice: int) -> int:
@@ -143,7 +144,7 @@ class WeightScale:
         return nice
 
     def same(self, low: int, high: int) -> list[range]:
-        """Levels of a range that the file cannot tell apart, in runs of two or more."""
+        """Levels of a range that have the same weight, in runs of two or more."""
         runs: dict[int, list[int]] = {}
         for nice in range(low, high + 1):
             runs.setdefault(self.level_of(nice), []).append(nice)
@@ -161,7 +162,7 @@ class GroupWeight:
 
     Args:
         group: whose.
-        request_mcpu: the CPU request that its original weight stands for; 0 where that is not known.
+        request_mcpu: the CPU request from which its original weight follows; 0: not known.
 
     Raises:
         ActuatorError: the group has no weight, or the kernel refuses a value.
@@ -205,12 +206,12 @@ class GroupWeight:
         return "; ".join(filter(None, (f"weight {current} instead of {written}", weight_refusal(self._group))))
 
     def adopt(self) -> int:
-        """Take what somebody else has written for what holds; returns the level nearest to it."""
+        """Take the value that another program has written as the current level; returns the nearest level."""
         self._nice = self.read()
         return self._nice
 
     def rebase(self) -> None:
-        """Put back in the end what somebody else has written, where that is so; not that a group is idle."""
+        """Restore at the end the weight that another program has written, unless it has made the group idle."""
         if self.deviation() is not None and not weight_refusal(self._group):
             self._original = int(self._weight.read())
 
@@ -223,7 +224,7 @@ class GroupWeight:
         return self._nice
 
     def deploy(self, request_mcpu: float | None) -> None:
-        """Take the weight that a Kubernetes CPU request stands for, or none: the original weight, for nice 0."""
+        """Use the weight of a Kubernetes CPU request, None the original weight, for nice 0."""
         base = self._original
         if request_mcpu is not None:
             base = weight_of_request(self._group, request_mcpu, self._original, self._request_mcpu)
@@ -238,7 +239,7 @@ class GroupWeight:
         self._nice = nice
 
     def restore(self) -> None:
-        """Put the original weight back; a group that somebody has made idle since has none, and stays."""
+        """Restore the original weight, unless another program has made the group idle."""
         if int(self._weight.read()) != self._original and not weight_refusal(self._group):
             self._weight.write(b"%d" % self._original)
         self._scale, self._nice = WeightScale.of(self._group, self._original), 0

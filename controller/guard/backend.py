@@ -1,7 +1,7 @@
-"""A backend under the guard: a policy that learns by trying is judged as one that controls a node.
+"""A backend under the guard, for training: the guard judges a learner's decisions as those of a controller.
 
 In the loop (`slicepilot.controller.loop.loop`) the guard is between policy and actuator; here it is between the code
-that drives a backend and the backend. Every run has a new guard, since it starts at no control and with fresh loads.
+that drives a backend and the backend. Every run has a new guard, since it starts without control and with fresh loads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GuardedBackend:
     """A simulated node of one lane under a guard, on simulated time.
 
     Args:
-        backend: owned, closed with this one.
+        backend: closed with this object.
         config: the guard's envelope.
 
     Attributes:

@@ -80,7 +80,7 @@ class Dwell:
 
 @dataclass(frozen=True)
 class Slew:
-    """How fast knobs move; a tick moves rate times the time since the last one.
+    """How fast knobs move; in a tick by at most rate times the time since the last tick.
 
     Attributes:
         cpu_limit_per_s, egress_per_s: in a second by a factor of at most e to this; "none" is the upper bound here.
@@ -287,8 +287,8 @@ class Distrust:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long bad decisions may follow each other (``patience_s``: the knobs hold) until it is safe, and how long good
-    ones must (``recover_s``) until it is normal again."""
+    """For ``patience_s`` of bad decisions the knobs hold, then the safe setting follows; after ``recover_s`` of good
+    decisions the policy acts again."""
 
     __pydantic_config__ = _STRICT
     patience_s: SecondsOrZero = 0.1

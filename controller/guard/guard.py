@@ -88,7 +88,7 @@ def _judge(
     """One tick: outcome, level, the node's reasons, whether it cannot wait; what is let through is in ``out``, float32
     (3, S, 1), and why in ``reasons``, (S,).
 
-    The parts of `Figures` and `State` one by one: taking a tuple apart costs a call from Python more than arrays.
+    Takes the parts of `Figures` and `State` as separate arguments: passing a tuple from Python costs more than arrays.
     """
     own, count = node[0], len(slices)
     own.now_ns, own.failed, own.action, own.reasons = now_ns, failed, FOLLOW, 0
@@ -187,7 +187,7 @@ class SliceTrip(NamedTuple):
         slice_index: which slice.
         floor: which floor.
         offered_mbps, carried_mbps, delay_p99_us: when it tripped; rates are means over ``sla_floor.window_s``.
-        floor_mbps: what the rate floor asked for.
+        floor_mbps: the rate that the floor required.
         began_ns: when it tripped, on the clock of `Guard.judge`.
         trips: in a row, that count.
         on_trial: the safe setting may turn out not to keep the floor either.
@@ -207,14 +207,14 @@ class SliceTrip(NamedTuple):
 
 
 class Guard:
-    """Judges one live node's decisions, one after the other.
+    """Judges the decisions for one live node.
 
-    What leaves `judge` is, knob by knob, inside the slice's bounds and above its floors, or what holds already, or the
-    declared safe value; in levels SAFE and LATCHED it is the safe setting exactly.
+    Each knob that `judge` returns is inside the slice's bounds and above its floors, or the value that holds already,
+    or the declared safe value; in levels SAFE and LATCHED it is the safe setting exactly.
 
     While the policy acts, a slice that is measured stays below its service floor (`ServiceFloors`) for at most
     ``sla_floor.window_s + patience_s``, each rounded up to whole control periods, and one period more; then the slice
-    has what the safe setting of all would give it (`Balance`). Bad measurements lead to the safe setting of all after
+    gets what the safe setting of all would give it (`Balance`). Bad measurements lead to the safe setting of all after
     ``telemetry.hold_s`` and at most one period.
 
     Args:

@@ -124,7 +124,7 @@ def shape(knob: np.record, slice_: np.record, now_ns: int, elapsed_ns: float) ->
     hysteresis(knob, slice_)
     dwell(knob, slice_, now_ns)
     slew(knob, slice_, elapsed_ns)
-    floors(knob, slice_)  # again: what holds, or one step from it, may lie below
+    floors(knob, slice_)  # again: the held value, or a step from it, may lie below
 
 
 @kernel
@@ -167,7 +167,7 @@ def rest(knob: np.record) -> None:
 
 @kernel
 def cpu_shares(node: np.record, slices: Records, knobs: Records) -> None:
-    """Levels of nice go back towards the safe ones until every slice has its share of a busy node."""
+    """Move levels of nice back towards the safe levels until every slice has its share of a busy node."""
     if node.shares == 0 or node.action >= HOLD:
         return
     levels = knobs[NICE * len(slices) : (NICE + 1) * len(slices)]
@@ -189,10 +189,10 @@ def cpu_shares(node: np.record, slices: Records, knobs: Records) -> None:
 
 @kernel
 def _level_back(knob: np.record, part: float) -> float:
-    """A nice level moved by this part of the way back to the safe one, if it moves."""
+    """A nice level moved by this part of the way back to the safe level, if the knob moves."""
     if knob.movable == 0:
         return knob.value
-    # Rounded upwards at halves, so that levels as far from the safe ones stay as far from each other.
+    # Halves round upwards, so that levels that are equally far from their safe levels stay so.
     return knob.safe + math.floor((1.0 - part) * (knob.value - knob.safe) + 0.5)
 
 

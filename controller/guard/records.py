@@ -1,8 +1,8 @@
 """What the guard's rules go by and remember: records of the node, of slices and of knobs, read by compiled rules.
 
 Fields that a configuration declares are filled by `envelope`; all others change from tick to tick. Times are ns of a
-clock that does not go back. A guard of plain Python objects takes 56 to 104 us for five slices where this one takes 6
-to 9 us.
+clock that does not go back. Why records: a guard of plain Python objects took 56 to 104 us for five slices, this guard
+takes 6 to 9 us.
 """
 
 from __future__ import annotations
@@ -156,13 +156,13 @@ NODE = _record(
     policy_error=CONDITION,
     seen=("f4", (len(NODE_FIELDS),)),
     same_ticks="i8",  # in which no figure has changed
-    ticks="i8",  # in the sums over the last ones
+    ticks="i8",  # number of ticks in the sums
     usable="i8",  # the measurement can be believed
     failed="i8",  # the policy has made no decision
     paused="i8",
     ordered_safe="i8",
     in_control="i8",
-    powerless="i8",  # no knob could be moved, whoever decides
+    powerless="i8",  # no knob can be moved
     overran="i8",  # too many decisions were late
     trip=BACK_OFF,  # for late decisions
     tripped="i8",

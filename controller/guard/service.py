@@ -106,13 +106,13 @@ def _watch(slice_: np.record, node: np.record) -> None:
 
 @kernel
 def _asked(slice_: np.record) -> float:
-    """Sum over the window of the rates that a slice's floor asks for."""
+    """Sum over the window of the rates that a slice's floor requires."""
     return min(slice_.offered, slice_.committed_mbps * slice_.samples) * slice_.carried_ratio
 
 
 @kernel
 def _broken(slice_: np.record, k: int, bar: float) -> bool:
-    """Whether a slice gets less than ``bar`` times what a floor asks for."""
+    """Whether a slice gets less than ``bar`` times what a floor requires."""
     if k == DELAY:
         return slice_.seen[_P99] * bar > slice_.most_delay_us
     return slice_.carried < _asked(slice_) * bar - _LEAST_MBPS * slice_.samples
@@ -120,9 +120,9 @@ def _broken(slice_: np.record, k: int, bar: float) -> bool:
 
 @kernel
 def _trip(slice_: np.record, node: np.record, k: int) -> None:
-    """The policy has broken a floor: the safe setting, and what was seen."""
+    """Give the slice its safe setting, as a floor was broken under the policy, and record the figures."""
     slice_.trip_before_ns = slice_.trip.until_ns
-    # For so long at least that it can be shown that the safe setting does no better.
+    # At least so long that a trial can show that the safe setting does no better.
     start(slice_.trip, node.now_ns, node.window_ns + slice_.trial_patience_ns + 2 * node.period_ns)
     slice_.floor, slice_.began_ns = k, node.now_ns
     slice_.offered_mbps, slice_.carried_mbps = slice_.offered / slice_.samples, slice_.carried / slice_.samples
@@ -132,7 +132,8 @@ def _trip(slice_: np.record, node: np.record, k: int) -> None:
 
 @kernel
 def _give_back(slice_: np.record, node: np.record, k: int) -> None:
-    """The safe setting does not keep the floor either: it is lowered, and as if it had not tripped."""
+    """Lower a floor that the safe setting does not keep either, and give the slice back to the policy as if it had not
+    tripped."""
     floor, kept = slice_.floors[k], 1.0
     if k == DELAY:
         kept = slice_.most_delay_us / slice_.seen[_P99]
@@ -162,8 +163,8 @@ def _forget(slice_: np.record) -> None:
 
 @kernel
 def _starved(slice_: np.record, node: np.record, safe_mcpu: float) -> bool:
-    """Whether a slice waits for what others have taken: of its share of the CPU, or of the uplink. One that is not
-    measured is not known to wait."""
+    """Whether a slice waits because others use its share of the CPU, or the whole uplink; False where it is not
+    measured."""
     if slice_.measured == 0:
         return False
     if node.seen[_UPLINK] >= _FULL:
@@ -176,12 +177,12 @@ def _starved(slice_: np.record, node: np.record, safe_mcpu: float) -> bool:
 def balance(node: np.record, slices: Records, knobs: Records) -> None:
     """A slice below its service floor has, among slices that follow the policy, what the safe setting of all gives it.
 
-    Levels of nice say something beside those of others only: one level is the same factor of weight everywhere. So such
-    a slice is as far from its safe level as the slice is that the policy favours most: it has against each at least the
-    weight that the safe setting gives it, and the favoured slice keeps against it what the safe setting gives that one.
-    Only where a level as low does not exist are the others held back. Where the policy favours nobody, the others move
-    up together: what is no slice is not to gain by it. Where the slice is starved, no other has a higher CPU limit or
-    egress rate than its own safe one.
+    Only differences of nice levels matter, as a level is the same factor of weight everywhere. So the slice is put as
+    far above its safe level as the slice that the policy favours most: its weight relative to each other slice is then
+    at least that of the safe setting, and relative to the favoured slice the same. If there is no level so low, the
+    others are held back instead. If the policy favours no slice, the others move up together, so that processes outside
+    the slices do not gain. While the slice is starved, no other slice has a CPU limit or egress rate above its own safe
+    value.
     """
     count = len(slices)
     tripped, starved, least = False, False, math.inf
@@ -190,8 +191,8 @@ def balance(node: np.record, slices: Records, knobs: Records) -> None:
         if slices[s].tripped != 0:
             tripped, starved = True, starved or slices[s].starved != 0
         else:
-            # By how many levels the policy puts it above its safe one; a knob that never moves is where it would be
-            # under the safe setting, too.
+            # Levels by which the policy puts it above its safe level; a knob that never moves is at the same level
+            # under the safe setting.
             least = min(least, level.value - level.safe if level.movable != 0 else 0.0)
     if not tripped or node.action >= SAFE:
         return

@@ -31,13 +31,13 @@ class Shaping:
     """
 
     def __init__(self, config: GuardConfig, slices: SliceSet, context: Context) -> None:
-        one = np.zeros(NUM_KNOBS * len(slices), KNOB)
-        declare_knobs(one, config, slices, context, "group")
-        one["changed_ns"], one["last_held"], one["last_value"], one["extreme"] = NEVER_NS, np.nan, np.nan, np.nan
-        one["held"] = Knobs.none(len(slices)).values.ravel()
+        lane = np.zeros(NUM_KNOBS * len(slices), KNOB)
+        declare_knobs(lane, config, slices, context, "group")
+        lane["changed_ns"], lane["last_held"], lane["last_value"], lane["extreme"] = NEVER_NS, np.nan, np.nan, np.nan
+        lane["held"] = Knobs.none(len(slices)).values.ravel()
         self._period_ns = np.rint(1e9 * context.period_s).astype(np.int64)
         self._window_ns = np.asarray([flip_window_ns(config, period_s) for period_s in context.period_s.tolist()])
-        self._knobs = np.repeat(one[None], len(self._period_ns), axis=0)
+        self._knobs = np.repeat(lane[None], len(self._period_ns), axis=0)
         self._turns = np.full((*self._knobs.shape, config.oscillation.reversals), NEVER_NS)
         self._unused = np.zeros(1, SLICE)
         self._ticks = 0

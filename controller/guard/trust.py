@@ -34,10 +34,10 @@ class Figures(NamedTuple):
 
 @kernel
 def measurements(figures: Figures, node: np.record, slices: Records, past: npt.NDArray[np.float32]) -> None:
-    """A measurement that is missing, stale, frozen or impossible holds all knobs, and then sets the safe ones.
+    """A measurement that is missing, stale, frozen or impossible holds all knobs, and later gives the safe setting.
 
-    Where one slice alone is not measured, or accounts for what cannot be, that is its own matter: a UPF that hangs
-    makes its delay as long as it likes.
+    If a single slice is not measured, or alone accounts for the impossible figures, only that slice is affected: a UPF
+    that hangs has any delay.
     """
     doubts = _doubts(figures, node, slices, past)
     node.usable = doubts == 0
@@ -97,7 +97,7 @@ def _doubts(figures: Figures, node: np.record, slices: Records, past: npt.NDArra
 
 @kernel
 def _unchanged(figures: Figures, node: np.record, slices: Records) -> bool:
-    """Whether a loaded node's figures are the last ones; remembers them. An idle node repeats itself."""
+    """Whether a loaded node's figures equal those of the last tick; stores them. An idle node repeats its figures."""
     same, loaded = True, False
     for s in range(len(slices)):
         seen = slices[s].seen
@@ -152,7 +152,7 @@ def _average(node: np.record, slices: Records, past: npt.NDArray[np.float32]) ->
 
 @kernel
 def decisions(node: np.record, knobs: Records) -> None:
-    """A policy that fails, or decides on what is no number, holds all knobs; after a patience the safe ones are set."""
+    """A policy that fails, or whose decision is NaN, holds all knobs; after the patience the safe setting follows."""
     garbled = False
     for i in range(len(knobs)):
         wanted = knobs[i].wanted

@@ -67,11 +67,11 @@ class TelemetrySource(Protocol):
 
 
 class Actuator(Protocol):
-    """What applies knobs, or does not: `NodeActuator`, `ShadowActuator`, `CanaryActuator`.
+    """Applies knobs or, in shadow, does not: `NodeActuator`, `ShadowActuator`, `CanaryActuator`.
 
     Attributes:
-        receipt: the last one; before the first `apply` it says what holds.
-        powerless: it would set knobs, and none can be moved now.
+        receipt: of the last `apply`; before the first, the values that hold.
+        powerless: it would set knobs, but none can be moved now.
         not_moved: why knobs, by slice and name, cannot be moved now: the kernel refuses it, or others have set them.
     """
 
@@ -91,7 +91,7 @@ class Actuator(Protocol):
         """Go through the motions of `apply` without effect: brings code and data into the caches."""
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
-        """The pods' CPU requests (S,), which nice 0 stands for."""
+        """Set the pods' CPU requests (S,), from which the weight of nice 0 follows."""
 
     def refresh(self) -> list[str]:
         """Look after what may have changed, between ticks; what is lost, and why."""
@@ -240,7 +240,7 @@ class LiveBackend:
         return self.observe()
 
     def use(self, actuator: Actuator) -> Actuator:
-        """Act through another actuator from now on; returns the previous one, still open."""
+        """Act through another actuator from now on; returns the previous actuator, still open."""
         before, self._actuator = self._actuator, actuator
         return before
 
@@ -248,7 +248,7 @@ class LiveBackend:
         return self._actuator.apply(knobs)
 
     def deploy(self, request_mcpu: FloatArray | None) -> None:
-        """The pods' CPU requests (S,) an agent counts on (`Agent.request_mcpu`); None restores the original ones."""
+        """Set the pods' CPU requests (S,) that an agent assumes (`Agent.request_mcpu`); None restores the originals."""
         self._actuator.deploy(request_mcpu)
 
     @contextlib.contextmanager

@@ -165,7 +165,7 @@ def judge(
 
 
 def promote(bundle: BundleFiles, verdict: PromotionDecision) -> BundleFiles:
-    """Write ``promotion.yaml``, replacing an older one; returns the files with it.
+    """Write or replace ``promotion.yaml``; returns the files with it.
 
     Raises:
         ValueError: the decision is no, or about other contents.

@@ -92,7 +92,7 @@ class EstimateCriteria:
 
 @dataclass(frozen=True)
 class Criteria:
-    """All criteria; a bundle is promoted when it meets every one."""
+    """All criteria; a bundle is promoted when it meets all of them."""
 
     __pydantic_config__ = _STRICT
     shadow: ShadowCriteria = ShadowCriteria()

@@ -24,7 +24,7 @@ from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
 from slicepilot.controller.record.ring import LATE, POWERLESS, Records
 
 MAX_WINDOWS = 2880
-"""A day's, at one in 30 s; the oldest are dropped first."""
+"""A day's, with a window every 30 s; the oldest are dropped first."""
 _LONGEST_US = 10_000
 _OPERATOR = Reason.PAUSED.bit | Reason.ORDERED_SAFE.bit
 _INFO = sum(reason.bit for reason, meaning in MEANINGS.items() if meaning.severity is Severity.INFO)

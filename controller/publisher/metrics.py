@@ -31,7 +31,7 @@ from .counts import BYTES_PER_MBIT, OUTCOMES, PROMISES, REASONS, STAGES, Counts,
 from .status import NOW_S, Status
 
 SOURCES = {
-    "hooks_taken": "Times that another program was found to take packets before they were measured.",
+    "hooks_taken": "Times that another program took packets before they were measured.",
     "prometheus_partial_answers": "Answers of the Prometheus server that it called partial or warned of: not used.",
     "prometheus_remarked_answers": "Answers with infos of the Prometheus server, which are used.",
 }
@@ -210,7 +210,7 @@ class Metrics(Collector):
             yield single("node_cpu_cores", "Logical CPUs.", run.get("logical_cpus", math.nan))
             uplink_mbps = run.get("uplink_mbps")
             rate = math.inf if uplink_mbps is None else BYTES_PER_MBIT * uplink_mbps
-            yield single("node_uplink_bytes_per_second", "Rate of the shared uplink; +Inf without one.", rate)
+            yield single("node_uplink_bytes_per_second", "Rate of the shared uplink; +Inf if there is none.", rate)
         yield single("publisher_cpu_seconds_total", "CPU time of the publisher itself.", time.process_time())
 
     def _names(self) -> list[str]:

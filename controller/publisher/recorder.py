@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from slicepilot.controller.record.segments import SegmentWriter
 
 BACKLOG = 40
-"""Batches that may wait: forty seconds at one a second, ten while clients read all the time."""
+"""Batches that may wait: 40 s at a batch a second, 10 s while clients read all the time."""
 MIB = 1 << 20
 Batch = tuple[Records, dict[str, Any], int]
 

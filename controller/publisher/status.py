@@ -33,9 +33,9 @@ class Status:
     """Follows a ring; call `update` a few times a second, and `document` at any time.
 
     Attributes:
-        description: of the run, as in the ring; generation: which one it is.
+        description: of the run, as in the ring; generation: its number in the ring.
         notes: as in the ring.
-        last: the newest record, an array of one; empty before the first.
+        last: the newest record, as an array (1,); empty before the first.
         delays: packets by delay since the probe's start, as far as this process has seen.
         history: figures by second.
         estimate: what a shadow run's policy would have changed, set by the user of this class.

@@ -35,7 +35,7 @@ Array = npt.NDArray[np.float64]
 
 
 def window_ticks(period_s: float, window_s: float = WINDOW_S) -> int:
-    """Ticks that are replayed for one estimate."""
+    """Number of ticks that are replayed for an estimate."""
     return max(MIN_TICKS, round(window_s / period_s))
 
 

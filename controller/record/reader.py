@@ -45,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Ticks under one description, oldest first."""
+    """Ticks with the same description, oldest first."""
 
     description: dict[str, Any]
     records: Records
@@ -161,7 +161,7 @@ def moment_in(stretches: Sequence[Stretch], time_ns: int) -> Moment | None:
 
 
 def _last_of(stretches: Sequence[Stretch], stretch: Stretch, record: Any) -> Any | None:
-    """The tick before a stretch's first one."""
+    """The tick before a stretch's first tick."""
     for other in stretches:
         if other.key == stretch.key and other.records.dtype == stretch.records.dtype:
             at = np.flatnonzero(other.records["sequence"] + 1 == record["sequence"])

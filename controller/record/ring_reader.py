@@ -44,7 +44,9 @@ class TickReader:
             # Not blocking: a FIFO would wait for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except FileNotFoundError:
-            raise ConfigError(f"{path}: no controller runs there; expected the folder of a running one") from None
+            raise ConfigError(
+                f"{path}: no controller runs there; expected the folder of a running controller"
+            ) from None
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}; expected a user who may read it") from error
         try:
@@ -90,7 +92,7 @@ class TickReader:
         return (now.st_dev, now.st_ino) != self._identity
 
     def description(self) -> tuple[int, dict[str, Any]]:
-        """What is fixed for the run, with its generation; 0 and nothing before there is one.
+        """The description of the run, with its generation; 0 and an empty description before the writer's first.
 
         If the writer was killed while it changed it, this is the previous description.
         """

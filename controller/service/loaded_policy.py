@@ -66,7 +66,7 @@ class LoadedPolicy:
             raise ConfigError(self.refusal)
         files = BundleFiles.read(self.bundle["path"], self.roots)
         if files.digest != self.bundle["digest"]:
-            raise ConfigError(f"{files}: was changed since it was loaded; accepted: reload it first")
+            raise ConfigError(f"{files}: was changed since it was loaded; reload it first")
         promotion.check(files)
         if self.trust is not None:
             verify(files, Path(self.trust))
@@ -139,7 +139,7 @@ def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> 
                 f"agent {name!r}: imports {', '.join(heavy)}, which a controller never does; expected its network as "
                 "ONNX (--policy onnx:FILE), or a bundle"
             )
-        refusal = f"agent {name!r}: is code, which is not promoted; accepted: shadow, or --force"
+        refusal = f"agent {name!r}: is code, which is not promoted; use mode shadow, or --force"
     else:
         agent = make(name, slices, Hardware.from_yaml(hardware))
     try:  # an agent does not say what its nice moves, its decisions do

@@ -12,15 +12,15 @@ from .cgroup import cgroup_mounts
 from .kernel_file import kernel_lines
 
 POD = re.compile(r"(?:(?:[\w.:-]+-)?kubepods-(?:[a-z]+-)?)?pod[0-9a-f_-]+(?:\.slice)?")
-"""As cgroupfs and systemd drivers name a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``).
+"""Names that cgroupfs and systemd drivers give a pod's group (kubernetes, pkg/kubelet/cm, ``GetPodContainerName``).
 
 A kubelet with ``--cgroup-root``, as in kind, has its groups below others, and systemd writes these into a slice's name:
 kubelet-kubepods-burstable-podUID.slice (systemd.slice(5)).
 """
 PODS = re.compile(r"kubepods(?:\.slice)?|[\w.:-]+-kubepods\.slice")
-"""The group of all pods, likewise."""
+"""Names that the same drivers give the group of all pods."""
 NOT_YET = Path("/nonexistent/made-when-control-begins")
-"""Where a link to a group leads as long as there is none, and that is as it should be."""
+"""Target of a link to a group that is made when control begins, until then."""
 ROOT, OTHERS_WRITE = 0, 0o022
 NO_FOLDERS = 2  # links of a folder without others in it
 

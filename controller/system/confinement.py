@@ -68,7 +68,7 @@ class Only:
     """A call is allowed if an argument, which the kernel takes as 32 bits, has one of some values.
 
     Attributes:
-        argument: which one, from 0.
+        argument: its index, from 0.
         values: after masking.
         mask: bits that are looked at.
     """

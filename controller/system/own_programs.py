@@ -79,10 +79,10 @@ def start(
 
 
 def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What a process of ours is started with: plain settings of the starter's, and where `slicepilot` is.
+    """Environment of a process that this program starts: locale and similar settings, and the path of `slicepilot`.
 
-    All threads have one heap, also Arrow's, and large blocks are none of it: both would keep what is given back
-    (mallopt(3), M_ARENA_MAX and M_MMAP_THRESHOLD).
+    All threads, Arrow's included, share one heap, and large blocks are allocated outside of it: otherwise the process
+    would keep memory that it has freed (mallopt(3), M_ARENA_MAX and M_MMAP_THRESHOLD).
     """
     kept = {key: value for key, value in of.items() if key in _KEPT or key.startswith("LC_")}
     return kept | {"PYTHONPATH": str(ROOT)} | _LEAN
@@ -91,9 +91,9 @@ def environment(of: Mapping[str, str] = os.environ) -> dict[str, str]:
 def check_environment() -> None:
     """Refuse, as root, folders in the environment that code or settings are taken from and that others may change.
 
-    All folders above count as well: whoever may rename one of them may put another in its place. What is in use from
-    then on is the real path, so that links in it do not matter any more. A HOME of somebody else, as ``sudo -E`` leaves
-    it, is replaced by root's.
+    All parent folders are checked as well, since a user who may rename a parent folder can replace it. The variables
+    are set to the resolved paths, so that later changes of links do not matter. A HOME of another user, as ``sudo -E``
+    leaves it, is replaced by root's.
 
     Raises:
         ConfigError: names variable, folder and owner.

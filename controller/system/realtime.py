@@ -65,7 +65,7 @@ def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
 
 
 def start_ahead() -> None:
-    """Run this thread ahead of ordinary ones until `stop_being_ahead`, where that is permitted; for the main thread.
+    """Run this thread ahead of ordinary threads until `stop_being_ahead`, where permitted; for the main thread.
 
     To import and to load a policy takes four seconds of CPU time, and more than a minute of a node whose UPFs want all
     CPUs. A better nice would not help: UPFs in groups of their own, and autogroups (sched(7)), count against the whole
@@ -169,7 +169,7 @@ def let_others_go_first(pid: int) -> None:
 
 
 def stay_in_the_background(off_cpu: int | None = None) -> None:
-    """Run this process when no other wants the CPU, on all CPUs but one, and have it ended early when memory runs out.
+    """Run this process at low priority, off the loop's CPU, and let the kernel kill it early when memory runs out.
 
     What is not permitted stays as it is: a runtime may have given the container a higher ``oom_score_adj`` that only
     CAP_SYS_RESOURCE lowers (proc_pid_oom_score_adj(5)).

@@ -56,14 +56,14 @@ class Hook:
 
 
 class Hooks:
-    """Attaches programs, all or none (but those that may wait); `close` takes them away again.
+    """Attaches programs, all or none (except those that may wait); `close` detaches them.
 
     Attributes:
-        renewed: those that did not see all packets since the `heal` before, and do now: what had happened where another
-            program did that, else empty.
-        taken: how often another program was found to have taken a hook's packets before they were seen.
-        hidden: those that are there, but for another program.
-        remarks: what does not keep packets from being seen.
+        renewed: hooks that missed packets since the previous `heal` and see all of them now, with what another program
+            had done; empty if no other program was involved.
+        taken: how often another program had taken a hook's packets before they were seen.
+        hidden: hooks that are attached, but behind another program that takes their packets.
+        remarks: other programs that do not keep packets from being seen.
 
     Raises:
         ProbeError: a hook that may not wait cannot be attached.
@@ -353,9 +353,9 @@ class TcxProgram:
         self._chain = chain
         if not self._link.attached() or self._program not in chain.programs:
             return Loss(f"{self._point}: somebody detached the program", others=True)
-        place = chain.programs.index(self._program)
-        self.followers = _described(number for number in chain.programs[place + 1 :] if number not in self._found)
-        loss = _behind(self._point, _described(chain.programs[:place]))
+        position = chain.programs.index(self._program)
+        self.followers = _described(number for number in chain.programs[position + 1 :] if number not in self._found)
+        loss = _behind(self._point, _described(chain.programs[:position]))
         # Each change takes a program out or puts a program in: where there were more, some are not seen any more.
         if loss is None and chain.revision - known.revision > len(set(chain.programs) ^ set(known.programs)):
             text = "somebody's program came and went, which may have been first"

@@ -88,11 +88,11 @@ class ClsactFilter:
         )
 
     def before(self, route: RouteSocket) -> list[str] | None:
-        """Filters of others that packets pass before this one, as it is described to people; None where this one is
-        not there any more. ``route`` as at the beginning.
+        """Descriptions of other programs' filters that packets pass before this filter; None where this filter is not
+        attached any more.
 
-        Each may end the way of a packet through the hook (tc-bpf(8), ``direct-action``; a matching filter without an
-        action does, too); those that are called as ours are pass every packet on.
+        Any of them may end a packet's way through the hook (tc-bpf(8), ``direct-action``, or a matching filter without
+        an action). Filters with our names pass every packet on.
         """
         result: list[str] = []
         for item in tc.filters(route, self._index, self._hook):
@@ -125,9 +125,8 @@ class ClsactFilter:
         there = tc.filters(route, self._index, self._hook)
         for priority in PRIORITIES:
             same = [item for item in there if item.priority == priority]
-            if all(
-                item.kind == "bpf" and item.protocol == tc.ETH_P_ALL for item in same
-            ):  # each has one kind and protocol
+            # All filters of a priority have the same kind and protocol.
+            if all(item.kind == "bpf" and item.protocol == tc.ETH_P_ALL for item in same):
                 return priority, max((item.handle for item in same), default=0) + 1
         raise ProbeError(f"{point}: other tc filters hold the priorities {PRIORITIES[0]} to {PRIORITIES[-1]}")
 
@@ -141,7 +140,7 @@ def without_hooks(error: ActuatorError) -> ProbeError | None:
         return None
     return ProbeError(
         "this kernel has neither TCX (Linux 6.6) nor clsact (CONFIG_NET_SCH_INGRESS): packets cannot be measured; "
-        "without it UPFs are found (slicepilot node discover), and simulations run"
+        "UPFs can be listed (slicepilot node discover), and simulations run"
     )
 
 

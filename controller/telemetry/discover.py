@@ -34,8 +34,8 @@ class Upf:
 
 
 def by_netns(name: str, option: str = "--netns") -> Upf:
-    """The UPF of a named network namespace (or of a path to one); raises ConfigError, ProbeError. In messages
-    ``option`` is who named it."""
+    """The UPF of a network namespace, given by name or path; raises ConfigError, ProbeError. ``option`` names the
+    namespace in messages."""
     path = namespaces.path_of(name)
     try:
         there = path.exists()
@@ -54,14 +54,14 @@ def by_pid(pid: int) -> Upf:
         name = printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
         return Upf(f"{name}-{pid}", Path(f"/proc/{pid}/ns/net"), cgroups.of_process(pid))
     except FileNotFoundError as error:
-        raise ConfigError(f"--pid = {pid}: no such process; expected the id of a running one") from error
+        raise ConfigError(f"--pid = {pid}: no such process; expected the id of a running process") from error
 
 
 def by_container(identity: str) -> Upf:
     """The UPF of a container (Docker, containerd, CRI-O): its id, or the beginning of it, is in the name of its cgroup.
 
     Raises:
-        ConfigError: no process or more than one container answers to it.
+        ConfigError: the id fits no process, or more than one container.
     """
     if len(identity) < 6:
         raise ConfigError(f"--container = {identity}: too short to identify a container; expected 6 digits or more")
@@ -76,7 +76,9 @@ def by_container(identity: str) -> Upf:
             if identity in part:
                 result.setdefault(part, pid)
     if not result:
-        raise ConfigError(f"--container = {identity}: no process in such a cgroup; expected the id of a running one")
+        raise ConfigError(
+            f"--container = {identity}: no process in such a cgroup; expected the id of a running container"
+        )
     upfs = {upf.netns.stat().st_ino: upf for upf in map(by_pid, result.values())}
     if len(upfs) > 1:
         raise ConfigError(f"--container = {identity}: fits {', '.join(sorted(result))}; expected more of its id")
@@ -105,10 +107,10 @@ class Devices:
 def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
     """Where to measure a UPF.
 
-    N3 is the interface of that name, or the only one there is beside the loopback; with a namespace for its far end it
-    is measured as packets leave there, since XDP on the UPF's own takes them before any hook. N6 with a namespace of
-    its own is measured as it comes in there (at the other end of the UPF's own, or behind a shared uplink), else as it
-    leaves the UPF's. In messages ``label`` precedes the names of fields.
+    N3 is the interface of that name, or the only interface beside the loopback. With a namespace for its far end it is
+    measured as packets leave there, since XDP on the UPF's own interface takes them before any hook. N6 with a
+    namespace of its own is measured as packets come in there (at the other end of the UPF's interface, or behind a
+    shared uplink), else as packets leave the UPF's interface. In messages ``label`` precedes the names of fields.
 
     Raises:
         ConfigError: an interface is not there, or there are several to choose from.

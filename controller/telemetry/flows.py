@@ -16,7 +16,7 @@ SCARCE = 0.75  # of the slots: beyond, new flows have none within reach
 
 @dataclass(frozen=True)
 class Flow:
-    """What one flow has done since the start; ``qfi`` is None where no PDU Session Container came.
+    """Counters of a flow since the start; ``qfi`` is None where no PDU Session Container came.
 
     ``delay`` holds the histograms to the TUN device and to N6, (2, BUCKETS), of sampled packets; ``carried_bytes``
     counts those too.

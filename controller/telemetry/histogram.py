@@ -17,7 +17,7 @@ SUB_BUCKETS = 16
 
 @cache
 def edges_ns() -> npt.NDArray[np.int64]:
-    """Where each bucket begins, and where the last one ends: (BUCKETS + 1,)."""
+    """The lower edge of each bucket, and the upper edge of the last: (BUCKETS + 1,)."""
     index = np.arange(BUCKETS + 1, dtype=np.int64)
     octave, top = np.divmod(index, SUB_BUCKETS)
     return UNIT_NS * np.where(octave < 1, index, (SUB_BUCKETS + top) << np.maximum(octave - 1, 0))

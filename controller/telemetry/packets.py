@@ -28,7 +28,7 @@ class PacketPrograms:
 
     Args:
         points: one per slice, in order.
-        sample_every: time one packet in that many, the same ones at all points; counts stay exact.
+        sample_every: time one packet in that many, the same packets at all points; counts stay exact.
         report_every: one packet in that many also goes into the ring buffer `events`; 0: none.
         timed_per_s: time about so many packets of a slice per second at most, by timing every second, fourth and so on
             of more; decided when a window ends. 0: as many as there are.
@@ -159,7 +159,7 @@ def _check_rates(sample_every: int, report_every: int, timed_per_s: int) -> None
 
 
 def _up_to(one_in: int) -> int:
-    """What one in so many 32-bit numbers do not exceed."""
+    """The threshold that one in so many random 32-bit numbers do not exceed."""
     return (1 << 32) // one_in - 1
 
 

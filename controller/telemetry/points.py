@@ -22,8 +22,8 @@ class NetPoint:
         netns: a name (``ip netns``) or a path (``/proc/PID/ns/net``).
         device: name of the interface.
         direction: which hook.
-        behind: namespace and name of an interface whose other end (veth(4)) this one is, whatever it is called when it
-            is looked for: container runtimes make it anew with every container, and draw its name.
+        behind: namespace and name of the interface at the other end (veth(4)). It identifies this interface instead of
+            ``device``, since container runtimes create it with a random name for every container.
     """
 
     netns: str | Path

@@ -51,7 +51,7 @@ class SchedProbe:
         if (why := unusable()) is not None:
             raise ProbeError(
                 f"this kernel does not describe itself ({why}): it needs CONFIG_DEBUG_INFO_BTF; without it "
-                "nothing is measured here, but UPFs are found (slicepilot node discover), and simulations run"
+                "nothing is measured here, but UPFs can be listed (slicepilot node discover), and simulations run"
             )
         versions = {cgroups.unified(group) for group in groups if group and not cgroups.awaited(group)}
         if len(versions) > 1:

@@ -1,4 +1,4 @@
-"""Slices whose UPF is one process: whose CPU time is whose?"""
+"""Splits the CPU time of a UPF process among the slices that share it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class SharedGroups:
         self.groups = [None if index in others else group for index, group in enumerate(groups)]
         self.any = bool(members)
         self._packets = packets
-        # Packets until the last window ended, and until totals were asked for last; CPU time then, and whose it was.
+        # Packets until the last window ended and until the last `totals`; CPU time then, and each slice's part of it.
         self._window, self._until, self._cpu_ns, self._charged = np.zeros((4, len(groups)))
 
     def split(self, telemetry: Telemetry) -> None:
-        """CPU use by packets since the last call, those that came and those that left alike; equal parts of none.
+        """Split CPU use by packets since the last call, counting arrivals and departures; equally if there were none.
 
         The wait for a CPU is the same for all.
         """
@@ -52,9 +52,9 @@ class SharedGroups:
             telemetry.runqueue_delay_us[indices, 0] = telemetry.runqueue_delay_us[indices[0], 0]
 
     def totals(self, cpu_ns: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """CPU time since the start by slice, from that of groups, which stands at the first slice of each.
+        """CPU time since the start by slice, from that of groups, which is at the index of each group's first slice.
 
-        What was used between two calls is charged by the packets between them.
+        Time between two calls is charged by the packets between them.
         """
         used, now = cpu_ns.astype(np.float64), self._count()
         self._charged = self._charged + self._parts(used - self._cpu_ns, now - self._until)

@@ -57,7 +57,7 @@ class Sharing:
         self._prefixes = {(what.version, what.prefixlen) for _, what in self._given if not isinstance(what, int)}
 
     def class_of(self, point: NetPoint) -> int | None:
-        """Number of the group that shares an N3; None for one of a slice of its own."""
+        """Number of the group that shares an N3; None for the N3 of a single slice."""
         return self._groups.get(point)
 
     def contenders(self, owners: Sequence[int]) -> Owners | None:
@@ -72,9 +72,9 @@ class Sharing:
     def claim(self, session: object, owners: Owners, teids: Collection[int], addresses: Collection[Network]) -> str:
         """Have packets of a session counted as its slices'; returns why they cannot be, or nothing.
 
-        Packets are identified by tunnel. By the UE's address, which a UE could forge, they are identified where no
-        tunnel is known only. What is given, or was claimed before, for another slice, stays with that one, and then all
-        that the session has brought is left out. Claiming it again replaces what it has claimed.
+        Packets are identified by tunnel, and by the UE's address, which a UE could forge, only where no tunnel is
+        known. If a tunnel or address belongs to another slice already, by configuration or an earlier claim, the whole
+        session is left out. A second claim of the same session replaces the first.
         """
         self.release(session)
         if (two := self.contenders(owners)) is not None:

@@ -27,7 +27,7 @@ FLOWING = 10  # packets in `WATCH_S`: not by chance none in the next
 
 
 class _Look(NamedTuple):
-    """What a look at the hooks has found: `Hooks.heal`, its ``renewed``, ``hidden``, ``taken`` and ``remarks``."""
+    """The result of a check of the hooks: of `Hooks.heal`, with ``renewed``, ``hidden``, ``taken`` and ``remarks``."""
 
     lost: dict[Hook, str]
     renewed: dict[Hook, str]
@@ -48,7 +48,7 @@ class KernelSource:
 
     Args:
         points: one per slice, in order. Either all slices have an N6 point or none has.
-        sample_every: time one packet in that many; counts stay exact.
+        sample_every: time one packet in this many; counts stay exact.
         report_every, timed_per_s, by_flow: see `PacketPrograms`.
         uplink_mbps: rate of the shared uplink, for ``uplink_use_ratio``; inf: it reads 0.
         wait_s: how long `check` waits for the thread that looks; in a loop
@@ -171,8 +171,8 @@ class KernelSource:
         return {"hooks_taken": self._taken}
 
     def watch(self) -> None:
-        """Look at the points, as `check` does: at once where packets stop at one, since a program of somebody else may
-        end their way there; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's budget."""
+        """Check the points, as `check` does: at once if packets stop at a point, since another program may drop them
+        there; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's budget."""
         slices, points = self.packets.slices, len(self.packets.points)
         passed = np.stack([slices["n3"]["packets"][:points], slices["exit"]["packets"][:points, self._last]])
         new, self._passed = passed - self._passed, passed

@@ -13,25 +13,25 @@ from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.telemetry import Telemetry
 
-# The kernel counts CFS periods only while the group has work. After this long without one it has had none to miss.
+# The kernel counts CFS periods only while the group has work. After this long without a period the group was idle.
 QUIET_NS = 200_000_000
 REFRESH_S = 0.025
 
 
 class ThrottleMeter:
-    """Keeps the ratio of each slice over the CFS periods that ended since the last reading that saw one.
+    """Keeps each slice's share of throttled CFS periods.
 
-    A control period shorter than the CFS period sees none now and then: the last ratio stands until the next ends.
-    Only groups with a quota are read; the others are never throttled. Short periods read some slices each, in turn, so
-    that each is read about every `REFRESH_S`: reading costs a system call and some parsing per slice.
+    If no CFS period has ended in a control period, as with control periods shorter than the CFS period, the last ratio
+    stays. Only groups with a quota are read; the others are never throttled. Short control periods read some slices
+    each, in turn, so that each is read about every `REFRESH_S`: reading costs a system call and some parsing per slice.
 
     Args:
-        cgroups: one per slice, cgroup v1 or v2; none where a slice has none, which is never throttled. One that is
-            still to be made is opened by `heal`.
+        cgroups: one per slice, cgroup v1 or v2; None for a slice without a cgroup, which is never throttled. `heal`
+            opens groups that do not exist yet.
         period_s: how often `fill` is called.
 
     Raises:
-        ActuatorError: a group has no ``cpu.stat``, or one without CFS bandwidth control.
+        ActuatorError: a group has no ``cpu.stat``, or no CFS bandwidth control.
     """
 
     def __init__(self, cgroups: Sequence[Path | None], period_s: float) -> None:

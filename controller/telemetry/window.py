@@ -92,11 +92,12 @@ class PacketWindow:
 
 
 class Sampling:
-    """Times fewer packets of a slice that has many: half, a quarter and so on of them still give every window its
-    quantiles, and the UPF keeps its CPU.
+    """Times fewer packets of a slice that has many: a half, a quarter and so on still suffices for a window's quantiles
+    and costs the UPF less CPU time.
 
-    More packets are given records first, and looked for a while later, when all that came without one have left; so
-    none is taken for missed. One slice is looked at after each window.
+    When sampling increases, packets are given records at the entry first. They are looked for at the exit a while
+    later, when all packets without a record have left, so that no packet counts as missed. Each window adapts a single
+    slice.
     """
 
     def __init__(self, slices: npt.NDArray[Any], timed_per_s: int) -> None:
@@ -179,9 +180,9 @@ def read_packets(
         offered, carried = float(offered_now - past.offered), float(carried_now - past.carried)
         on_link += carried + ETHERNET_HEADER_BYTES * (packets_now - past.packets)
         if services[s]:
-            # What is asked for, in bytes of answers: those that left, and those that requests without an answer will
-            # get, as many as others got by byte. An answer under way is counted when it is asked for, and its bytes are
-            # then taken off as they leave.
+            # The offered rate in bytes of answers: bytes that left, and the expected answers to open requests, from the
+            # recent ratio of answer to request bytes. An answer counts when it is requested; its bytes are subtracted
+            # as they leave.
             answered = float(np.int64(left.answered_bytes) - past.answered)
             recent_answered = past.recent_answered * (1 - FADE) + answered
             recent_answers = past.recent_answers * (1 - FADE) + carried
@@ -230,11 +231,10 @@ def _age_ns(now_ns: int, marks_ns: np.ndarray, last_left_ns: int, past: Any) -> 
     """Age of the oldest packet inside the UPF, 0 where none is: a lower bound of the delay that it will have, which the
     delays of packets that left do not show while nothing comes out.
 
-    A mark later than the arrival of the packet that left last is of a packet that is still inside, as long as packets
-    leave in the order in which they came. The oldest is kept, since the ring of marks forgets it. A packet that was
-    dropped looks the same until a later one leaves; so where nothing has arrived for `GIVE_UP_NS`, nothing is taken to
-    be inside. Where packets arrive and none has left for as long, those older than that are taken for lost, which is
-    loss and no delay: the age of a lost packet grows for ever.
+    As long as packets leave in the order in which they came, a mark later than the arrival of the packet that left last
+    is of a packet that is still inside. The oldest is kept, since the ring of marks overwrites it. A dropped packet
+    looks the same until a later packet leaves, so if nothing has arrived for `GIVE_UP_NS`, no packet counts as inside.
+    If packets arrive and none has left for as long, older packets count as lost: their age would grow without bound.
     """
     settled = max(past.settled_ns, last_left_ns, now_ns - GIVE_UP_NS)
     oldest, newest = past.oldest_ns if past.oldest_ns > settled else NEVER, 0
@@ -288,7 +288,7 @@ def read_cpus(
         figures[CPU_USE, s, 0] = 1e3 * (used - past.used_ns) / max(window_ns, 1)
         ended, ended_ns, now_waiting = np.int64(now.waits), np.int64(now.wait_ns), np.int64(now.waiting)
         tasks = now_waiting >> TASKS & MOST_TASKS
-        # The sum over tasks of now - since, in the units and the bits of the sum; below 0 for one that has just begun.
+        # Sum over tasks of now - since, in the units and bits of the sum; below 0 for a wait that has just begun.
         age = (tasks * (since_start_ns >> WAIT_UNIT) - now_waiting) & SUM_OF_WAITS
         age = (age << WAIT_UNIT) if age <= SUM_OF_WAITS >> 1 else 0
         figures[RUNQUEUE_DELAY, s, 0] = 1e-3 * (ended_ns - past.wait_ns + age) / max(ended - past.waits + tasks, 1)

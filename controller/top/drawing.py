@@ -45,8 +45,8 @@ ASCII = Glyphs("_.-=+*#@", "#", ".", "-")
 def glyphs_for(environment: Mapping[str, str] = os.environ) -> Glyphs:
     """Blocks where the locale is UTF-8, Python writes UTF-8 and the terminal's font has them."""
     plain = environment.get("TERM") in {"linux", "dumb"} or not speaks_utf8(environment)
-    told = environment.get("PYTHONIOENCODING", "utf-8").partition(":")[0].lower().replace("-", "")
-    return ASCII if plain or told not in {"", "utf8"} else BLOCKS
+    encoding = environment.get("PYTHONIOENCODING", "utf-8").partition(":")[0].lower().replace("-", "")
+    return ASCII if plain or encoding not in {"", "utf8"} else BLOCKS
 
 
 def resample(values: Values, width: int, join: Callable[[Sequence[float]], float]) -> list[float | None]:

@@ -300,7 +300,7 @@ def _wishes(entry: Document, glyphs: Glyphs) -> Text:
 
 
 def _sparklines(entry: Document, width: int, glyphs: Glyphs) -> Text:
-    """Rates on one linear axis from 0; delays on one log axis to the bound, or beyond it where they are."""
+    """Rates share a linear axis from 0; delays share a log axis that ends at the bound, or at a larger delay."""
     history: dict[str, Values] = entry["history"]
     labels = ("  off ", " out ", " p50 ", " p99 ")
     cells = max(1, (width - sum(map(len, labels))) // len(labels))

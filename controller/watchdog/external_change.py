@@ -51,10 +51,10 @@ class ExternalChange:
     Attributes:
         slice: its name.
         knob: which.
-        found: what another program has set, in the knob's unit (inf: no limit).
-        ours: what held before.
-        policy: what was done: theirs respected, or ours set again.
-        text: both as the kernel has them, and why ours was not set again if it should have been.
+        found: the value that another program has set, in the knob's unit (inf: no limit).
+        ours: the value that held before.
+        policy: ``respect``: the other program's value stays; ``reassert``: ours was set again.
+        text: both values as the kernel has them, and why ours was not set again if it should have been.
         time_ns: CLOCK_REALTIME.
     """
 
@@ -194,6 +194,6 @@ class ExternalChangeWatch:
             except ActuatorError as error:
                 refusal = str(error)
             else:
-                return self.undone(ExternalChange(*key, deviation.found, deviation.ours, "reassert", deviation.text))
+                return self.undone(ExternalChange(*key, deviation.actual, deviation.ours, "reassert", deviation.text))
         text = "; ".join(filter(None, (deviation.text, refusal)))
-        return self.respect(ExternalChange(*key, deviation.found, deviation.ours, "respect", text))
+        return self.respect(ExternalChange(*key, deviation.actual, deviation.ours, "respect", text))

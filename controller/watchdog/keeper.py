@@ -15,7 +15,7 @@ from slicepilot.controller.actuators.cilium.choice import Choice
 from slicepilot.controller.actuators.nice import ThreadOriginal
 from slicepilot.controller.actuators.slice_knobs import OriginalCpu
 from slicepilot.controller.actuators.targets import SliceTargets, paced_by, pod_of
-from slicepilot.controller.actuators.weight import weight_as_found
+from slicepilot.controller.actuators.weight import current_weight
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cgroup_paths import awaited
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -160,7 +160,7 @@ def _slice(target: SliceTargets) -> SliceOriginals:
             cgroup=str(path),
             cgroup_inode=_stat(path).st_ino,
             **bandwidth.read()._asdict(),
-            weight=None if target.weighs_pod else weight_as_found(group),
+            weight=None if target.weighs_pod else current_weight(group),
             egress=egress,
             pod=_pod(pod_of(group), target) if target.moves_pod or target.weighs_pod else None,
             throttle=throttle,
@@ -171,7 +171,7 @@ def _pod(group: CpuGroup, target: SliceTargets) -> PodOriginals:
     with contextlib.closing(bandwidth_files(group)) as bandwidth:
         limit = bandwidth.read()
         follows = target.moves_pod and limit.quota_us != NO_QUOTA  # without a limit there is nothing to follow
-        own_weight = weight_as_found(group) if target.weighs_pod else None
+        own_weight = current_weight(group) if target.weighs_pod else None
         original = PodOriginals(str(group.path), _stat(group.path).st_ino, None, None, own_weight)
         return dataclasses.replace(original, **limit._asdict()) if follows else original
 

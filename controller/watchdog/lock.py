@@ -149,8 +149,8 @@ def _is_at(descriptor: int, path: Path) -> bool:
 def sweep() -> None:
     """Remove the files of locks that nobody holds.
 
-    A file is removed by whoever has locked it, so no lock is lost: a process that opened the file before sees after
-    locking that it is not at its path any more, and opens it again. What cannot be removed stays.
+    A file is locked before it is removed, so no lock is lost: a process that opened the file before sees after locking
+    that it is not at its path any more, and opens it again. Files that cannot be removed stay.
     """
     with contextlib.suppress(OSError, ActuatorError):
         for path in private_folder().glob(f"{PREFIX}*"):

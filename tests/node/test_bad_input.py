@@ -120,7 +120,7 @@ def test_a_kernel_that_does_not_describe_itself(node: Path) -> None:
         assert done.returncode == 1, done.stderr
         [line] = done.stderr.splitlines()
         assert "/sys/kernel/btf/vmlinux is missing" in line
-        assert "UPFs are found (slicepilot node discover)" in line
+        assert "UPFs can be listed (slicepilot node discover)" in line
 
 
 def test_a_namespace_that_has_vanished_is_named(foreign: Foreign, node: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_kernel_without_clsact() -> None:
     error = clsact.without_hooks(caught.value)
     assert error is not None
     assert "neither TCX (Linux 6.6) nor clsact (CONFIG_NET_SCH_INGRESS)" in str(error)
-    assert "UPFs are found (slicepilot node discover)" in str(error)
+    assert "UPFs can be listed (slicepilot node discover)" in str(error)
     assert clsact.without_hooks(ActuatorError("exists", errno.EEXIST)) is None
 
 

@@ -310,7 +310,7 @@ def test_lost_messages_are_said_until_the_association_is_set_up_anew(node: Forei
             for command in in_turn:
                 smf.do(**command)
         until(lambda: taken_up(backend), "not taken up")
-        [lost] = [line for line in backend.check() if "found the buffer full" in line]
+        [lost] = [line for line in backend.check() if "because the buffer was full" in line]
         assert lost.startswith("N4 of a, b: ")
         assert lost.endswith(": sessions may be missing")
         smf.do("associate", upf=N4_UPF)

@@ -14,10 +14,10 @@ before that BPF's division by 0 gives 0. ``prio`` is one more than the priority,
 Processors here are little-endian, so a key of egress has the same bytes in all three; and the rate and the drop horizon
 have the same offsets. Nothing else is ever changed: it is read, and written back as it is.
 
-Types (BTF) come with a map whose maker has given them. Cilium's agent makes this map before it loads its programs, and
-older ones give none (pkg/bpf/map_linux.go, ``NewMap``, 02674019); later agents take its description from the compiled
-programs, with types (pkg/maps/bwmap/cell.go, ``NewMapFromRegistry``, 20136678). So a map without types is taken by its
-name, kind, sizes and flags, and a map with types has to have these offsets too.
+A map has types (BTF) only if the program that created it supplied them. Cilium's agent creates this map before it loads
+its programs. Older agents supply no types (pkg/bpf/map_linux.go, ``NewMap``, 02674019); later agents take the
+description from the compiled programs, with types (pkg/maps/bwmap/cell.go, ``NewMapFromRegistry``, 20136678). So a map
+without types is checked by name, kind, sizes and flags, and a map with types must have these offsets too.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LayoutName = Literal["plain", "priority", "direction", "unknown"]
 
 
 class LayoutError(ValueError):
-    """No map that this can write to; one line with what is there and what is accepted."""
+    """A map of another layout; the message is one line with the actual and the expected value."""
 
 
 @dataclass(frozen=True)

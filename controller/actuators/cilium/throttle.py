@@ -25,7 +25,7 @@ class ThrottleMap:
         info: what the kernel says of it; layout: of its keys and values.
 
     Raises:
-        ActuatorError: none is pinned there (`vanished`), or it is not Cilium's, or not root's alone; one line.
+        ActuatorError: no map is pinned there (`vanished`), it is not Cilium's, or other users may write to it.
     """
 
     info: MapInfo

@@ -159,7 +159,7 @@ class Btf:
         positions, at = [], 0
         while at < len(self._types):
             if at + _TYPE.size > len(self._types):
-                raise BtfError("BTF: its types end amid one")
+                raise BtfError("BTF: the last type is incomplete")
             positions.append(at)
             info = _TYPE.unpack_from(self._types, at)[1]
             kind, count = info >> 24 & 0x1F, info & 0xFFFF
@@ -167,7 +167,7 @@ class Btf:
                 raise BtfError(f"BTF: a type of kind {kind}; expected {INT} to {ENUM64}")
             at += _TYPE.size + _MORE_BYTES.get(kind, 0) + count * _EACH_BYTES.get(kind, 0)
         if at != len(self._types):
-            raise BtfError("BTF: its types end amid one")
+            raise BtfError("BTF: the last type is incomplete")
         return positions
 
     def _name(self, at: int) -> str:

@@ -1,4 +1,4 @@
-"""BPF ring buffers: of records of one size, read in bulk, and of records of any size, read one by one.
+"""BPF ring buffers: records of a fixed size are read in bulk, records of any size individually.
 
 Layout: docs.kernel.org/bpf/ringbuf.html: a page with the reader's position, a page with the writers', then the data,
 twice in a row in memory so that a record never wraps. Each record has a header of eight bytes: length, with a bit

@@ -29,7 +29,8 @@ RATES_AT = (-20, -8)
 
 
 def put(qdisc: RootQdisc, default: int = 0) -> None:
-    """Put HTB there; what no class is chosen for goes to this one, 0: unpaced. Raises as `RootQdisc.put`."""
+    """Install HTB. ``default`` is the class of packets that no filter classifies; 0: unpaced. Raises as
+    `RootQdisc.put`."""
     qdisc.put("htb", attribute(TCA_HTB_INIT, HTB_GLOB.pack(HTB_VERSION, 10, default, 0, 0)))
 
 

@@ -1,4 +1,4 @@
-"""Links of a network namespace, and which one is the other end of a device, by the kernel's word.
+"""Links of a network namespace, and which link is the other end of a device, as the kernel reports it.
 
 Attributes: linux/if_link.h (``IFLA_``), linux/net_namespace.h (``RTM_GETNSID``).
 """
@@ -76,7 +76,7 @@ class Pair:
 
 
 def peer_of(device: str, netns: Path) -> Pair | None:
-    """Where a device of another namespace ends in this one; None where it does not.
+    """The other end of another namespace's device, if it is in this namespace; else None.
 
     Both ends have to name each other: a number alone may be that of another namespace's link.
 

@@ -1,4 +1,4 @@
-"""Network namespaces: which one is meant, is it still there, and doing something inside it.
+"""Network namespaces: resolve a name, check that a namespace still exists, and run code inside it.
 
 No descriptor of a namespace is kept, nor a socket in it: it would keep the namespace alive after its owner removed it.
 """

@@ -82,7 +82,7 @@ def add_filter(
 
 
 def remove_filter(route: RouteSocket, index: int, hook: Hook, which: Filter) -> None:
-    """Detach one classifier; raises ActuatorError."""
+    """Detach a classifier; raises ActuatorError."""
     message = TCMSG.pack(0, index, which.handle, _parent(hook), which.priority << 16 | which.protocol)
     message += attribute(TCA_KIND, which.kind.encode() + b"\0")
     route.send(request(RTM_DELTFILTER, 0, message), f"detach {which.name!r}")

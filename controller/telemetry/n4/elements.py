@@ -30,7 +30,7 @@ _HEADER = struct.Struct("!HH")
 
 
 class Malformed(ValueError):
-    """Octets that are no message, or not one that makes sense."""
+    """Octets that are no message, or a message that makes no sense."""
 
 
 def elements(octets: bytes) -> Iterator[tuple[int, bytes]]:

@@ -102,12 +102,12 @@ class Learning:
         return 0 if self._capture is None else self._capture.hooks_taken
 
     def learns(self, index: int) -> bool:
-        """Whether a slice's packets are known by its sessions: it says so, and it shares its N3."""
+        """Whether a slice's packets are identified by its sessions: it is configured so, and it shares its N3."""
         return self._traffic[index].learned and self._sharing.class_of(self._points[index].n3) is not None
 
     def watch(self, upf: int, addresses: Collection[Address], since_ns: int) -> None:
-        """A UPF takes PFCP at these addresses, in a process that has begun then (CLOCK_BOOTTIME): what an earlier one
-        had is gone."""
+        """Capture a UPF's PFCP at these addresses, and forget sessions of processes before ``since_ns``
+        (CLOCK_BOOTTIME), when its process began."""
         for number, item in enumerate(self.upfs):
             if item.number == upf and self._capture is not None:
                 self._capture.watch(number, item.point, addresses)
@@ -247,7 +247,7 @@ class Learning:
         report = [
             f"{count} {what}"
             for count, what in (
-                (lost, "messages found the buffer full"),
+                (lost, "messages were lost because the buffer was full"),
                 (unread, "were fragmented or too long"),
                 (self.sessions.unexplained[number], "answers were to requests that were not read"),
                 (self.sessions.senseless[number], "messages or elements made no sense and were left out"),

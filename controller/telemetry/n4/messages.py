@@ -18,14 +18,14 @@ from slicepilot.env.slices import SNssai
 from . import elements as ie
 from .elements import Malformed, Network, elements
 
-# Table 7.3-1; the number of the answer is one higher.
+# Table 7.3-1; the number of the answer is higher by 1.
 ASSOCIATION_SETUP, ASSOCIATION_RELEASE = 5, 9
 ESTABLISHMENT, MODIFICATION, DELETION, REPORT = 50, 52, 54, 56
 REQUESTS = frozenset({ASSOCIATION_SETUP, ASSOCIATION_RELEASE, ESTABLISHMENT, MODIFICATION, DELETION, REPORT})
 PFCP_PORT = 8805  # clause 6.4.1
 VERSION, FOLLOW_ON, HAS_SEID = 1, 0x04, 0x01
 DELETED_BY_UPF = 0x01  # PSDBU, clause 8.2.119
-MOST_RULES = 256  # of a message: real ones have some ten, and a datagram has no room for many more
+MOST_RULES = 256  # of a message: real messages have about ten
 _HEADER = struct.Struct("!BBH")
 T = TypeVar("T")
 
@@ -116,7 +116,7 @@ def _message(kind: int, has_seid: bool, rest: bytes) -> Message:
     if len(rest) < head:
         raise Malformed("a message without a whole header")
     if has_seid != (kind >= ESTABLISHMENT):
-        raise Malformed(f"a message of type {kind} with a SEID, or without one")
+        raise Malformed(f"a message of type {kind} {'with a' if has_seid else 'without'} SEID")
     seid = int.from_bytes(rest[:8], "big") if has_seid else None
     result = Message(kind, int.from_bytes(rest[head - 4 : head - 1], "big"), seid)
     seen: set[int] = set()

@@ -43,9 +43,9 @@ class Datagram:
 
     Attributes:
         upf: which; sent: by it.
-        own, other: its address, and its peer's; own_port, other_port: likewise.
+        own, other: addresses of the UPF and its peer; own_port, other_port: their ports.
         seen_ns: since the machine was started (CLOCK_BOOTTIME).
-        unread, lost: datagrams there until now that could not be read, or found no room.
+        unread, lost: datagrams until now that could not be read, or that were lost because the buffer was full.
         octets: of the datagram.
     """
 

@@ -63,7 +63,7 @@ class _Series:
 
 
 def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float) -> Reading:
-    """The answer to ``row.parts`` at some times, those of the server's samples in a range, or one.
+    """The answer to ``row.parts``, at the times of a range query or at the time of an instant query.
 
     Args:
         row: that was requested.

@@ -31,7 +31,7 @@ from .answers import Floats, NoAnswerError, Reading, read
 from .config import PrometheusSpec, Row, joined
 
 MOST_QUERY_BYTES = 1 << 14
-"""Of one query: what VictoriaMetrics takes by default (``-search.maxQueryLen``)."""
+"""Of one query: VictoriaMetrics' default limit (``-search.maxQueryLen``)."""
 MOST_URL_BYTES = 8000
 """Of a query within a URL: request lines that any server should take (RFC 9112, clause 3)."""
 MOST_INFOS = 4
@@ -48,11 +48,11 @@ class PrometheusError(FailureError):
 
 
 class OutOfReachError(PrometheusError):
-    """It gave none at all: another query would not be answered either."""
+    """The server gave no answer at all: it would not answer another query either."""
 
 
 class _MethodError(PrometheusError):
-    """The server does not take the method; another one may be taken."""
+    """The server does not accept the HTTP method; it may accept another method."""
 
 
 @dataclass
@@ -184,10 +184,10 @@ class Client:
                 waiting.append(parts)
             else:
                 said.note(document)
-                found = document["data"]["result"]
-                if not isinstance(found, list):
+                result = document["data"]["result"]
+                if not isinstance(result, list):
                     raise NoAnswerError("not an answer of a Prometheus server: no list of series")
-                series += found
+                series += result
         return series, said
 
     def _request(self, path: str, form: str) -> Any:
@@ -240,7 +240,7 @@ class Client:
 
 
 class _QueryError(PrometheusError):
-    """The query is refused; another one may be answered."""
+    """The server refuses the query; it may answer another query."""
 
 
 class _LimitError(_QueryError):
@@ -321,7 +321,7 @@ def _limited(connection: http.client.HTTPConnection, seconds: float) -> Iterator
     def expire() -> None:
         expired.set()
         with contextlib.suppress(OSError):
-            # Not the method of TLS sockets: that one changes what the other thread reads by.
+            # Not the method of TLS sockets, which changes state that the reading thread uses.
             socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     timer = threading.Timer(seconds, expire)

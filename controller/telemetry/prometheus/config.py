@@ -30,14 +30,14 @@ NEEDED = ("offered_mbps", "carried_mbps", "delay_p50_us", "delay_p99_us")
 DERIVED = ("loss_ratio",)
 QUERIED = tuple(name for name in SLICE_FIELDS if name not in DERIVED)
 SCRAPES = 2
-"""That a control period holds at least: the figures of the next one are of other samples."""
+"""Least number of scrapes in a control period, so that successive periods have different samples."""
 STALE_SCRAPES = 3
 WINDOW = "window"
 
 PromQl = Annotated[str, Field(min_length=1, max_length=4000)]
 LabelName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-# Nothing that ends a quoted string of PromQL, or begins anything outside of one.
-# An empty value is what a series without the label has (Prometheus, "Data model").
+# No character that ends a quoted string of PromQL, or has a meaning outside of strings.
+# A series without the label has an empty value (Prometheus, "Data model").
 Label = Annotated[str, Field(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:/@-]{0,252})?$")]
 Labels = Mapping[LabelName, Label]
 FilePath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x00\n]*$")]
@@ -57,8 +57,8 @@ class RowQuery:
 
     Attributes:
         query: PromQL whose result is one series per slice.
-        samples: selector of the counter or gauge that it rests on: says how old it is, and whether it is a single
-            series. Where several series that are not old fit it, nobody knows which is meant, and none is believed.
+        samples: selector of the counter or gauge that the query uses, which shows the age of its samples and whether it
+            is a single series. If several fresh series fit it, the row is not used, as it is ambiguous.
         scale: from the query's unit to the row's.
     """
 
@@ -279,7 +279,7 @@ def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], peri
         period_s: of control.
 
     Raises:
-        ConfigError: a period that does not go with the scrapes, labels of a slice that is not there, or one without.
+        ConfigError: a period that does not go with the scrapes, labels of an unknown slice, or a slice without labels.
     """
     check_period(queries, period_s)
     for name in spec.slices:
@@ -341,5 +341,5 @@ def credential_files(spec: PrometheusSpec) -> dict[str, Path]:
         "certificate": None if spec.client_certificate is None else spec.client_certificate.file,
         "key": None if spec.client_certificate is None else spec.client_certificate.key_file,
     }
-    found = {name: Path(path) for name, path in files.items() if path is not None}
-    return found | {f"headers.{name}": Path(v.file) for name, v in spec.headers.items() if isinstance(v, FileValue)}
+    given = {name: Path(path) for name, path in files.items() if path is not None}
+    return given | {f"headers.{name}": Path(v.file) for name, v in spec.headers.items() if isinstance(v, FileValue)}

@@ -61,9 +61,9 @@ class PrometheusSource:
     """Telemetry of slices out of a Prometheus server, one lane, queried by a thread.
 
     Figures are means over a control period and a scrape interval before the newest sample, whose age is in ``age_s``.
-    A slice is valid while it has all rows that the queries name: one series for each, not stale, a number. Loss follows
-    from offered and carried; rows that the queries do not name are 0, as they are of a slice without a cgroup. No
-    packet is timed here, so delays have no histogram.
+    A slice is valid while each row that the queries name has a single series with a fresh sample that is a number. Loss
+    follows from offered and carried; rows that the queries do not name are 0, as they are of a slice without a cgroup.
+    No packet is timed here, so delays have no histogram.
 
     The first round is made at construction; the thread starts with the first `measure`, after privileges were dropped.
 
@@ -147,7 +147,7 @@ class PrometheusSource:
             self._thread.join(JOIN_S)
 
     def _query(self) -> None:
-        """The thread: rounds, evenly spaced from the start of one to the start of the next."""
+        """The thread: rounds of queries that start at even intervals."""
         every_s, due_s = self.queries.scrape_interval_s / ROUNDS, time.monotonic()
         while not self._closed.wait(due_s - time.monotonic()):
             try:
@@ -218,7 +218,7 @@ def secrets_of(spec: PrometheusSpec) -> dict[str, str]:
 
 
 def _stamps(spec: PrometheusSpec) -> dict[str, tuple[int, int, int]]:
-    """Inode, time of change and size of each credential file, by which a new one is noticed."""
+    """Inode, time of change and size of each credential file, to notice a new file."""
     result = {}
     for name, path in credential_files(spec).items():
         with contextlib.suppress(OSError):

@@ -155,7 +155,7 @@ def test_a_rate_of_somebody_else_is_not_written_over_before_it_is_judged(link: t
         node._shapers.look()
         assert node.apply(higher).applied.egress_mbps.item() == 10.0
         [result] = node.deviations()
-        assert result.found == 7.0
+        assert result.actual == 7.0
         node.yield_knob("a", "egress_mbps")
         assert node.apply(higher).applied.egress_mbps.item() == 7.0
 

@@ -198,9 +198,9 @@ def test_a_pod_of_unknown_request_follows_the_kubelets_formula(
     allocatable = 0.9e3 * (os.cpu_count() or 1)
     v2_files.write(root / "cpu.weight", str(formula(shares_of_request(allocatable))))
     group = v2_files.group(root / "kubepods-pod1.slice")
-    assert weight_of_request(CpuGroup.at(group), 1000, found=100) == cpu
+    assert weight_of_request(CpuGroup.at(group), 1000, original=100) == cpu
 
 
 def test_beside_services_a_cpu_is_their_default_weight(v2_files: V2Files, tmp_path: Path) -> None:
     """1 CPU gave 39 where the groups beside have 100."""
-    assert weight_of_request(CpuGroup.at(v2_files.group(tmp_path / "upf.service")), 1000, found=100) == 100
+    assert weight_of_request(CpuGroup.at(v2_files.group(tmp_path / "upf.service")), 1000, original=100) == 100

@@ -55,7 +55,7 @@ def test_wait_lasts_until_the_ring_is_there(tmp_path: Path) -> None:
     ("names", "options", "message"),
     [
         ([], [], "no controller runs there; start"),
-        (["a"], ["--name", "b"], "b/ticks: no controller runs there; expected the folder of a running one"),
+        (["a"], ["--name", "b"], "b/ticks: no controller runs there; expected the folder of a running controller"),
         (["a", "b"], [], "--name: not given, and several controllers run; expected one of a, b"),
         (["a"], ["--interval", "0"], "--interval"),
     ],
