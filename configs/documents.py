@@ -72,7 +72,7 @@ def check(text: str | bytes, shape: Any) -> None:
 
 @cache
 def adapter(shape: Any) -> Any:
-    """pydantic's validator of a type: deriving one takes it tens of milliseconds."""
+    """pydantic's validator of a type, cached because building it takes tens of milliseconds."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(shape)

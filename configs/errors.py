@@ -14,17 +14,17 @@ class FailureError(RuntimeError):
     """A failure of the kernel, a program or a peer, in one line. The command line exits with code 1."""
 
 
-def did_you_mean(given: object, names: Iterable[str], accepted: str | None = None, most: int = 1) -> str:
+def did_you_mean(given: object, names: Iterable[str], expected: str | None = None, most: int = 1) -> str:
     """The end of an error about an unknown name: at most ``most`` similar names, then all.
 
-    ``accepted`` replaces the list of all names where that is too long or incomplete.
+    ``expected`` replaces the list of all names where that is too long or incomplete.
     """
     import difflib  # rarely needed, and the supervisor imports the errors
 
     known = list(names)
     near = ", ".join(difflib.get_close_matches(given, known, n=most)) if isinstance(given, str) else ""
     hint = f"did you mean {near}? " if near else ""
-    return f"{hint}expected {accepted or 'one of ' + (', '.join(known) or 'none')}"
+    return f"{hint}expected {expected or 'one of ' + (', '.join(known) or 'none')}"
 
 
 def expectation(message: str) -> str:

@@ -1,7 +1,7 @@
 """YAML of unknown origin: size, depth and number of nodes are bounded before anything is built.
 
-The parser's events (YAML 1.1, "Processing YAML Information") are counted first. An alias counts for all nodes that it
-stands for, so a document that would grow when it is walked is refused like a long or a deep one.
+The parser's events (YAML 1.1, "Processing YAML Information") are counted first. An alias counts as all nodes of its
+anchor, so a document that is large only with its aliases resolved is refused like any large document.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parse_yaml(data: bytes, what: str) -> Any:
 def _check_limits(text: str, what: str) -> None:
     """Raises ConfigError for a document beyond the limits, or the parser's error."""
     resolve: Any = yaml.SafeLoader("").resolve
-    sizes: dict[str, int] = {}  # nodes that an alias stands for
+    sizes: dict[str, int] = {}  # number of nodes of an anchor
     open_nodes: list[tuple[str | None, int]] = []  # anchors of collections that have begun, with the count then
     count = 0
     for event in yaml.parse(text, _LOADER):
@@ -66,7 +66,7 @@ def _check_limits(text: str, what: str) -> None:
                 sizes[anchor] = count - start
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_nodes):
-                raise ConfigError(f"{what}: an alias inside of what it stands for")
+                raise ConfigError(f"{what}: an alias inside of its own anchor")
             count += sizes.get(str(event.anchor), 1)  # the loader reports an unknown anchor
         elif isinstance(event, yaml.ScalarEvent):
             count += 1

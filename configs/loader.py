@@ -23,7 +23,7 @@ from .reading import Roots, read_file
 
 T = TypeVar("T")
 
-NAMED_BY = ("name", "slice")  # fields by which the entries of a list are told apart
+NAMED_BY = ("name", "slice")  # fields that identify the entries of a list
 PLAIN_NAME = re.compile(r"[A-Za-z][\w.-]{0,62}", re.ASCII)
 UNKNOWN_FIELD = {"unexpected_keyword_argument", "extra_forbidden"}
 
@@ -31,7 +31,7 @@ PACKAGE = __name__.rpartition(".")[0]
 
 
 def available(kind: str) -> list[str]:
-    """Names of the shipped configurations of one kind (a folder of ``configs/``), sorted."""
+    """Names of the shipped configurations of a kind (a folder of ``configs/``), sorted."""
     folder = resources.files(PACKAGE).joinpath(kind)
     return sorted(p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml"))
 
@@ -81,7 +81,7 @@ def beside(file: Path, name_or_path: str) -> str:
 
 
 def read_yaml(path: Path, roots: Roots | None = None) -> Any:
-    """Parse one YAML file within the limits of `limited_yaml`.
+    """Parse a YAML file within the limits of `limited_yaml`.
 
     Args:
         path: of the file.
@@ -154,7 +154,7 @@ def _most_telling(errors: list[ErrorDetails]) -> ErrorDetails:
 def _by_name(raw: Any, where: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """The same path with the names of the entries of lists, where they have names: ``slices.video``, not ``slices.1``.
 
-    A name that two entries have, and one that could not be told from a field, stays a number.
+    Entries with the same name, or with a name that could be a field, keep their number.
     """
     result: list[int | str] = []
     level: Any = raw
@@ -200,7 +200,7 @@ def _names_along(kind: Any, where: tuple[int | str, ...]) -> Iterator[list[str]]
 
 
 def load(kind: str, name_or_path: str | Path, as_type: type[T], roots: Roots | None = None) -> T:
-    """Locate, read and validate one configuration; raises ConfigError as the three steps do.
+    """Locate, read and validate a configuration; raises ConfigError as the three steps do.
 
     With ``roots`` the name comes from a client that may not read all that this process can: a file has to be below
     them, and errors quote nothing of it.

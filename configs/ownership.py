@@ -1,6 +1,6 @@
-"""Whose a path is: what somebody else can exchange must not decide where we write.
+"""Ownership of paths: another user must not be able to redirect what we write.
 
-Commands take some paths from the folder they are started in. Root may be started in anybody's folder.
+Commands take some paths from the folder they are started in. Root may be started in any user's folder.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from .errors import ConfigError
 
 
 def check_own(path: Path, what: str, instead: str, shared: bool = True) -> None:
-    """Refuse a path that somebody else controls, before anything is written to it.
+    """Refuse a path that another user controls, before anything is written to it.
 
-    What exists of it has to belong to this user or root, and nobody else may write to it. For root that includes all
-    folders above and links on the way; the caller of sudo counts as root, having its rights. Of other users' working
-    folders no owner is asked for. Folders with the sticky bit, such as /tmp, are accepted on the way.
+    The existing parts of the path must belong to this user or root, and nobody else may write to them. For root that
+    includes all folders above and links on the way; the caller of sudo counts as root. For other users the owner of the
+    working folder is not checked. Folders with the sticky bit, such as /tmp, are accepted on the way.
 
     Args:
         path: of a default, below the working folder.

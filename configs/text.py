@@ -28,7 +28,7 @@ def cleaned(text: str) -> str:
 
 
 def speaks_utf8(environment: Mapping[str, str]) -> bool:
-    """Whether the locale is UTF-8, or Python was told what to write.
+    """Whether the locale is UTF-8, or the environment sets Python's encoding.
 
     Python gives itself LC_CTYPE=C.UTF-8 where the locale is C (PEP 538), so that alone says nothing of the terminal.
     """

@@ -32,7 +32,7 @@ HOSTILE = {
     "fields": ("\n".join(f"field{k}: {k}" for k in range(30_000)), f"more than {MOST_NODES} nodes"),
     "laughs": (laughs(), f"more than {MOST_NODES} nodes of YAML, aliases resolved"),
     "merges": (merges(), f"more than {MOST_NODES} nodes of YAML, aliases resolved"),
-    "itself": ("&a [*a]", "an alias inside of what it stands for"),
+    "itself": ("&a [*a]", "an alias inside of its own anchor"),
     "deep lists": ("[" * 400_000, "nested more than"),
     "deep fields": ("{a: " * 200_000, "nested more than"),
     "deep lines": ("- " * 400_000, "nested more than"),
