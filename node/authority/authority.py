@@ -1,5 +1,5 @@
-"""Which knobs act on a slice's packets, by inspection: what is not there, and what would be moved
-in vain. What only traffic shows is measured (`slicepilot.node.check.load`) or tried (`slicepilot.node.check.trial`)."""
+"""Which knobs act on a slice's packets, by inspection: which knobs are missing, and which would have no effect.
+Effects that only traffic shows are measured (`slicepilot.node.check.load`) or tried (`slicepilot.node.check.trial`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WOULD_HELP = "with `own_cgroup: true` in its slices mode live would give it what
 
 @dataclass(frozen=True)
 class Authority:
-    """Whether a knob acts on a slice's packets, why that is thought, and what would help; empty for nothing."""
+    """Whether a knob acts on a slice's packets, the evidence, and a remedy (empty if there is none)."""
 
     moves: bool
     why: str
@@ -50,29 +50,29 @@ def authority(
     own_group: str | None = None,
     nice_range: tuple[int, int] = (NICE_MIN, NICE_MAX),
 ) -> dict[KnobName, Authority]:
-    """Of all knobs of a slice.
+    """The authority of all knobs of a slice.
 
     Args:
-        target: where they are.
-        located: its UPF.
-        points: where it is measured.
+        target: where the knobs are.
+        located: the slice's UPF.
+        points: where the slice is measured.
         n3: the UPF's own interface for N3, where it is measured elsewhere.
-        own_group: what a group of its own is called after our prefix, where it may be given one; None: it may not.
+        own_group: name, after our prefix, of the group that the UPF may get; None: it may not get a group.
         nice_range: bounds of its nice level.
     """
     n3 = n3 or points.n3.device
     limit, nice = _cpu(target, located, n3, own_group, points.ports is not None)
     if nice.moves and located.cgroup is not None and not needs_own_group(located):
-        nice = _found(nice, of_weight(CpuGroup.at(located.cgroup), target.weighs_pod, nice_range))
+        nice = _with_finding(nice, of_weight(CpuGroup.at(located.cgroup), target.weighs_pod, nice_range))
     egress = _egress(target, located, points, n3)
-    found_of: dict[KnobName, Authority] = {"cpu_limit_mcpu": limit, "nice": nice, "egress_mbps": egress}
+    answers: dict[KnobName, Authority] = {"cpu_limit_mcpu": limit, "nice": nice, "egress_mbps": egress}
     for knob in target.left:
-        found_of[knob] = Authority(False, "left alone: the configuration says so")
-    return found_of
+        answers[knob] = Authority(False, "left alone: the configuration says so")
+    return answers
 
 
-def _found(entry: Authority, finding: Finding) -> Authority:
-    """A verdict in the light of what was found."""
+def _with_finding(entry: Authority, finding: Finding) -> Authority:
+    """A verdict changed by a finding."""
     if not entry.moves or not finding.text:
         return entry
     return dataclasses.replace(
@@ -96,7 +96,7 @@ def without(answers: Mapping[KnobName, Authority]) -> frozenset[KnobName]:
 def _cpu(
     target: SliceTargets, located: Located, n3: str, own: str | None, service: bool
 ) -> tuple[Authority, Authority]:
-    """Of the CPU limit, and of the nice level, which is the group's weight."""
+    """The authority of the CPU limit and of the nice level, which is the group's weight."""
     answer = _group(target, located, own)
     if answer.moves and not service and (what := in_softirqs(located, n3)) is not None:
         threads = threads_of(located, n3)
@@ -121,7 +121,7 @@ def _cpu(
 
 
 def _group(target: SliceTargets, located: Located, own: str | None) -> Authority:
-    """Of whatever is a process's in its group."""
+    """The authority of the CPU knobs of a process in its group."""
     kind = known(located.process)
     polls = kind is not None and kind.work == "polling"
     in_real_time, threads = real_time_share(located.process.pid)
@@ -145,7 +145,7 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
         try:
             path = group_path(own, located.cgroup)
         except ActuatorError as error:
-            return Authority(False, f"{lack}, and cannot be given one: {error}")
+            return Authority(False, f"{lack}, and cannot get a group: {error}")
         return Authority(True, f"once {located.process} is in a group of its own: {ALLOWED} to {path}")
     assert located.cgroup is not None
     if target.cgroup is None:
@@ -161,7 +161,7 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
 
 
 def _unlimited(group: Path) -> Authority:
-    """Of a group that `can_be_limited` denies."""
+    """The authority over a group that `can_be_limited` denies."""
     try:
         CpuGroup.at(group)
     except ActuatorError as error:
@@ -203,4 +203,4 @@ def _egress(target: SliceTargets, located: Located, points: SlicePoints, n3: str
     except ActuatorError as error:
         return Authority(False, str(error))
     text = f"; {choice.why}" if choice.why else ""
-    return Authority(True, f"{device} has its default qdisc, and an HTB can take its place{text}")
+    return Authority(True, f"{device} has its default qdisc, which an HTB can replace{text}")

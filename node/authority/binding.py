@@ -37,10 +37,10 @@ class Binding:
         self._cpus_at_start = len(self.cpus)
 
     def look(self, located: Mapping[str, Located], threads: FloatArray) -> list[str]:
-        """Look anew, some 50 us a slice; what binds more than at the start, and why.
+        """Look again, some 50 us a slice; returns which limits are tighter than at the start, and why.
 
         Args:
-            located: where the UPFs are; for one that has gone the last look counts.
+            located: where the UPFs are; for a UPF that has gone the previous limits stay.
             threads: CPUs that each UPF can use, (S, 1), in the order of slices; filled in.
         """
         text = []

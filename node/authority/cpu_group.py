@@ -15,7 +15,7 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found about a knob: whether it can move all the same, and what to say; empty for nothing."""
+    """A finding about a knob: whether the knob can still move, and a text for the user, which may be empty."""
 
     moves: bool
     text: str

@@ -1,4 +1,4 @@
-"""Where a UPF that has no CPU group of its own could be given one."""
+"""Where a CPU group can be made for a UPF that has none of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.own_groups import PREFIX, check_safe
 from slicepilot.node.find.locate import Located
 
-# What a group of version 2 that limits nothing has in its files (Documentation/admin-guide/cgroup-v2.rst).
+# Contents of the files of a version 2 group without limits (Documentation/admin-guide/cgroup-v2.rst).
 OPEN = {
     "cpu.max": "max",
     "memory.max": "max",
@@ -22,24 +22,25 @@ OPEN = {
 
 
 def needs_own_group(located: Located) -> bool:
-    """Whether nothing can be limited but others would feel it: it is in the root group, or not alone in its own."""
+    """Whether a limit would affect other processes: the UPF is in the root group, or shares its group."""
     return located.cgroup is None or bool(located.others)
 
 
 def group_path(label: str, home: Path | None, hierarchy: CpuHierarchy | None = None) -> Path:
     """Where a group for a UPF can be made.
 
-    Below the one that it is in, whose limits go on binding it. A group of version 2 that has processes cannot hand
-    controllers down, but for the root (Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint"); the
-    group is beside it then, and only where nothing that limits it, or manages it, would be escaped.
+    It is made below the UPF's present group, so that the limits of that group still apply. A version 2 group with
+    processes, other than the root, cannot delegate controllers (Documentation/admin-guide/cgroup-v2.rst, "No Internal
+    Process Constraint"). Then the new group is made beside the present group, provided that the UPF escapes no limit
+    and no manager.
 
     Args:
-        label: what it is called after our prefix.
-        home: the group that it is in; None for the root group.
-        hierarchy: that of the machine, if none is given.
+        label: name of the new group after our prefix.
+        home: the UPF's present group; None for the root group.
+        hierarchy: by default that of the machine.
 
     Raises:
-        ActuatorError: there is none; says why, and what would help.
+        ActuatorError: no group can be made; with the reason and a remedy.
     """
     hierarchy = hierarchy or CpuHierarchy.find()
     parent = hierarchy.root if home is None else home

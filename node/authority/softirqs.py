@@ -34,15 +34,15 @@ def outside(located: Located, threads: list[int]) -> list[int]:
 
 
 def proposal(located: Located, n3: str) -> str | None:
-    """What would give a weight authority over a UPF whose N3 is polled in softirqs; None where it has it."""
+    """How a weight could act on a UPF whose N3 is polled in softirqs; None if it acts already."""
     try:
         present = napis(located.netns, n3)
     except OSError:
         return None
     if not present:
         return (
-            f"its packets are handled in softirqs, and {n3} has no NAPI of its own that a thread could be had for, as "
-            "far as the kernel says (from Linux 6.8 on; a veth has one with native XDP or GRO)"
+            f"its packets are handled in softirqs, and the kernel shows no NAPI of {n3} that could get a thread (Linux "
+            "6.8 or later shows them; a veth has a NAPI with native XDP or GRO)"
         )
     threads = [item.thread for item in present if item.thread is not None]
     if not threads:
@@ -57,7 +57,7 @@ def proposal(located: Located, n3: str) -> str | None:
 
 
 def named(threads: list[int]) -> str:
-    """For people."""
+    """The threads as a text for messages."""
     return f"the threads of N3's NAPI ({', '.join(map(str, threads))})"
 
 

@@ -20,13 +20,13 @@ WRITES = {
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Of one UPF.
+    """Limits on a UPF's CPU time beside those of its own group.
 
     Attributes:
-        limit_mcpu: the least CPU limit of the groups above its own, which binds it whatever its own is; inf: none.
-        limited_by: which group that is; None without one.
+        limit_mcpu: the least CPU limit of the groups above its own; inf: none.
+        limited_by: the group with that limit; None without a limit.
         allowed: CPUs that its process may use (its cpuset and affinity) and that are online.
-        writers: who else writes the group's files, and when.
+        writers: which other programs write the group's files, and when.
     """
 
     limit_mcpu: float

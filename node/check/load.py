@@ -1,4 +1,4 @@
-"""What a slice's packets say: do they pass where they are looked for, and who works on them?"""
+"""Whether a slice's packets pass the points of measurement, and whether its process handles them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Load:
         match_ratio: share of those that left that were recognised; None for none.
         offered_mbps, carried_mbps: mean rates.
         delay_p50_us, delay_p99_us: None where nothing passed.
-        cpu_use_mcpu: CPU time of its cgroup; None without one of its own.
+        cpu_use_mcpu: CPU time of its cgroup; None if it has no cgroup of its own.
         cpu_us_per_packet: the same by packet that left; None for too few packets.
-        joined: of a service, whose packets are requests that came and answers that left, the requests that came while
-            an earlier one of their conversation had no answer; None of a UPF.
+        joined: of a service, whose packets are requests that came and answers that left: requests that came while an
+            earlier request of their conversation had no answer; None for a UPF.
     """
 
     packets: int
@@ -67,7 +67,7 @@ class Load:
 
 
 def watch(source: KernelSource, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> list[Load]:
-    """Look on for so long; one entry for each slice. ``meanwhile`` is called a few times a second."""
+    """Measure for so many seconds; an entry for each slice. ``meanwhile`` is called a few times a second."""
     before, started = summary(source, None, 1.0), time.monotonic()
     joined = source.packets.slices["n3"]["joined"].copy()
     while (left := started + seconds - time.monotonic()) > 0:

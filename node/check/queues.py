@@ -23,7 +23,7 @@ class Passed(NamedTuple):
 
 @contextlib.contextmanager
 def queues(backend: NodeBackend) -> Iterator[Mapping[str, Passed]]:
-    """By slice, of those that are shaped before their last point, what came to their queue; filled at the end.
+    """Packets that came to a slice's queue, for slices that are shaped before their last point; filled at the end.
 
     An egress hook comes right before the queue (net/core/dev.c, __dev_queue_xmit), so it sees the same packets.
     """
@@ -35,7 +35,7 @@ def queues(backend: NodeBackend) -> Iterator[Mapping[str, Passed]]:
         return
     names = backend.slices.names
     indices = {names.index(item.name): index for index, item in enumerate(points)}
-    # What is known by sessions alone the second probe has to be told: it sees none of them.
+    # The second probe sees no PFCP, so it gets the sessions that the first has learned.
     with PacketProbe(points) as probe, backend.learning.also_for(probe.sharing, indices):
         yield passed
         for index, item in enumerate(points):

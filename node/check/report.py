@@ -60,9 +60,9 @@ class SliceReport:
         name: of the slice; process: its UPF.
         load: what passed while it was watched.
         knobs: whether each acts.
-        notes: what somebody should know before control starts.
-        learned: of its sessions, from those that were set up while it was watched; None where it learns nothing.
-        tried: what moving each knob did, where that was asked for.
+        notes: for the user, before control starts.
+        learned: from its sessions that were set up during the check; None for a slice that learns from none.
+        tried: the effect of moving each knob, with ``--try``.
     """
 
     name: str
@@ -86,7 +86,7 @@ class SliceReport:
 
 
 def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
-    """Look on for so long; moves nothing."""
+    """Observe for so many seconds; moves nothing."""
     strangers = -_nobodys(backend)
     with queues(backend) as passed:
         loads = watch(backend.source, seconds, backend.learning.poll)
@@ -119,7 +119,7 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
     family = next((group for group in backend.context.sharing if backend.slices.names.index(name) in group), ())
     if family:
         others = ", ".join(backend.slices.names[index] for index in family if backend.slices.names[index] != name)
-        notes.append(f"one UPF with {others}: its CPU limit is the sum of what they get, and none has it for itself")
+        notes.append(f"one UPF with {others}: its CPU limit is the sum of theirs, and applies to all of them together")
     if around.limited_by is not None:
         notes.append(f"{around.limited_by} limits it to {around.limit_mcpu:g} mCPU, whatever its own limit is")
     if around.cpus < backend.context.logical_cpus.item():
@@ -144,8 +144,8 @@ def _slice(backend: NodeBackend, name: str, load: Load, passed: Mapping[str, Pas
 
 
 def _unlearned(load: Load, strangers: int) -> str:
-    """Of a slice that learns from sessions and has seen none."""
-    text = "no session of it was set up meanwhile: its packets count from the next one on, or by ue_pools"
+    """A note on a slice that learns from sessions and has seen none."""
+    text = "no session of it was set up meanwhile: its packets count from the next session on, or by ue_pools"
     if load.packets or not strangers:
         return text
     return f"{strangers} packets came by the N3 that it shares, of sessions that are not known; {text}"
@@ -157,8 +157,8 @@ def _limits(backend: NodeBackend, name: str) -> list[str]:
     target, least = backend.targets[index], backend.spec.least_limit_mcpu
     if target.cgroup is None or awaited(target.cgroup) or "cpu_limit_mcpu" in target.fixed:
         return []
-    if (located := limit_mcpu(CpuGroup.at(target.cgroup))) < math.inf:
-        notes.append(f"its CPU limit is {located:g} mCPU as found: control takes it over, and puts it back")
+    if (original := limit_mcpu(CpuGroup.at(target.cgroup))) < math.inf:
+        notes.append(f"its original CPU limit is {original:g} mCPU: control changes it, and restores it at the end")
     if backend.slices.bound("cpu_limit_mcpu", 0)[index, 0] < least:
         period = f"{backend.spec.quota_period_ms:g} ms"
         notes.append(f"CPU limits below {least:g} mCPU are set as {least:g}: the least quota is 1 ms, here in {period}")
@@ -166,7 +166,7 @@ def _limits(backend: NodeBackend, name: str) -> list[str]:
 
 
 def _unseen(backend: NodeBackend, name: str) -> list[str]:
-    """A rate of Cilium that is not the knob, because nobody would see what it does."""
+    """A note on a rate of Cilium that is not the knob because its effect would not be measured."""
     target = backend.targets[backend.slices.names.index(name)]
     device = target.egress_device
     if target.cilium is not None or device is None or "egress_mbps" in target.left:
@@ -181,8 +181,8 @@ def _untimed(load: Load) -> list[str]:
     assert load.joined is not None
     if load.joined <= MOST_JOINED * load.packets:
         return []
-    text = f"of {load.packets} packets of requests, {load.joined} came while an earlier one of their conversation had"
-    return [f"{text} no answer, long or pipelined: the delay is that of the first of several, up to the first answer"]
+    text = f"of {load.packets} packets of requests, {load.joined} came before the answer to an earlier request of their"
+    return [f"{text} conversation: the delay is that of the first of several requests, up to the first answer"]
 
 
 def _by_queue(entry: Answer, load: Load, passed: Passed) -> Answer:

@@ -1,15 +1,15 @@
-"""Move each knob of each slice a little, now and then, under the traffic there is: does the slice feel it?
+"""Moves each knob of each slice back and forth under the existing traffic, and measures whether the slice is affected.
 
-An agent like any other, so that guard, journal and supervisor stand behind it as they do behind control: whatever
-happens meanwhile, the knobs come back.
+`TrialAgent` is an agent like any other, so that guard, journal and supervisor protect the node as during control, and
+the knobs are restored whatever happens.
 
 A phase follows the knob's own clock. It begins when the kernel has the value, because writes of a CPU limit are
 rationed by its CFS period (`slicepilot.env.knobs`), and lasts some of these periods: 100 ms is usual, 1 s the longest.
 Phases are timed, not counted in control periods, of which a busy machine misses many.
 
-That an interval contains "no effect" is no evidence of absence. A knob does not act where the interval excludes what
-it would do if it did, while the slice wanted more than it was moved to; or where the kernel refuses the value. Else
-measuring goes on, and at the end it is not known yet.
+That an interval contains "no effect" is no evidence of absence. A knob does not act if the interval excludes the
+expected effect while the slice wanted more than the value that the knob was moved to, or if the kernel refuses the
+value. Else measuring goes on, and at the end the answer may be unknown.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SETTLE_PERIODS, MEASURE_PERIODS = 1.5, 4.0
 LOOKS = (6, 12, 24)
 """Pairs of phases after which it is decided whether to go on."""
 MOST_S = 45.0
-"""No look follows after so long with one knob, or four times as long as its first look takes if that is more."""
+"""No look follows after so long with a knob, or after four times the duration of its first look if that is longer."""
 # What a knob is moved to: shares of what the slice uses and carries, and levels.
 SHARES = {CPU_LIMIT: 0.6, EGRESS: 0.7}
 NICE_STEP = 10.0
@@ -97,10 +97,8 @@ class Effect:
 
     @property
     def acts(self) -> bool | None:
-        """Whether the slice felt it; None where that is not known.
-
-        A weight is felt by who is short of CPU time, and by nobody else.
-        """
+        """Whether the slice was affected; None where that is not known. A weight only affects slices that are short of
+        CPU time."""
         if self.refused:
             return False
         if self.carried is None or self.delay is None:
@@ -147,7 +145,7 @@ class _Phase:
 
 
 class TrialAgent:
-    """Holds everything, and moves one knob at a time back and forth: original, moved, moved, original, and so on.
+    """Holds all knobs but one, which it moves back and forth: original, moved, moved, original, and so on.
 
     Args:
         context: of the node.
@@ -155,9 +153,9 @@ class TrialAgent:
 
     Attributes:
         steps: knobs of slices in the order in which they are tried.
-        least_s, most_s: that takes, if each is decided at the first look, and if all goes on to the end.
-        effects: of those tried so far.
-        stop: requested when all have been tried.
+        least_s, most_s: duration if each knob is decided at the first look, and if none is decided.
+        effects: of the knobs that were tried so far.
+        stop: requested when all knobs have been tried.
     """
 
     name = "trial"
@@ -165,7 +163,7 @@ class TrialAgent:
 
     def __init__(self, context: Context, clocks_s: Sequence[float] | None = None) -> None:
         moves, slices = context.moves, range(len(context.threads))
-        # A process gets the CPU time that all its slices ask for: they are moved together.
+        # The CPU limits of slices that share a process are added up, so they are moved together.
         self._mates = {member: group for group in context.sharing for member in group}
         order = (EGRESS, CPU_LIMIT, NICE)
         self.steps = [Step(s, k) for s in slices for k in order if moves is None or moves[k, s, 0]]
@@ -210,27 +208,27 @@ class TrialAgent:
             if not self._goes_on(step, knobs, figures[step.slice], now_s, took_s):
                 self._begin_step(self._at + 1)
                 continue
-            return self._asked(step)
+            return self._requested(step)
         self.stop.stop()
         return self._original
 
     def watch(self, telemetry: Telemetry, allowed: Knobs, receipt: Receipt) -> None:
-        """What became of the last decision: what the guard allowed, and what the kernel refused."""
+        """Take in the result of the last decision: what the guard allowed, and what the kernel refused."""
         del telemetry
         self._allowed = allowed
-        if receipt.error is not None:  # not at every tick: a write that was refused is one of the ration
+        if receipt.error is not None:  # not at every tick: a refused write counts as one of the rationed writes
             self._error = receipt.error
 
-    # -- one knob ------------------------------------------------------------------------------------------------
+    # -- a knob --------------------------------------------------------------------------------------------------
 
     def _begin_step(self, at: int) -> None:
         self._at, self._began_s, self._phases = at, math.nan, [_Phase()]
-        self._asked_s, self._error = math.nan, None
+        self._requested_s, self._error = math.nan, None
 
     def _goes_on(self, step: Step, knobs: Knobs, figures: Figures, now_s: float, took_s: float) -> bool:
-        """Take up a tick; whether the knob is not done with."""
+        """Take in a tick; returns whether the trial of the knob goes on."""
         if math.isnan(self._began_s):
-            self._began_s = self._asked_s = now_s
+            self._began_s = self._requested_s = now_s
         target = self._moved_to(step)
         if isinstance(target, str):
             self.effects[step] = Effect(step.knob, obstacle=target)
@@ -239,7 +237,7 @@ class TrialAgent:
         phase = self._phases[-1]
         if not self._holds(step, knobs):
             self._phases[-1] = _Phase()
-            if now_s - self._asked_s < self._patience_s(step):
+            if now_s - self._requested_s < self._patience_s(step):
                 return True
             self.effects[step] = self._obstructed(step, target, float(knobs.values[step.knob, step.slice, 0]))
             return False
@@ -251,14 +249,14 @@ class TrialAgent:
             return True
         pairs, odd = divmod(len(self._phases), 2)
         self._phases.append(_Phase())
-        self._asked_s, self._error = now_s, None
+        self._requested_s, self._error = now_s, None
         if odd or pairs not in LOOKS:
             return True
         self.effects[step] = effect = self._effect(step, target, pairs)
         done = effect.acts is not None or step.knob == NICE or pairs == LOOKS[-1]
         return not done and now_s - self._began_s < self._most_s(step)
 
-    def _asked(self, step: Step) -> Knobs:
+    def _requested(self, step: Step) -> Knobs:
         assert self._original is not None
         target = self._moved_to(step)
         if not self._moved or isinstance(target, str):
@@ -277,12 +275,12 @@ class TrialAgent:
         return (len(self._phases) - 1) % 4 in {1, 2}
 
     def _holds(self, step: Step, knobs: Knobs) -> bool:
-        """Whether the kernel has had what was asked for, in the window that ends now."""
-        wanted, held = (float(item.values[step.knob, step.slice, 0]) for item in (self._asked(step), knobs))
+        """Whether the kernel had the requested value in the window that ends now."""
+        wanted, held = (float(item.values[step.knob, step.slice, 0]) for item in (self._requested(step), knobs))
         return _same(held, wanted)
 
     def _moved_to(self, step: Step) -> float | str:
-        """Value of a knob that would be felt; or why there is none."""
+        """Value of a knob that would affect the slice; or why there is none."""
         assert self._original is not None
         s, k = step
         carried, _, use = self._load[s].means
@@ -294,7 +292,7 @@ class TrialAgent:
         if value >= self._low[k, s]:
             return float(value)
         return (
-            f"not tried: at this load it would be felt below {value / SHARES[k]:.3g} {unit}, and its bounds begin at "
+            f"not tried: at this load it would act below {value / SHARES[k]:.3g} {unit}, and its bounds begin at "
             f"{self._low[k, s]:g}"
         )
 
@@ -331,20 +329,20 @@ class TrialAgent:
         return Effect(step.knob, target, carried, delay, float(unmoved) / target if target else math.nan, pairs)
 
     def _obstructed(self, step: Step, target: float, held: float) -> Effect:
-        """Of a value that does not hold: the pairs that there are count, if they are enough to look at."""
-        asked = float(self._asked(step).values[step.knob, step.slice, 0])
-        allowed = asked if self._allowed is None else float(self._allowed.values[step.knob, step.slice, 0])
+        """The effect of a knob whose value does not hold: from the pairs so far, if they are enough to look at."""
+        requested = float(self._requested(step).values[step.knob, step.slice, 0])
+        allowed = requested if self._allowed is None else float(self._allowed.values[step.knob, step.slice, 0])
         pairs = (len(self._phases) - 1) // 2
         if pairs >= LOOKS[0]:
             return self._effect(step, target, pairs)
-        as_asked = _same(allowed, asked)
+        as_requested = _same(allowed, requested)
         errors = [] if self._error is None else self._error.split("; ")
         refusals = [text for text in errors if text.startswith(f"{self._names[step.slice]}: ")]
-        if as_asked and refusals:
-            text = f"asked for {asked:.4g}: {'; '.join(refusals)}"
+        if as_requested and refusals:
+            text = f"requested {requested:.4g}: {'; '.join(refusals)}"
             return Effect(step.knob, target, obstacle=text, refused=True)
-        who = "it stayed at" if as_asked else "the guard kept it at"
-        return Effect(step.knob, target, obstacle=f"asked for {asked:.4g}, {who} {held:.4g}")
+        who = "it stayed at" if as_requested else "the guard kept it at"
+        return Effect(step.knob, target, obstacle=f"requested {requested:.4g}, {who} {held:.4g}")
 
 
 def _same(held: float, wanted: float) -> bool:
@@ -352,7 +350,8 @@ def _same(held: float, wanted: float) -> bool:
 
 
 def clocks_s(node: Node) -> list[float]:
-    """CFS period of each slice in seconds, at most: the one to be run with, or its own where the kernel may keep that.
+    """Longest possible CFS period of each slice in seconds: of the configuration, or the group's, which the kernel may
+    keep.
 
     Raises:
         ActuatorError: a group cannot be read.
@@ -374,7 +373,7 @@ def _own_period_us(target: SliceTargets) -> int:
 
 
 def try_knobs(node: Node, agent: TrialAgent) -> dict[str, dict[KnobName, Effect]]:
-    """Try all knobs that move, one after the other; by slice.
+    """Try all knobs that move, in turn; returns the effects by slice.
 
     Raises:
         ConfigError: another controller has the slices.
@@ -383,10 +382,10 @@ def try_knobs(node: Node, agent: TrialAgent) -> dict[str, dict[KnobName, Effect]
     config = RunConfig().override(
         name=node.name, instance=f"{node.name}-trial", mode="live", publish={"log": "off", "records_mb": 0}
     )
-    # The stop is the usual end, so many ticks the last resort.
+    # The agent stops the run; the number of ticks is the last resort.
     serve(node, config, max_ticks=round(agent.most_s / PERIOD_S), agent=agent, watch=agent.watch, stop=agent.stop)
     names = node.backend.slices.names
-    located: dict[str, dict[KnobName, Effect]] = {name: {} for name in names}
+    effects: dict[str, dict[KnobName, Effect]] = {name: {} for name in names}
     for step, effect in agent.effects.items():
-        located[names[step.slice]][KNOB_FIELDS[step.knob]] = effect
-    return located
+        effects[names[step.slice]][KNOB_FIELDS[step.knob]] = effect
+    return effects

@@ -69,7 +69,7 @@ def _tried(backend: Any, slices: list[Any]) -> list[Any]:
     if not agent.steps:
         stderr.print("no knob acts: there is nothing to try", highlight=False)
         return slices
-    text = f"trying {len(agent.steps)} knobs, for {agent.least_s:.0f} s, longer where that does not tell"
+    text = f"trying {len(agent.steps)} knobs, for {agent.least_s:.0f} s, longer where the result is unclear"
     stderr.print(text, highlight=False)
     effects = try_knobs(node, agent)
     return [replace(each, tried=effects[each.name]) for each in slices]

@@ -111,7 +111,7 @@ def _print(result: list[Any], verbose: bool) -> None:
     from slicepilot.configs.text import printable
 
     if not result:
-        console.print("no UPF found: nothing here takes GTP-U (port 2152) or PFCP (8805), no program is known as one")
+        console.print("no UPF found: no process takes GTP-U (port 2152) or PFCP (8805), or runs a known UPF program")
     for upf in result:
         style = "bold" if upf.confidence == "sure" else "yellow"
         line = Text.assemble((upf.name, style), f"  {upf.process}  ")

@@ -90,7 +90,7 @@ def _time(option: str, text: str) -> int:
 
 
 def _check_out(out: Path) -> None:
-    """Say before anything is asked that it could not be written; raises ConfigError."""
+    """Check, before the server is queried, that the output can be written; raises ConfigError."""
     if out.suffix != ".parquet":
         from slicepilot.training.recording.minari_files import check_new
 
@@ -118,7 +118,7 @@ def _print(document: dict[str, Any]) -> None:
         f"{document['out']}: {document['episodes']} episodes, {document['steps']:,} steps of {document['period_s']:g} s"
     )
     if document["left_out_steps"]:
-        say(f"  {document['left_out_steps']:,} steps left out, of episodes without one that could be scored")
+        say(f"  {document['left_out_steps']:,} steps left out, of episodes without a step that has a reward")
     for item in document["missing"]:
         share = 100 * item["unmeasured"] / max(item["readings"], 1)
         say(f"  {share:.1f}% of the readings are missing; {item['unscored_steps']:,} steps have no reward")

@@ -62,7 +62,7 @@ class UpfSelector:
 
     Attributes:
         role: what it is called in a slice, and in messages.
-        pid: its number; a UPF that restarts is not found again by it.
+        pid: its number, which does not identify the UPF after a restart.
         process: program and arguments.
         unit: systemd unit, for instance ``open5gs-upfd@embb.service``.
         container: id (six digits or more) or name.

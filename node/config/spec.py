@@ -41,8 +41,8 @@ class NodeSlice(SliceSpec):
             what it does is not seen; ``shaper``: never.
         own_cgroup: whether its UPF, in mode ``live``, may be moved into a CPU cgroup that is made for it where it has
             none of its own, with the threads of NAPI that take its packets. All slices of the UPF have to allow it.
-        may_exceed_limit: whether its CPU limit may be set above the one that is found, a pod's own for example.
-        ceiling_mcpu: the most that its CPU limit is ever set to, no limit included; none, whatever its bounds allow.
+        may_exceed_limit: whether its CPU limit may be set above the original limit, for example of its pod.
+        ceiling_mcpu: the highest CPU limit that is ever set, also where no limit is wanted; none: as its bounds allow.
     """
 
     __pydantic_config__ = STRICT

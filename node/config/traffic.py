@@ -65,7 +65,7 @@ class DeviceNames:
 
 @dataclass(frozen=True)
 class TrafficSpec:
-    """Which packets of a UPF, or of an N3, are one slice's, where several slices share it.
+    """Which packets of a UPF or N3 that several slices share belong to a slice.
 
     Attributes:
         ue_pools: the UEs' addresses; of IPv6 /64 or shorter.
@@ -104,8 +104,8 @@ class ListensSpec:
         ports: TCP and UDP ports that it takes requests at.
         far_netns: network namespace of the other end of ``device``, a veth: answers are measured there then, behind
             the shaper of ``device``, whose rate can be set.
-        echoed_octets: of an identifier that answers over UDP begin with as their requests do (DNS: 2); tells requests
-            of one conversation apart.
+        echoed_octets: length of the identifier at the beginning of requests and their answers over UDP (DNS: 2), which
+            distinguishes requests of the same conversation.
     """
 
     __pydantic_config__ = STRICT

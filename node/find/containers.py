@@ -22,8 +22,8 @@ MOST_BYTES = 1 << 20
 
 
 class Keys(NamedTuple):
-    """What a runtime writes down of a container: pod, namespace, uid, container; and what marks one that only holds the
-    pod's namespaces. Those of one runtime are no other's: a pod's own annotations may be among them."""
+    """A runtime's keys for a container's pod, namespace, uid and name, and for its kind, with the kind of the sandbox
+    that only holds the pod's namespaces. Keys of other runtimes are ignored, since a pod's annotations may set them."""
 
     name: str
     namespace: str

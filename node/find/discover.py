@@ -31,13 +31,13 @@ TESTBED_GROUP, TESTBEDS = "slicepilot-", Path("/run/slicepilot-testbed")  # see 
 
 @dataclass(frozen=True)
 class DiscoveredUpf:
-    """A process that is a UPF, or may be one.
+    """A process that is, or may be, a UPF.
 
     Attributes:
         process: its main process.
         name: what to call its slice.
         confidence: ``sure`` where program and sockets agree.
-        why: what speaks for it, and what is not clear.
+        why: the evidence, and what is unclear.
         netns: file of its network namespace.
         netns_name: where ip-netns(8) has a name for that.
         cgroup: its CPU cgroup; None in the root group.
@@ -65,10 +65,11 @@ class DiscoveredUpf:
 
 
 def discover(finder: Finder | None = None) -> list[DiscoveredUpf]:
-    """All of them by name, the sure ones first. Needs root: sockets of others' processes are not shown to anybody else.
+    """All UPFs, the sure ones first, then by name. Needs root, since the kernel shows sockets of other users' processes
+    to root alone.
 
-    The SMF answers PFCP, too, and a gNB takes GTP-U: a process that does one of the two and whose program is not known
-    is ``unclear``.
+    The SMF answers PFCP, too, and a gNB takes GTP-U: a process of an unknown program that does only one of the two is
+    ``unclear``.
     """
     finder = finder or Finder()
     table = SocketTable()
@@ -91,9 +92,9 @@ def devices_of(process: Process, given: DeviceNames, table: SocketTable | None =
     """
     own = Path(f"/proc/{process.pid}/ns/net")
     present = interfaces(own)
-    message, _ = _devices((table or SocketTable()).opened(process), present)
+    detected, _ = _devices((table or SocketTable()).opened(process), present)
     names = [item.name for item in dataclasses.fields(DeviceNames)]
-    result = DeviceNames(**{name: getattr(given, name) or getattr(message, name) for name in names})
+    result = DeviceNames(**{name: getattr(given, name) or getattr(detected, name) for name in names})
     if result.n6 is not None and result.n6_netns is None:
         result = dataclasses.replace(_with_far_end(own, result)[0], n6_far=given.n6_far)
     if result.n3 in present.xdp and result.n3_netns is None:
@@ -231,7 +232,7 @@ def _before_xdp(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
 
 
 def _far_end(netns: Path, device: str) -> tuple[str, str] | None:
-    """Namespace, by name where it has one, and interface."""
+    """Name, or else path, of the namespace, and the interface."""
     named = sorted(namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
     try:
         far = far_end(netns, device, [*named, MACHINE])
@@ -267,7 +268,7 @@ def _plain(name: str) -> str:
 
 
 def _named_apart(result: list[DiscoveredUpf]) -> list[DiscoveredUpf]:
-    """No two of one name."""
+    """Make names unique."""
     names = [item.name for item in result]
     return [
         item if names.count(item.name) == 1 else dataclasses.replace(item, name=f"{item.name}-{item.process.pid}")

@@ -1,4 +1,4 @@
-"""A first configuration of a node from what was discovered: complete but for what nobody but its operator knows."""
+"""A first configuration of a node from the UPFs that were discovered, with marks for the operator to fill in."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from slicepilot.node.config.traffic import DeviceNames
 from .discover import DiscoveredUpf
 
 HEAD = """\
-# UPFs of this node, as `slicepilot node discover` found them. What only you know is marked FILL IN: promises and
-# weights. `slicepilot node check FILE` says what can be measured and moved; `slicepilot run --node FILE` watches, and
-# moves nothing until you ask for it (--mode live). docs/node.md lists the fields.
+# UPFs of this node, from `slicepilot node discover`. Fill in what is marked FILL IN: promises and weights.
+# `slicepilot node check FILE` shows what can be measured and moved; `slicepilot run --node FILE` only observes, unless
+# you give --mode live. docs/node.md lists the fields.
 """
 UNKNOWN_UPLINK = (
     "# uplink_mbps: 1000   # FILL IN the rate of the N6 uplink that the slices share, where it can be short"
@@ -31,18 +31,18 @@ SLICE = """\
     devices: {devices}
 """
 OWN_GROUP = """\
-    # own_cgroup: true   # it has no CPU cgroup of its own; with this `--mode live` moves it into one, and back later
+    # own_cgroup: true   # it has no CPU cgroup of its own; with this `--mode live` makes one for it, until it ends
 """
 
 
 def draft(name: str, result: Sequence[DiscoveredUpf], named: Collection[int] = ()) -> str:
-    """YAML text: sure UPFs as slices, a slice for each network of UEs or TUN device that is seen; unclear ones, and
-    what is marked as another's, as comments.
+    """YAML text: sure UPFs as slices, a slice for each network of UEs or TUN device; unclear UPFs, and UPFs that belong
+    to another controller, testbed or pod, as comments.
 
     Args:
         name: of the node.
         result: what was discovered.
-        named: pids of UPFs that were asked for: these are slices although they are another's.
+        named: pids of UPFs that the user has selected: these are slices even if they belong to others.
     """
     sure = [item for item in result if item.confidence == "sure" and (not item.owner or item.process.pid in named)]
     parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else "slices: []   # FILL IN: no UPF was found"]
@@ -66,8 +66,8 @@ def draft(name: str, result: Sequence[DiscoveredUpf], named: Collection[int] = (
 
 
 def _slices(item: DiscoveredUpf) -> list[DiscoveredUpf]:
-    """The slices of a UPF: one for each network of UEs that is routed to one of its TUN devices, IPv4 and IPv6 of the
-    same session side by side; itself where there is only one."""
+    """The slices of a UPF: a slice for each network of UEs that is routed to one of its TUN devices, with the IPv4 and
+    IPv6 networks paired; the UPF itself if there is only one."""
     result: list[DiscoveredUpf] = []
     for tun, pools in item.served:
         families = [[pool for pool in pools if ip_network(pool).version == version] for version in (4, 6)]
@@ -91,7 +91,7 @@ def _evidence(item: DiscoveredUpf) -> Iterator[str]:
 
 
 def _slice(number: int, item: DiscoveredUpf) -> str:
-    # Far ends are found again as the other ends of n3 and n6; a runtime calls them differently in the next container.
+    # Far ends follow from n3 and n6; a runtime gives them other names in the next container.
     devices = dataclasses.replace(item.devices, n3_far=None, n6_far=None)
     text = SLICE.format(number=number, name=item.name, upf=_flow(item.selector), devices=_flow(devices))
     return text if item.cgroup is not None and not item.others else text + OWN_GROUP

@@ -1,4 +1,4 @@
-"""Has a UPF restarted, moved to another cgroup, or come back? Looked at between ticks, looked for in a thread."""
+"""Follows UPFs that restart, move to another cgroup or come back: checks between ticks, searches in a thread."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Settler(Protocol):
     """Gives UPFs a group where they have none of their own (`slicepilot.node.live.own_groups.OwnGroups`)."""
 
     def unsettled(self, name: str, located: Located) -> bool:
-        """Whether there is something to do about a UPF that is still where it was found; at once."""
+        """Whether `settle` has something to do for a UPF that has not moved; returns at once."""
         ...
 
     def settle(self, name: str, located: Located) -> Located:
-        """Do it; where the UPF is then. Raises ActuatorError."""
+        """Give the UPF its group; returns where it is then. Raises ActuatorError."""
         ...
 
     def absent(self, name: str) -> None:
@@ -43,16 +43,16 @@ class Settler(Protocol):
 
 
 class Follower:
-    """Keeps links to UPFs right.
+    """Keeps links to UPFs up to date.
 
-    `look` takes some 50 us a slice while all is well. A UPF that has gone is looked for by a thread beside the loop's,
-    which takes some milliseconds of CPU time, each time that `look` is called, until it is found.
+    `look` takes some 50 us a slice while all is well. While a UPF is missing, each call starts a search in a thread
+    beside the loop's, which takes some milliseconds of CPU time.
 
     Args:
         selectors: by slice.
-        located: where they are now.
-        links: to keep.
-        settler: receives each UPF that was found.
+        located: where the UPFs are now.
+        links: to keep up to date.
+        settler: called with each UPF that has moved.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class Follower:
 
     @property
     def located(self) -> dict[str, Located]:
-        """Where they were found last, by slice."""
+        """Last known location of each UPF, by slice."""
         with self._lock:
             return dict(self._located)
 
     def look(self) -> list[str]:
-        """What has gone and has not been found again, and why."""
+        """Report, with the reason, UPFs that are missing; starts a search for them."""
         with self._lock:
             away = [name for name, item in self._located.items() if not _still_there(item)]
             text = [self._lost.get(name) or f"{name}: {_what_has_gone(self._located[name])}" for name in away]
@@ -92,11 +92,11 @@ class Follower:
         self._background.close()
 
     def find_now(self, names: Iterable[str], missing_ok: bool = False) -> None:
-        """Look for UPFs here and now.
+        """Search for UPFs in the calling thread.
 
         Raises:
-            ConfigError: one is not there, unless that is all right.
-            ActuatorError: one cannot be settled.
+            ConfigError: a UPF is missing, unless ``missing_ok``.
+            ActuatorError: a UPF cannot be settled.
         """
         finder = Finder()
         for name in names:
@@ -107,8 +107,8 @@ class Follower:
                     raise
 
     def _stay(self, name: str, away: list[str]) -> None:
-        """Where other UPFs are in the namespace of one that has gone, its link goes on leading there: slices of one
-        namespace are measured by the link of the first."""
+        """Keep the link of a missing UPF on its namespace while other UPFs are in there: all slices of a namespace are
+        measured by the link of the first."""
         netns = self._located[name].process.netns
         others = (item for other, item in self._located.items() if other not in away and item.process.netns == netns)
         other = next(others, None)
@@ -116,7 +116,7 @@ class Follower:
             self._links.lead_into(name, other.netns)
 
     def _find(self, names: list[str]) -> None:
-        # Where there are thousands of processes this would keep a CPU from everybody else for tenths of a second.
+        # With thousands of processes a search without pauses would occupy a CPU for tenths of a second.
         finder: Finder | None = None
         for name in names:
             try:
@@ -140,12 +140,12 @@ class Follower:
 
 
 def _still_there(item: Located) -> bool:
-    """Whether it is the same process, in the same cgroup, and its namespace is the one that it was found in."""
+    """Whether a UPF is the same process in the same cgroup and network namespace as before."""
     return not _what_has_gone(item)
 
 
 def _what_has_gone(item: Located) -> str:
-    """Of a UPF, in words; empty where all is as it was found."""
+    """How a UPF has moved or ended, as a text; empty if nothing has changed."""
     process = item.process
     if start_ticks(process.pid) != process.start_ticks:
         return f"its UPF has ended: process {process}"

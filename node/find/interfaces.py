@@ -1,4 +1,4 @@
-"""Interfaces of a network namespace: their addresses, which one leads to everywhere else, and what is behind it."""
+"""Interfaces of a network namespace: their addresses, the default route, and the networks behind tunnels."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Interfaces:
     Attributes:
         kinds: of each interface what it was made as ("veth", "tun", "gtp5g", ...; empty for hardware).
         addresses: interface by address.
-        default: interface of the default route; None without one.
-        xdp: number of the XDP program by interface, for those that have one; 0 where drivers do not say.
+        default: interface of the default route; None if there is none.
+        xdp: id of the XDP program by interface, of interfaces that have a program; 0 where drivers do not report it.
         behind: networks that are routed to each tunnel to a process, which are those of its UEs.
     """
 
@@ -131,7 +131,7 @@ def _end(netns: Path, present: dict[str, Link], index: int) -> FarEnd | None:
 
 
 def _number(descriptor: int, route: RouteSocket) -> int | None:
-    """By what number a namespace goes in this one; None for none, or where the descriptor is of something else."""
+    """The id of a namespace in this namespace; None if it has none, or if the descriptor is of another kind of file."""
     try:
         return netnsid(route, descriptor)
     except ActuatorError:

@@ -20,10 +20,10 @@ NOWHERE = Path("/nonexistent")
 
 
 class UpfLinks:
-    """Links for slices by name, in a folder of their own that goes with `close`, or when the next one is made.
+    """Links for slices by name, in a folder that `close` removes, or else the next process that makes such a folder.
 
     Args:
-        parent: of that folder; None: the one that locks are in.
+        parent: of that folder; None: the folder of locks.
     """
 
     def __init__(self, parent: Path | None = None) -> None:

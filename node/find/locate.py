@@ -1,4 +1,4 @@
-"""From what a YAML says of a UPF to the one process that it is."""
+"""Finds the process of a UPF that a configuration describes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Located:
 
     Attributes:
         process: its main process.
-        netns: file of its network namespace: the one that was named, else the process's.
-        cgroup: folder of its CPU cgroup; None where it is in the root group, which everything is in.
-        others: what else is in that group, and would feel its limits.
+        netns: file of its network namespace: the configured namespace, else the process's.
+        cgroup: folder of its CPU cgroup; None in the root group.
+        others: other processes in that group, which its limits would affect.
     """
 
     process: Process
@@ -39,7 +39,7 @@ class Located:
 
 
 class Finder:
-    """Finds UPFs in one picture of the machine."""
+    """Finds UPFs in a snapshot of the machine's processes."""
 
     def __init__(
         self, processes: Mapping[int, Process] | None = None, known: Sequence[Container] | None = None
@@ -51,7 +51,7 @@ class Finder:
         """The UPF of a slice, or its service.
 
         Raises:
-            ConfigError: no process, or more than one that does not belong to another.
+            ConfigError: no process fits, or several that do not descend from each other.
         """
         where, what = f"slices.{name}.{selector.role}", "UPF" if selector.role == "upf" else "service"
         fit = [candidate for candidate in self.processes.values() if self._fits(candidate, selector)]
@@ -66,8 +66,8 @@ class Finder:
         if len(result) > 1:
             text = ", ".join(map(str, result[:MOST_NAMED])) + (", ..." if len(result) > MOST_NAMED else "")
             raise ConfigError(
-                f"{where}: {selector}: fits {len(result)} processes: {text}; expected one that separates it from "
-                "the others, for instance one of its arguments"
+                f"{where}: {selector}: fits {len(result)} processes: {text}; expected a condition that only one of "
+                "them fulfils, for instance on an argument"
             )
         [process] = result
         try:

@@ -75,7 +75,7 @@ def _number(value: bytes) -> int:
 def _checked(thread: int) -> int | None:
     """None where the number is another's here: the kernel counts in the machine's PID namespace, whatever the reader.
 
-    The id in a thread's name may be that of an instance before: it is named before its NAPI has one of its own.
+    The id in a thread's name may be of an earlier instance: the thread is named before its NAPI has an id.
     """
     try:
         name, _, rest = Path(f"/proc/{thread}/stat").read_bytes().rpartition(b")")

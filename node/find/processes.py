@@ -1,4 +1,4 @@
-"""The processes of this machine, as a picture at one moment (proc(5))."""
+"""A snapshot of the processes of this machine (proc(5))."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ def snapshot(rest_s: float = 0.0) -> dict[int, Process]:
 
 
 def look_at(pid: int, folders: GroupFolders | None = None) -> Process | None:
-    """One process; None for one that has ended, and for a kernel thread.
+    """A process; None if it has ended or is a kernel thread.
 
     Args:
         pid: its number.
-        folders: of groups, which one picture of the machine looks at once.
+        folders: of cgroups, which all processes of a snapshot share.
     """
     folder = Path(f"/proc/{pid}")
     try:

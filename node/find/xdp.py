@@ -1,4 +1,4 @@
-"""Does a UPF forward in XDP? Then its packets pass neither hooks nor queues of its interfaces, and no process."""
+"""Detects UPFs that forward in XDP: their packets pass neither hooks nor queues of the interfaces, and no process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .locate import Located
 def forwards_in_xdp(located: Located, n3: str) -> bool:
     """Whether the XDP program of a UPF's N3 forwards packets.
 
-    One that the process itself has opened does (``prog_id`` in /proc/PID/fdinfo, kernel/bpf/syscall.c). One that it has
-    not may have been put there by a loader of the UPF's, or be somebody's filter: that is thought where the UPF is
-    known to forward in its process. Nothing is found in a namespace that cannot be entered.
+    A program that the process itself has opened does (``prog_id`` in /proc/PID/fdinfo, kernel/bpf/syscall.c). Any other
+    program may be the UPF's, attached by a loader, or a filter of another program: it counts as a filter if the UPF is
+    known to forward in its process. False if the namespace cannot be entered.
     """
     present: dict[str, int] = {}
     with contextlib.suppress(OSError):
@@ -30,11 +30,11 @@ def forwards_in_xdp(located: Located, n3: str) -> bool:
 
 def _programs(pid: int) -> set[int]:
     """Numbers of the BPF programs that a process has opened, or has links of."""
-    located = set()
+    numbers = set()
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
             with contextlib.suppress(OSError):
                 for line in kernel_lines(entry):
                     if line.startswith("prog_id:"):
-                        located.add(int(line.split()[1]))
-    return located
+                        numbers.add(int(line.split()[1]))
+    return numbers

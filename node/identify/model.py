@@ -21,7 +21,7 @@ from .segments import SETTLE_S, Segment
 
 
 class SegmentRuns:
-    """`slicepilot.env.simulator.backend.RunSource` of measured segments, one in each lane."""
+    """`slicepilot.env.simulator.backend.RunSource` of measured segments, a segment in each lane."""
 
     def __init__(self, segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, period_s: float) -> None:
         self.slices, self._hardware, self._period_s = slices, hardware, period_s

@@ -31,17 +31,17 @@ LEAST_USE_MCPU, LEAST_MBPS = 20.0, 0.5
 
 @dataclass(frozen=True)
 class Segment:
-    """What was measured, S slices, T control periods.
+    """Measurements of S slices over T control periods.
 
     Attributes:
-        offered_mbps, carried_mbps, delay_p99_us, use_mcpu: (T + 1, S); of the first period knobs were as found.
+        offered_mbps, carried_mbps, delay_p99_us, use_mcpu: (T + 1, S); the first period has the original settings.
         idle_ratio: of all CPUs, (T + 1,).
         knobs: that held in each period, (T + 1, 3, S).
         valid: whether a slice was measured throughout, (S,).
-        packets, bytes, cpu_s: of each slice, (S,): packets that left, bytes of those that came, CPU time of its cgroup
-            (NaN without one).
+        packets, bytes, cpu_s: of each slice, (S,): packets that left, bytes of packets that came, CPU time of its
+            cgroup (NaN without a cgroup).
         arrived: packets that came, (S,).
-        seconds: that took.
+        seconds: duration.
     """
 
     offered_mbps: FloatArray
@@ -61,7 +61,7 @@ class Segment:
 def watch(
     backend: NodeBackend | GuardedNode, source: KernelSource, agents: Sequence[Agent], on_segment: Callable[[], None]
 ) -> list[Segment]:
-    """One segment for each agent, one after the other; a run of the backend each."""
+    """A segment for each agent, in turn; each is a run of the backend."""
     result, grouped = [], [item.cgroup is not None for item in source.packets.points]
     for number, agent in enumerate(agents):
         before, cpu_ns, began_s = summary(source, None, 1.0)["slices"], source.cpu_ns(), time.monotonic()

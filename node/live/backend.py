@@ -43,13 +43,13 @@ from .points import completed, families_of, find_all
 # For policies: the most that they are shown.
 UNKNOWN_UPLINK_MBPS = UPLINK_RANGE_MBPS[1]
 OLDEST_SCRAPES = 2
-"""What a server scrapes was measured up to an interval before, and is asked for within another."""
+"""Age of a figure at most, in scrape intervals: it is up to one old when it is scraped, and up to two when queried."""
 
 
 class NodeBackend(LiveBackend):
     """The node's UPFs under whatever load they have; knobs are not written until it gets another actuator.
 
-    UPFs that restart, move to another cgroup or are made anew are found again within about a second.
+    UPFs that restart, move to another cgroup or are recreated are located again within about a second.
 
     Args:
         spec: which UPFs.
@@ -57,7 +57,7 @@ class NodeBackend(LiveBackend):
         num_steps: control periods of one run.
 
     Attributes:
-        located: where each slice's UPF was found; around: what binds its CPU time beside its own cgroup.
+        located: location of each slice's UPF; around: what limits its CPU time beside its own cgroup.
         authority: which knobs act on which slice's packets; the others are not moved.
         n3: each UPF's own interface for N3, wherever it is measured.
 
@@ -170,7 +170,7 @@ class NodeBackend(LiveBackend):
 
     @property
     def housing(self) -> NodeHousing | None:
-        """What gives UPFs groups of their own in mode ``live``; None where none is to get one."""
+        """Gives UPFs groups of their own in mode ``live``; None if no UPF is to get a group."""
         measured = list if self._probe is None else self._probe.sched.refresh
         return NodeHousing(self._own, self._follower, measured) if self._own else None
 

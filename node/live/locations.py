@@ -1,4 +1,5 @@
-"""Where a node's slices are measured and moved, and which of their knobs act: what each may have of what it shares."""
+"""Where a node's slices are measured and their knobs are, and which of the knobs act, also where slices share UPFs,
+pods and devices."""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ from .points import families_of, firsts, measured_at, n3_of, n6_of
 
 @dataclass(frozen=True)
 class SliceLocation:
-    """Of one slice.
+    """Where a slice is measured and its knobs are.
 
     Attributes:
         points: where it is measured; targets: where its knobs are.
-        answers: which of them act on its packets, and why that is thought.
+        answers: which knobs act on its packets, and the evidence.
         n3: its UPF's own interface for N3, wherever it is measured.
-        family: the slices that have its UPF, itself among them, in order.
+        family: all slices of its UPF, itself among them, in order.
         housed: whether mode ``live`` may give its UPF a group, and a knob would act in there.
     """
 
@@ -49,10 +50,11 @@ class SliceLocation:
 
 
 def locations_of(spec: NodeSpec, located: Mapping[str, Located], links: UpfLinks) -> dict[str, SliceLocation]:
-    """By slice.
+    """The locations of all slices, by name.
 
     Args:
-        located: each slice's UPF; links: by which its namespace and its group go.
+        located: each slice's UPF.
+        links: paths of the UPFs' namespaces and groups.
 
     Raises:
         ConfigError, ProbeError: see `measured_at`.
@@ -65,8 +67,8 @@ def locations_of(spec: NodeSpec, located: Mapping[str, Located], links: UpfLinks
     for item, first in zip(spec.slices, firsts(located).values(), strict=True):
         family = families[item.name]
         label = f"{spec.name}-{family[0]}" if allowed.issuperset(family) else None
-        placed = partial(
-            _place,
+        located_alone = partial(
+            _location,
             located=located[item.name],
             family=family,
             own_group=label,
@@ -75,11 +77,11 @@ def locations_of(spec: NodeSpec, located: Mapping[str, Located], links: UpfLinks
             weighs_pod=item.name in alone,
             moves_pod=item.name in moving,
         )
-        locations[item.name] = placed(item)
-        again[item.name] = partial(placed, dataclasses.replace(item, egress_by="shaper"))
+        locations[item.name] = located_alone(item)
+        again[item.name] = partial(located_alone, dataclasses.replace(item, egress_by="shaper"))
     shared = Counter((item.targets.netns, item.targets.egress_device) for item in locations.values())
     for name, location in list(locations.items()):
-        # Cilium has one rate for a pod, a shaper a class for each slice.
+        # Cilium has a single rate for a pod, a shaper has a class for each slice.
         if location.targets.cilium is not None and shared[location.targets.netns, location.targets.egress_device] > 1:
             locations[name] = again[name]()
     housed = {
@@ -93,13 +95,13 @@ def locations_of(spec: NodeSpec, located: Mapping[str, Located], links: UpfLinks
 
 
 def moving_pods(spec: NodeSpec, located: Mapping[str, Located]) -> frozenset[str]:
-    """Slices whose CPU limit may exceed the one found, and with it that of their pod, where no other slice has it."""
+    """Slices whose CPU limit may exceed the original, and with it the limit of their pod, which no other slice uses."""
     return alone_in_pods(located) & {item.name for item in spec.slices if item.may_exceed_limit}
 
 
 def alone_in_pods(located: Mapping[str, Located]) -> frozenset[str]:
-    """Slices that have a pod to themselves, or the first of those that share a UPF in it; not those whose UPF is not
-    alone in its container's group, which are at most given one below it."""
+    """Slices that have a pod to themselves, or the first of the slices that share the pod's UPF. Slices whose UPF
+    shares its container's group are left out: they may at most get a group below it."""
     firsts_of = [family[0] for family in families_of(located)]
     pods = {name: None if (group := located[name].cgroup) is None else pod_of(group) for name in firsts_of}
     alone = {name for name, pod in pods.items() if pod is not None and [*pods.values()].count(pod) == 1}
@@ -141,7 +143,7 @@ def check_apart(targets: Sequence[SliceTargets], families: Sequence[tuple[str, .
             )
 
 
-def _place(
+def _location(
     item: NodeSlice,
     located: Located,
     family: tuple[str, ...],
@@ -151,10 +153,10 @@ def _place(
     weighs_pod: bool,
     moves_pod: bool,
 ) -> SliceLocation:
-    """As if there were no other slices.
+    """The location of a slice as if there were no other slices.
 
     Args:
-        own_group: as `authority` has it.
+        own_group: see `authority`.
         weighs_pod, moves_pod: see `alone_in_pods` and `moving_pods`.
     """
     cgroup = links.cgroup(family[0]) if located.cgroup is not None or own_group is not None else None
@@ -183,12 +185,13 @@ def _acts(item: SliceLocation) -> bool:
 
 
 def _beside_services(locations: Sequence[SliceLocation]) -> dict[str, str]:
-    """Slices whose interface others send by as well, services among them: why no egress rate is their own."""
+    """Slices that share their interface with other slices, services among them, with the reason why they have no egress
+    rate of their own."""
     users: dict[tuple[Path | None, str | None], list[SliceLocation]] = {}
     for item in locations:
         users.setdefault((item.targets.netns, item.targets.egress_device), []).append(item)
     return {
-        user.targets.name: f"{device} is that of other slices too, and a shaper cannot tell their answers apart"
+        user.targets.name: f"{device} is used by other slices too, and a shaper cannot distinguish their answers"
         for (_, device), sharers in users.items()
         if device is not None and len(sharers) > 1 and any(item.points.ports is not None for item in sharers)
         for user in sharers
@@ -196,7 +199,7 @@ def _beside_services(locations: Sequence[SliceLocation]) -> dict[str, str]:
 
 
 def _settled(item: SliceLocation, located: Located, housed: bool, mixed: str | None) -> SliceLocation:
-    """With its group, if it has one or is to get one, and without knobs that do not act.
+    """A location with its group, if it has or is to get a group, and without knobs that do not act.
 
     Args:
         mixed: why it has no egress rate of its own, if so.
@@ -211,7 +214,7 @@ def _settled(item: SliceLocation, located: Located, housed: bool, mixed: str | N
 
 
 def _of_family(item: SliceLocation, locations: Mapping[str, SliceLocation]) -> SliceLocation:
-    """Of slices that have one UPF the first has its cgroup, and what one of them leaves alone there all do."""
+    """Of slices that share a UPF only the first has the cgroup, and CPU knobs that one leaves alone all leave alone."""
     targets = item.targets
     if len(item.family) == 1 or targets.cgroup is None:
         return item

@@ -79,7 +79,7 @@ class OwnGroups:
         return left[0] if left else NOT_YET
 
     def unsettled(self, name: str, located: Located) -> bool:
-        """Whether there is something to move for a slice that was found; some 20 us, and waits for nobody."""
+        """Whether a slice has processes or threads to move; takes some 20 us and does not wait for locks."""
         if self._record is None or name not in self._leased:
             return False
         first, left = self._firsts[name], set() if self._resuming else self._left
@@ -111,7 +111,7 @@ class OwnGroups:
             return located
 
     def absent(self, name: str) -> None:
-        """A slice's UPF has gone: its group would keep others from removing the one above it."""
+        """Remove the group of a slice whose UPF has gone, so that the group above it can be removed."""
         with self._lock:
             if self._record is not None and name in self._leased:
                 self._inside.pop(self._firsts[name], None)

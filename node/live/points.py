@@ -1,4 +1,4 @@
-"""Where the slices of a node are found, and measured."""
+"""Where the slices of a node are, and where they are measured."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find_all(spec: NodeSpec) -> dict[str, Located]:
         if located[other].process.pid != node_slice.process.pid and not movable.issuperset({name, other}):
             raise ConfigError(
                 f"slices.{name}.{selectors[name].role}: the same cgroup as that of {other}; expected each UPF and "
-                "service in one of its own, or own_cgroup: true in both"
+                "service in a cgroup of its own, or own_cgroup: true in both"
             )
     return located
 
@@ -58,7 +58,7 @@ def completed(spec: NodeSpec, located: Mapping[str, Located]) -> NodeSpec:
     """The same with the interfaces of pods where they are not given: a description of pods does not show them.
 
     Raises:
-        FailureError: the network namespace of one cannot be entered.
+        FailureError: the network namespace of a pod cannot be entered.
     """
     slices = []
     for node_slice in spec.slices:
@@ -84,7 +84,8 @@ def families_of(located: Mapping[str, Located]) -> list[tuple[str, ...]]:
 
 
 def firsts(located: Mapping[str, Located]) -> dict[str, str]:
-    """By slice the first one in the same network namespace: a namespace goes by one path, for points to be the same."""
+    """By slice the first slice in the same network namespace. Its link is the path of the namespace for all of them, so
+    that equal points compare equal."""
     known: dict[object, str] = {}
     return {name: known.setdefault(node_slice.process.netns, name) for name, node_slice in located.items()}
 
@@ -119,7 +120,7 @@ def n6_of(node_slice: NodeSlice, upf: Upf) -> str | None:
 def points_of_node(name: str) -> list[SlicePoints]:
     """Points of all slices, by name or file of a node's configuration; raises ConfigError and ProbeError.
 
-    Each is where the UPF was found: one that restarts in another namespace is not followed.
+    The points are not updated when a UPF restarts in another namespace.
     """
     spec = NodeSpec.from_yaml(name)
     spec.require_probe("probe")

@@ -1,8 +1,7 @@
 """A node for callers that step it themselves: environments, recordings, identification.
 
-In mode ``live`` guard, locks, journal and supervisor stand behind every step, as they do behind a controller. Whoever
-takes no step for a while (a learner at its update, a debugger) loses control until the next one: the knobs go back to
-the original settings.
+In mode ``live`` guard, locks, journal and supervisor protect every step, as with a controller. If the caller takes no
+step for a while (a learner at its update, a debugger), the knobs go back to the original settings until the next step.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class GuardedNode(GuardedBackend):
 
     @property
     def located(self) -> dict[str, Located]:
-        """Where each slice's UPF was found."""
+        """Location of each slice's UPF."""
         return self._live.located
 
     @property

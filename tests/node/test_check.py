@@ -52,7 +52,7 @@ def test_a_knob_does_not_act_where_the_slice_wanted_more_and_nothing_changed() -
     assert effect(STILL, STILL, wanted=1.1) is None, "the limit had nothing to hold back"
     assert effect(STILL, STILL, wanted=math.nan) is None
     assert effect(STILL, STILL, NICE, math.nan) is None, "a weight is felt by who is short of CPU time alone"
-    assert Effect(CPU_LIMIT, 1.0, obstacle="asked for 1: EINVAL", refused=True).acts is False
+    assert Effect(CPU_LIMIT, 1.0, obstacle="requested 1: EINVAL", refused=True).acts is False
 
 
 def test_a_knob_acts_where_the_slice_felt_it() -> None:

@@ -137,7 +137,7 @@ def test_check_says_which_knob_it_is_and_why(site: Site) -> None:
     result = checked(site)
     assert result["measured"]
     assert result["knobs"]["egress"]["authority"]
-    assert "an HTB can take its place" in result["knobs"]["egress"]["why"]
+    assert "which an HTB can replace" in result["knobs"]["egress"]["why"]
     [note] = [item for item in result["notes"] if "Cilium" in item]
     assert note.startswith("Cilium paces its endpoint 1234 (core/upf-0) with 50 Mbit/s; a shaper is its knob, since")
     result = checked(site, egress_by="cilium")

@@ -202,5 +202,5 @@ def test_services_at_one_interface_have_a_rate_of_nobodys_own(site: Site, tmp_pa
     document = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.3", "--json", code=1).stdout)
     for item in document:
         assert not item["knobs"]["egress"]["authority"]
-        assert "is that of other slices too" in item["knobs"]["egress"]["why"]
+        assert "is used by other slices too" in item["knobs"]["egress"]["why"]
         assert item["knobs"]["cpu_limit"]["authority"]

@@ -32,8 +32,9 @@ def test_the_least_quota_is_read_reported_and_put_back(
     mcpu = 1e3 * quota_us / period_us
     with bandwidth(foreign.group(2), quota_us, period_us):
         result = json.loads(slicepilot("node", "check", str(node), "--seconds", "0.3", "--json", code=1).stdout)
-        assert f"its CPU limit is {mcpu:g} mCPU as found: control takes it over, and puts it back" in result[1]["notes"]
-        assert not any("as found" in note for note in result[0]["notes"])
+        note = f"its original CPU limit is {mcpu:g} mCPU: control changes it, and restores it at the end"
+        assert note in result[1]["notes"]
+        assert not any("original CPU limit" in note for note in result[0]["notes"])
         before = knobs(foreign)
         with controller(node, foreign, tmp_path) as running:
             until(lambda: knobs(foreign) != before, "nothing was moved")
