@@ -16,7 +16,7 @@ from slicepilot.env.telemetry import Telemetry
 
 @runtime_checkable
 class Agent(Protocol):
-    """Decides for L lanes at once. A lane is a node: the simulator computes many side by side, a live node is one.
+    """Decides for L lanes at once. A lane is a node: the simulator computes many lanes, a live node is a single lane.
 
     Attributes:
         name: as it appears in tables and on the command line.
@@ -28,11 +28,11 @@ class Agent(Protocol):
     request_mcpu: FloatArray | None
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Start a run: forget the last one. ``context`` holds what is fixed for it, with the number of lanes."""
+        """Start a run and forget the previous run. ``context`` is fixed for the run and has the number of lanes."""
         ...
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """Knobs (S, L) for the next control period, from the last one's telemetry and the knobs that hold now."""
+        """Knobs (S, L) for the next control period, from the last period's telemetry and the knobs that hold now."""
         ...
 
 

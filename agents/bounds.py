@@ -10,7 +10,7 @@ from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, NICE, Knobs
 from slicepilot.env.slices import SliceSet
 
 TINY = np.float32(1e-3)
-# Each round fills at least one more slice to the brim; what few slices leave after these is too little to matter.
+# Each round saturates at least one more slice; what is left to share out after these rounds is negligible.
 FILL_ROUNDS = 6
 
 

@@ -105,11 +105,11 @@ def _of_name(name: str, what: str) -> ModuleType:
         spec = importlib.util.find_spec(prefix)  # imports what is above it, which has been checked
         if spec is None:
             raise ConfigError(
-                f"{what}: no module {prefix!r}; expected one that is installed, or the path of a file: "
+                f"{what}: no module {prefix!r}; expected an installed module, or the path of a file: "
                 f"./{parts[-1]}.py:Class"
             )
         if os.geteuid() == 0:
-            for place in [spec.origin] if spec.origin else spec.submodule_search_locations or []:
-                if Path(place).is_absolute():  # else built in
-                    check_own(Path(place), f"{what}: ", INSTEAD)
+            for location in [spec.origin] if spec.origin else spec.submodule_search_locations or []:
+                if Path(location).is_absolute():  # else built in
+                    check_own(Path(location), f"{what}: ", INSTEAD)
     return importlib.import_module(name)

@@ -45,7 +45,7 @@ class _Plain:
 
 
 class PredictingAgent:
-    """Runs such a policy over L lanes, deterministically where it can be asked to.
+    """Runs a `predict` policy over L lanes, with ``deterministic=True`` where the policy has that argument.
 
     Args:
         policy: observes and acts.

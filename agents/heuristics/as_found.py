@@ -10,17 +10,17 @@ from slicepilot.env.telemetry import Telemetry
 
 
 class AsFound:
-    """Holds what holds when a run starts."""
+    """Keeps the knobs that hold when a run starts, such as a node's original settings."""
 
     name = "as-found"
     request_mcpu: FloatArray | None = None
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Forget what was found."""
-        self._found: Knobs | None = None
+        """Forget the knobs of the previous run."""
+        self._original: Knobs | None = None
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """The knobs of the first decision's time."""
-        if self._found is None:
-            self._found = knobs.copy()
-        return self._found
+        """The knobs that held at the first decision."""
+        if self._original is None:
+            self._original = knobs.copy()
+        return self._original

@@ -25,9 +25,9 @@ class CaptainConfig:
     Attributes:
         decide_periods: N, periods between two decisions.
         history_periods: M, periods of CPU use that scaling down looks back on.
-        alpha: throttling above alpha x target scales up, or takes a scale-down back.
+        alpha: throttling above alpha x target scales up, or reverts a scale-down.
         beta_max: a proposal must lie below beta_max x quota to be taken up.
-        beta_min: one scale-down goes no lower than beta_min x quota.
+        beta_min: a scale-down goes no lower than beta_min x quota.
         initial_margin: standard deviations above the largest use that are left at first.
         target: throttle ratio aimed at for the slice of highest weight.
         max_target: for any slice.
@@ -50,8 +50,8 @@ class Captain:
     commit d237d7f; read, not copied).
 
     It starts with the node's CPUs as quota (``evaluation.py`` there: 32 CPUs), a margin of 3 and M samples of no CPU
-    use, so that a deviation of what it has not yet seen holds the first scale-downs back. In each CFS period, with r
-    the throttled ones since the last decision over N and t the target:
+    use, so that the deviation of the unseen samples delays the first scale-downs. In each CFS period, with r the number
+    of throttled periods since the last decision over N and t the target:
 
     - after a scale-down, as soon as r > alpha t: quota <- 2 x the quota before it - quota; margin <- margin + r - t;
       the count of throttled periods starts again at 0.
@@ -67,18 +67,18 @@ class Captain:
     which is all that the slices' promises say: ``target`` for the highest weight, growing with the inverse square root
     of the relative weight up to ``max_target``, so that a slice that matters less is squeezed harder.
 
-    What still differs, because control periods stand for CFS periods:
+    What still differs, because control periods replace CFS periods:
 
-    - Shorter ones are joined to samples of 100 ms. Longer ones are one sample each, of their mean use, with at least
-      `MIN_WINDOW` samples of history; from N CFS periods on each is a decision too. There a roll-back and the next
-      decision always fall on the same moment, which happens in the authors' code in one case of ten: the quota is
-      restored, and may at once be lowered again to what the margin, now larger, leaves.
+    - Shorter control periods are joined to samples of 100 ms. Longer control periods are a sample each, of their mean
+      use, with at least `MIN_WINDOW` samples of history; from N CFS periods on each is a decision too. Then a roll-back
+      and the next decision always coincide, which happens in the authors' code in one case of ten: the quota is
+      restored, and may at once be lowered again as far as the margin, now larger, allows.
     - A roll-back is tried in each control period, not in each CFS period.
     - Quotas stay inside the slice's bounds and the node. The authors' have a floor of 10 mCPU and no ceiling.
 
     Args:
         config: constants.
-        targets: throttle ratios per slice (S,) in place of the rule by weight.
+        targets: throttle ratios per slice (S,) instead of the rule by weight.
         name: as shown in tables.
     """
 
@@ -101,7 +101,7 @@ class Captain:
         by_weight = np.minimum(cfg.target * np.sqrt(weight.max(axis=0) / weight), cfg.max_target)
         targets = by_weight if self.targets is None else np.broadcast_to(self.targets[:, None], shape)
         self.target_ratio = np.array(targets, np.float32)
-        # Control periods that make up one sample, and one decision; CFS periods in each of them.
+        # Control periods in a sample and in a decision.
         self._per_sample = np.maximum(np.rint(CFS_PERIOD_S / context.period_s), 1)
         decide_s = CFS_PERIOD_S * cfg.decide_periods
         self._per_decision = np.maximum(np.rint(decide_s / context.period_s), 1)
@@ -135,7 +135,7 @@ class Captain:
         return within_bounds(Knobs.of(quota, np.zeros_like(quota), np.full_like(quota, np.inf)), self._slices)
 
     def _remember(self, use_mcpu: FloatArray) -> None:
-        """Append to the ring of samples, per lane where one is complete."""
+        """Append to the ring of samples, in lanes whose sample is complete."""
         self._use += use_mcpu
         self._in_sample += 1
         done = self._in_sample >= self._per_sample
@@ -146,7 +146,7 @@ class Captain:
         self._in_sample *= ~done
 
     def _roll_back(self) -> None:
-        """Take a scale-down back as soon as the N periods after it hold too many throttled ones."""
+        """Revert a scale-down as soon as too many of the N periods after it were throttled."""
         ratio = self._throttled / self._per_decision
         back = self._watching & (ratio > self.config.alpha * self.target_ratio)
         restored = self._before + (self._before - self.quota_mcpu)

@@ -22,9 +22,9 @@ STD, HOLD_PERIODS = 0.2, 10
 class ExploringAgent:
     """Another agent's choice plus Gaussian noise on every axis of the action, decided once in ``hold_periods``.
 
-    What the other one wants is encoded (`slicepilot.env.encoding.KnobDecoder`), noise is added, and the sum is decoded:
-    on a limit's axis, where 1 stands for none, noise also takes a limit away, or sets one where there was none. Nice is
-    of group scope, whatever the other's; nice of process scope, which does not move the weights of pods, counts as 0.
+    The other agent's decision is encoded (`slicepilot.env.encoding.KnobDecoder`), noise is added, and the sum is
+    decoded. On the axis of a limit, where 1 means no limit, noise may also remove or introduce a limit. Nice is always
+    of group scope; the other agent's nice of process scope, which does not move the weights of pods, counts as 0.
 
     A `slicepilot.agents.base.StochasticAgent`.
 
@@ -42,13 +42,13 @@ class ExploringAgent:
         self, agent: Agent, std: float = STD, hold_periods: int = HOLD_PERIODS, name: str | None = None
     ) -> None:
         if not 0 < std < math.inf or hold_periods < 1:
-            raise ValueError(f"std = {std}, hold_periods = {hold_periods}; accepted: more than 0, 1 or more")
+            raise ValueError(f"std = {std}, hold_periods = {hold_periods}; expected more than 0, 1 or more")
         self.agent, self.std, self.hold_periods = agent, std, hold_periods
         self.name = name or f"exploring-{agent.name}"
         self.request_mcpu: FloatArray | None = agent.request_mcpu
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
-        """Start a run, with noise that belongs to seed and name: two explorers on one seed do not explore alike."""
+        """Start a run. The noise depends on seed and name, so that two explorers with the same seed differ."""
         self.agent.reset(slices, context, seed)
         num_slices, lanes = context.promises.weight.shape
         self._decoder = KnobDecoder(slices)
@@ -75,6 +75,6 @@ class ExploringAgent:
 
 
 def gaussian_log_density(at: FloatArray, mean: npt.NDArray[np.float64], std: float) -> npt.NDArray[np.float64]:
-    """Logarithm of the density of independent normal distributions of one width, (L,), at (L, S, 3)."""
+    """Logarithm of the density of independent normal distributions with the same deviation, (L,), at (L, S, 3)."""
     distance = ((at - mean) / std).reshape(len(mean), -1)
     return np.asarray(-0.5 * np.square(distance).sum(axis=1) - distance.shape[1] * math.log(std * math.sqrt(2 * np.pi)))

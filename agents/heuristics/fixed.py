@@ -68,7 +68,7 @@ class FixedAgent:
         shape = context.promises.weight.shape
         for column in self._columns:
             if column.ndim and len(column) != shape[0]:
-                raise ValueError(f"{self.name}: a setting for {len(column)} slices; accepted: {shape[0]}")
+                raise ValueError(f"{self.name}: a setting for {len(column)} slices; expected {shape[0]}")
         limit, nice, egress = (np.broadcast_to(c.reshape(-1, 1), shape) for c in self._columns)
         self._knobs = within_bounds(Knobs.of(limit, nice, egress, self._nice_scope), slices)
 
@@ -93,7 +93,8 @@ def published(experiment: int, slices: SliceSet) -> FixedAgent:
 
     The priority slice gets slice 1's setting, every other slice the others'. Nice is of process scope, as in the study.
     Kubernetes sets a pod's request to its limit where only the limit is given, so a CPU limit also fixes a weight;
-    pods without one are BestEffort (request 0). Experiments 1 to 4 differ from 5 only in how many slices were active.
+    pods without a limit are BestEffort (request 0). Experiments 1 to 4 differ from 5 only in how many slices were
+    active.
     """
     return _published(f"experiment-{experiment}", _setting(experiment), slices, 1.0, 1.0)
 
@@ -107,7 +108,7 @@ def scaled(experiment: int, slices: SliceSet, logical_cpus: float, uplink_mbps: 
 def _setting(experiment: int) -> PublishedSetting:
     settings = {setting.experiment: setting for setting in published_settings()}
     if experiment not in settings:
-        raise ValueError(f"experiment = {experiment}; accepted: {min(settings)} to {max(settings)}")
+        raise ValueError(f"experiment = {experiment}; expected {min(settings)} to {max(settings)}")
     return settings[experiment]
 
 

@@ -24,9 +24,9 @@ class GreedyConfig:
     """One setting for all nodes.
 
     Attributes:
-        margin: CPU that is set aside for a promise, over what it takes at the measured cost.
-        tight_ms: a delay bound below this cannot be kept with a full N3 socket buffer, which any cut leaves: such a
-            slice needs all that it offers.
+        margin: CPU that is reserved for a promise, over its need at the measured cost.
+        tight_ms: a delay bound below this cannot be kept with a full N3 socket buffer, which any cut of the rate
+            causes, so such a slice needs its whole offered rate.
         rise_s, fall_s: time constants of the averages over rates and costs, up and down.
         dead_band: a limit moves when it is to change by more than this share.
         nice: levels of slices that were admitted a tight bound, of others that got theirs, and of the rest.

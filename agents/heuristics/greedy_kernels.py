@@ -181,7 +181,7 @@ def measure(
         rate = carried_all / max(use, cfg.uplink_busy) if use > cfg.uplink_busy else at.declared_mbps
         falls = ONE if full else at.rise
         at.uplink_mbps = _towards(rate, at.uplink_mbps, falls if rate < at.uplink_mbps else at.fall)
-        # A queue that stands before the link goes on delaying all slices until less comes than the link carries.
+        # A queue before the link goes on delaying all slices until less arrives than the link carries.
         at.full = ONE if full else (ONE - at.fall) * at.full
 
 
@@ -281,8 +281,8 @@ def grant(
             item = state[s, lane]
             offered = item.offered_mbps if item.valid else ZERO
             item.share_mbps = given[s]
-            # A UPF that is short of CPU can keep a slice off the uplink too. Beside a shaper it then hands over less
-            # than that lets through, or two queues would stand, one behind the other.
+            # A UPF that is short of CPU limits its slice's use of the uplink, too. With a shaper behind it, it must
+            # hand over less than the shaper lets through: otherwise packets would wait in two queues.
             by_cpu = cut_by_cpu[s] and given[s] < offered
             wanted = given[s] * at.by_cpu_share if by_cpu else offered
             # What is to stay off the uplink for want of CPU gets no margin.
@@ -354,7 +354,7 @@ def settled(new: np.float32, held: np.float32, dead_band: np.float32) -> np.floa
 
 @kernel
 def granted(state: Records, values: FloatArray) -> None:
-    """The last decision as knobs (3, S, L), which are filled in."""
+    """Fill in the last decision as knobs (3, S, L)."""
     num_slices, lanes = state.shape
     for s in range(num_slices):
         for lane in range(lanes):

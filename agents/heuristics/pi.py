@@ -18,7 +18,7 @@ from slicepilot.env.telemetry import Telemetry
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
-# A slice that carries this share of what it offers carries everything, as far as a measurement can tell.
+# A slice that carries this share of its offered rate carries everything, within the accuracy of a measurement.
 ALL_OF_IT = np.float32(0.995)
 TINY = np.float32(1e-3)
 # Errors are clipped to +- this: seven times the set point, or a seventh.
@@ -82,7 +82,7 @@ class Pi:
     that others suffer from, each slice here is given as little CPU as keeps its own promise.
 
     Args:
-        gains: None for the shipped ones, tuned on the training mixture.
+        gains: None for the shipped gains, tuned on the training mixture.
         name: as shown in tables.
     """
 
@@ -130,7 +130,7 @@ class Pi:
 
 
 def _rank(weight: FloatArray) -> FloatArray:
-    """Place by weight from 0 (lowest) to 1 (highest), (S, L); equal weights share one."""
+    """Rank by weight from 0 (lowest) to 1 (highest), (S, L); equal weights have the same rank."""
     higher = (weight[:, None] > weight[None]).sum(axis=1)
     lower = (weight[:, None] < weight[None]).sum(axis=1)
     others = np.maximum(len(weight) - 1, 1)

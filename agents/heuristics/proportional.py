@@ -58,6 +58,6 @@ class ProportionalShare:
         self._demand += alpha * (demand - self._demand)
         claim = self._weight * self._demand
         limit = filled(np.zeros_like(claim), self._most, claim, self._capacity)
-        # Nobody has asked for anything yet: there is nothing to share out.
+        # No slice has any demand yet.
         limit = np.where(claim.sum(axis=0) > TINY, limit, np.float32(np.inf))
         return within_bounds(Knobs.of(limit, np.zeros_like(limit), np.full_like(limit, np.inf)), self._slices)

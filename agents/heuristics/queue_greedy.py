@@ -20,7 +20,7 @@ PACKET_MBIT = np.float32(8e-6 * 1400)
 
 @dataclass(frozen=True)
 class QueueGreedyConfig(GreedyConfig):
-    """One setting for all nodes, found by hand on development scenarios (docs/results.md).
+    """One setting for all nodes, tuned by hand on development scenarios (docs/results.md).
 
     Attributes:
         nice: of a slice whose promise is admitted, for a bound of the first and from the second of ``nice_bounds_ms``

@@ -23,7 +23,7 @@ class RandomAgent:
 
     def __init__(self, hold_periods: int = 10, name: str = "random") -> None:
         if hold_periods < 1:
-            raise ValueError(f"hold_periods = {hold_periods}; accepted: 1 or more")
+            raise ValueError(f"hold_periods = {hold_periods}; expected 1 or more")
         self.name, self.hold_periods = name, hold_periods
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:

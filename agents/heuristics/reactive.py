@@ -13,11 +13,11 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-# Rates are lost in per cents where delays are lost in factors: this brings both errors to one scale.
+# Rates fall by per cents when delays grow by factors: this brings both errors to the same scale.
 RATE_GAIN = np.float32(4.0)
 # Using this share of what its threads can use, a slice is as good as saturated.
 SATURATED = np.float32(0.98)
-# A slice that carries this share of what it offers carries everything, as far as a measurement can tell.
+# A slice that carries this share of its offered rate carries everything, within the accuracy of a measurement.
 ALL_OF_IT = np.float32(0.995)
 
 
@@ -64,7 +64,7 @@ class ReactiveSla:
     where the threads of j are saturated already. Then
 
     - boost = Kp (e - a) + Ki sum(e - a), kept in the nice range (anti-windup: the sum is clamped to that range), and
-      nice = -boost: a slice that misses gets weight, one under pressure loses it. Below its set point, and without
+      nice = -boost: a slice that misses gains weight, a slice under pressure loses it. Below its set point, and without
       pressure, a slice returns to nice 0 slowly, so that the loop does not hunt across the bound.
     - a slice under pressure has its CPU limit set at its present use, then shrunk in proportion to the pressure, at
       half speed if it has no slack to give; without pressure the limit grows back slowly, and vanishes.

@@ -94,7 +94,7 @@ UNLISTED: dict[str, Factory] = {
     "oracle": partial(_clairvoyant, name="oracle"),
     "as-found": lambda _: AsFound(),
 }
-"""Not shown: a name that an agent had before, and what makes sense only where somebody has set knobs already."""
+"""Agents that are not listed: a former name, and an agent that only makes sense on nodes with knobs already set."""
 
 
 @cache
@@ -129,8 +129,8 @@ def _factories() -> dict[str, Factory]:
 def available(scaled: bool = False) -> list[str]:
     """Names that `make` accepts, in table order, those of other packages (`entry_points`) last.
 
-    Of the published settings, the ones with their published values, or with ``scaled`` the ones in shares of the node
-    in their place; `make` takes both. On the study's own node the two are the same.
+    The published settings are listed with their published values, or with ``scaled`` in shares of the node; `make`
+    takes both. On the study's own node the two are the same.
     """
     own = [name for name in _factories() if not name.startswith("experiment-") or name.endswith("-scaled") == scaled]
     return [*own, *(name for name in installed() if name not in _factories())]
@@ -140,10 +140,10 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
     """An agent for a slice set on a node.
 
     Args:
-        name: one of `available`, or one with `EXPLORING` in front.
+        name: one of `available`, also with the prefix `EXPLORING`.
         slices: what it will control; fixes for which pods it has requests.
-        hardware: the node, for settings that depend on its size; None for the default one.
-        weights: of the reward, for planners; None for the default ones.
+        hardware: the node, for settings that depend on its size; None for the default hardware.
+        weights: of the reward, for planners; None for the default weights.
 
     Raises:
         ConfigError: unknown name; says which are accepted and which are nearest.
@@ -151,18 +151,18 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
     if name.startswith(EXPLORING):
         other = make(name.removeprefix(EXPLORING), slices, hardware, weights)
         if isinstance(other, Clairvoyant):
-            raise ConfigError(f"agent = {name!r}: accepted: {EXPLORING} in front of an agent that does not look ahead")
+            raise ConfigError(f"agent = {name!r}; expected {EXPLORING} before an agent that does not look ahead")
         return ExploringAgent(other)
     factories = _factories() | UNLISTED
     if name not in factories:
         if name in installed():
             return load_installed(name)
-        accepted = [n for n in factories if not n.startswith("experiment-")]
+        listed = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())
-        accepted[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]
+        listed[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]
         others = [other for other in installed() if other not in factories]
-        accepted += [*others, f"any of them after {EXPLORING}"]
-        expected = did_you_mean(name, [*factories, *others], ", ".join(accepted), 3)
+        listed += [*others, f"any of them after {EXPLORING}"]
+        expected = did_you_mean(name, [*factories, *others], ", ".join(listed), 3)
         raise ConfigError(f"agent: unknown name {name!r}; {expected}")
     if hardware is None:
         # Only here: the module's neighbours compile the simulator, which a live controller does not import.

@@ -42,9 +42,9 @@ class TowerPrior:
     Attributes:
         grouping: how it divides slices into two groups, see `CaptainTower`.
         mean: (10,).
-        precision: (10, 10), inverse of the covariance, times the variance of a step's cost about its prediction: the
-            sum of outer products of the features of n steps is worth n steps.
-        provenance: what it comes from.
+        precision: (10, 10), inverse of the covariance, times the variance of a step's cost about its prediction: each
+            observed step adds the outer product of its features.
+        provenance: the data that it was fitted to.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -91,30 +91,30 @@ class CaptainTower(Captain):
     commit 9801b9f; read, not copied) is a contextual bandit. Once a minute it sees the offered load, chooses one of the
     nine ratios of `LADDER` for each of two groups of services, 81 choices, and learns what the minute cost: the CPU
     that was allocated, in 0..1, while the objective is kept, 2 and more, by how much, when it is broken. It takes the
-    choice of least predicted cost, and with probability ``explore`` a neighbour of it, one rung off in one group.
+    choice of least predicted cost, or with probability ``explore`` a neighbour that differs by a rung in one group.
 
     Here, per lane:
 
-    - **Load** is what requests per second cannot be for different nodes: the CPU that the slices' offered load needs,
-      over the node's.
+    - **Load** is comparable between nodes, unlike the paper's requests per second: the CPU that the slices' offered
+      load needs, over the node's.
     - **Cost** is the mean over the slices, by weight: of a slice that kept its promise in all but 1% of the step's
-      control periods, the CPU that all limits hold over the node's; of one that did not, 2 and what its `promise_score`
-      lacked in the mean. With one slice that is the paper's, whose objective is a 99th percentile; with several, one
-      promise that cannot be kept does not hide the others.
+      control periods, the CPU that all limits hold over the node's; of a slice that did not, 2 plus the mean shortfall
+      of its `promise_score`. With one slice that is the paper's cost, whose objective is a 99th percentile; with
+      several, a promise that cannot be kept does not hide the others.
     - **Groups**: k-means with k = 2, exactly, since it is in one dimension: of the mean CPU use so far (``use``, as in
       the paper) or of the logarithm of the weight (``weight``), which came to the same on the training mixture, within
       noise. The prior says which.
     - **Cost model**: ridge regression on a quadratic polynomial of load and both ratios (`features`), updated by each
       step, where the authors train a network of three hidden units (Vowpal Wabbit) on medians of all samples.
     - **Step**: a minute there is 60 decisions of Captain's. Here a step is a sixtieth of the run, but 10 to 60
-      decisions, each of 1 s or of one control period if that is longer: 10 s in a run of 600 s at 1 s, 150 s at periods
-      of 15 s, and a minute in runs of an hour and more. Below ten Captain would not have followed.
+      decisions, each of 1 s or of a control period if that is longer: 10 s in a run of 600 s at 1 s, 150 s at periods
+      of 15 s, and a minute in runs of an hour and more. In fewer than ten decisions Captain could not adapt.
     - **Learning across runs**: the authors warm up for twelve hours, six of them trying choices at random. The shipped
       prior is that, on the training mixture (`slicepilot.training.tuning.warm_up_tower`). A run starts from it, because
       an agent forgets at a reset; `learned` is what a lane knows at its end, and is a prior for the next run.
 
     Args:
-        prior: None for the shipped one.
+        prior: None for the shipped prior.
         tower: constants.
         config: of Captain; targets there are overruled.
         name: as shown in tables.

@@ -55,12 +55,12 @@ class Vpa:
     percentile is the upper end of its bucket. The bounds are the 50th and 95th percentiles, with the margin, times
     (1 + 0.001 / c)^-2 and (1 + 1 / c), with the confidence c = days of history, or minutes with a sample / 1440
     (``recommender/logic/recommender.go``, ``estimator.go``). The updater moves a pod whose request lies outside of the
-    bounds, or one that is half a day old and off by a tenth (``updater/priority/update_priority_calculator.go``).
+    bounds, or a pod that is half a day old and off by a tenth (``updater/priority/update_priority_calculator.go``).
 
     In real time it could not act in a run of minutes: with 24 h as half-life and unit of confidence the upper bound is
     1440 times the 95th percentile after a minute and 145 times after ten, so a limit that is too high stays. So time
-    runs 1440 times faster here: a minute stands for a day, in the half-life, in the confidence and in the updater's
-    12 h. ``half_life_s = 86400`` is the real one. Samples and decisions, once a minute there and so once in 42 ms here,
+    runs 1440 times faster here: a minute counts as a day, in the half-life, in the confidence and in the updater's
+    12 h. ``half_life_s = 86400`` is real time. Samples and decisions, once a minute there and so once in 42 ms here,
     come with each control period; the confidence goes by time alone.
 
     What differs besides: it sets limits, where VPA sets requests and scales limits along; a pod moves without a

@@ -157,7 +157,7 @@ class PolicyBundle:
     # -- writing -----------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path) -> PolicyBundle:
-        """Write the folder, replacing one that is there; a reader never sees half of it.
+        """Write or replace the folder; a reader never sees half of it.
 
         Everything is written and synced beside the target, then renamed.
 
@@ -239,8 +239,8 @@ class PolicyBundle:
     def for_slices(self, slices: SliceSet, transfer: bool = False) -> PolicyBundle:
         """This policy for the slices of a node.
 
-        Without ``transfer`` they must be the ones it was trained for: same order, names, S-NSSAIs, promises, weights
-        and knob bounds. With ``transfer`` a policy that `transfers` serves any 2 to 64 slices, or as many as it was
+        Without ``transfer`` they must be those of its training: same order, names, S-NSSAIs, promises, weights and knob
+        bounds. With ``transfer`` a policy that `transfers` serves any 2 to 64 slices, or as many as it was
         trained for, and decodes actions with their bounds.
 
         Raises:
@@ -318,7 +318,7 @@ def _plain(value: Any) -> Any:
 
 
 def _coding_of(raw: dict[str, Any]) -> Coding:
-    """The coding that a description names by the first feature behind the plain ones."""
+    """The coding of a description, by the first feature after the plain features."""
     encoder = raw.get("encoder")
     features = encoder.get("features") if isinstance(encoder, dict) else None
     if not isinstance(features, list) or len(features) <= NUM_FEATURES:
@@ -347,22 +347,22 @@ def _check_layout(source: str, raw: dict[str, Any], coding: Coding) -> None:
                 raise ConfigError(f"{source}: {part}.{key}{difference}")
 
 
-def _first_difference(stored: Any, accepted: Any) -> str:
-    """Where two plain values first differ: ``.path = value: expected value``, or the names that one of them lacks."""
+def _first_difference(stored: Any, expected: Any) -> str:
+    """The first difference of two plain values: ``.path = value: expected value``, or missing and unknown names."""
     pairs: list[tuple[Any, Any, Any]] = []
-    if _are_names(stored) and _are_names(accepted) and set(stored) != set(accepted):
-        missing = ", ".join(name for name in accepted if name not in stored)
-        unknown = ", ".join(repr(name) for name in stored if name not in accepted)
+    if _are_names(stored) and _are_names(expected) and set(stored) != set(expected):
+        missing = ", ".join(name for name in expected if name not in stored)
+        unknown = ", ".join(repr(name) for name in stored if name not in expected)
         parts = [f"without {missing}"] * bool(missing) + [f"unknown {unknown[:MOST_SHOWN]}"] * bool(unknown)
         return f": {'; '.join(parts)}: the bundle was made by another version of slicepilot; train it again"
-    if isinstance(stored, dict) and isinstance(accepted, dict):
-        pairs = [(k, stored.get(k), accepted.get(k)) for k in [*accepted, *stored]]
-    elif isinstance(stored, list) and isinstance(accepted, list) and len(stored) == len(accepted):
-        pairs = [(k, *pair) for k, pair in enumerate(zip(stored, accepted, strict=True))]
+    if isinstance(stored, dict) and isinstance(expected, dict):
+        pairs = [(k, stored.get(k), expected.get(k)) for k in [*expected, *stored]]
+    elif isinstance(stored, list) and isinstance(expected, list) and len(stored) == len(expected):
+        pairs = [(k, *pair) for k, pair in enumerate(zip(stored, expected, strict=True))]
     for key, left, right in pairs:
         if left != right:
             return f".{key}{_first_difference(left, right)}"
-    return f" = {stored!r}: expected {accepted!r}"
+    return f" = {stored!r}: expected {expected!r}"
 
 
 def _are_names(value: Any) -> bool:
@@ -370,7 +370,7 @@ def _are_names(value: Any) -> bool:
 
 
 def _differences(given: Any, own: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """(path, given, own) of every field in which two values of one dataclass differ."""
+    """(path, given, own) of every field in which two values of the same dataclass differ."""
     differences: list[tuple[str, Any, Any]] = []
     for spec in dataclasses.fields(given):
         left, right = getattr(given, spec.name), getattr(own, spec.name)

@@ -111,8 +111,7 @@ class BundleFiles:
                 raise ConfigError(f"{self}: {SUMS_FILE}: has no line for {name}")
             if hashlib.sha256(self.part(name)).hexdigest() != listed[name]:
                 raise ConfigError(
-                    f"{self}: {name}: its SHA-256 differs from the one in {SUMS_FILE}: "
-                    "the file was truncated or changed"
+                    f"{self}: {name}: its SHA-256 differs from that in {SUMS_FILE}: the file was truncated or changed"
                 )
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ def bundle_of(model: bytes, what: str, record: TrainingRecord, slices: SliceSet 
 
 
 def _coding_of(model: bytes, what: str) -> tuple[Coding, Ports]:
-    """What a model observes, and its ports; the plain coding's error is the one that is shown."""
+    """A model's coding and ports; if no coding fits, the error is that of the plain coding."""
     refused = OnnxError("")
     for coding, (columns, actions, _) in CODINGS.items():
         try:

@@ -184,7 +184,7 @@ class _Check:
                 computed.update(outputs)
 
     def _messages(self, data: memoryview, refused: dict[int, str]) -> Iterator[tuple[int, int | memoryview]]:
-        """(number, value) of every field; raises OnnxError for one that is refused."""
+        """(number, value) of every field; raises OnnxError for a refused field."""
         at = 0
         while at < len(data):
             self._fields += 1

@@ -22,8 +22,8 @@ FLOAT_TENSOR = "tensor(float)"
 class Ports:
     """A model's input and output.
 
-    A table has the shape (lanes, slices, columns). A flat port has a lane's rows one behind the other, as the
-    environment gives them: (lanes, slices * columns).
+    A table has the shape (lanes, slices, columns). A flat port has the rows of a lane concatenated, as the environment
+    gives them: (lanes, slices * columns).
 
     Attributes:
         input, output: their names.

@@ -64,7 +64,7 @@ class Clairvoyant:
         """
         if self._backend is None:
             raise RuntimeError(f"{self.name} needs the simulator it is to foresee: call bind(backend) before reset()")
-        # Only here: compiled kernels have no place in what a live controller imports.
+        # Imported here, because a live controller must not import compiled kernels.
         from slicepilot.env.simulator.lookahead import Lookahead
 
         model = Lookahead(self._backend, self._planner.config.candidates)

@@ -33,7 +33,7 @@ UPLINK_BUSY = np.float32(0.5)
 
 
 class Mpc:
-    """A `Planner` on a model that is told nothing but what telemetry shows.
+    """A `Planner` with a model that only knows what telemetry shows.
 
     The model is the simulator with the node's nominal parameters. Loads go on as they are (averages that rise within
     0.1 s and fall within 2 s), a Mbit costs the CPU that it has been seen to cost, and the uplink carries what it is
@@ -76,7 +76,7 @@ class PredictedModel:
     context: Context
 
     def __init__(self, hardware: Hardware, slices: SliceSet, context: Context, copies: int) -> None:
-        # Only here: compiled kernels have no place in what a live controller imports.
+        # Imported here, because a live controller must not import compiled kernels.
         from slicepilot.env.simulator import kernels
         from slicepilot.env.simulator.engine import Engine
         from slicepilot.env.simulator.hardware import HardwareArrays

@@ -37,7 +37,7 @@ class PlanningConfig:
         replan_every: control periods between two plannings, at most the horizon.
         elites: plans that survive a round and are varied in the next.
         mutation: share of the coordinates of each knob (CPU limit, nice, egress) that a variation moves.
-        steps: sizes of moves on the encoded axes (-1..1), each variation has one of them.
+        steps: sizes of moves on the encoded axes (-1..1); each variation uses one of them.
     """
 
     candidates: int = 64
@@ -51,11 +51,11 @@ class PlanningConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.replan_every <= self.horizon:
-            raise ValueError(f"replan_every = {self.replan_every}; accepted: 1 to horizon = {self.horizon}")
+            raise ValueError(f"replan_every = {self.replan_every}; expected 1 to horizon = {self.horizon}")
         if not 1 <= self.segments <= self.horizon:
-            raise ValueError(f"segments = {self.segments}; accepted: 1 to horizon = {self.horizon}")
+            raise ValueError(f"segments = {self.segments}; expected 1 to horizon = {self.horizon}")
         if not 1 <= self.elites < self.candidates:
-            raise ValueError(f"elites = {self.elites}; accepted: 1 to candidates - 1 = {self.candidates - 1}")
+            raise ValueError(f"elites = {self.elites}; expected 1 to candidates - 1 = {self.candidates - 1}")
 
 
 class Model(Protocol):
@@ -85,15 +85,15 @@ class Planner:
     Args:
         config: effort.
         weights: of the reward that counts, None for the default.
-        proposals: agents asked at every period; what they say when a plan is made is one of the candidates.
+        proposals: agents that decide in every period; when a plan is made, their decisions are candidates.
     """
 
     def __init__(self, config: PlanningConfig, weights: RewardWeights | None, proposals: Sequence[Agent]) -> None:
         self.config, self.weights, self.proposals = config, weights, tuple(proposals)
-        # The plan so far and the present knobs have theirs.
-        locations = config.candidates - 2
-        if len(self.proposals) > locations:
-            raise ValueError(f"{len(self.proposals)} proposals; accepted: at most {locations} (candidates - 2)")
+        # Two candidates are the plan so far and the present knobs.
+        most = config.candidates - 2
+        if len(self.proposals) > most:
+            raise ValueError(f"{len(self.proposals)} proposals; expected at most {most} (candidates - 2)")
 
     def reset(self, model: Model, slices: SliceSet, context: Context, seed: int) -> None:
         """Start a run."""
@@ -177,7 +177,7 @@ class Planner:
         return total.reshape(candidates, lanes)
 
     def _first_round(self, telemetry: Telemetry, now: FloatArray, proposed: list[FloatArray]) -> FloatArray:
-        """Plans (P, 3, S, C, L): known ones, then slices given up at random, then variations of the plan so far."""
+        """Plans (P, 3, S, C, L): known plans, plans that give up random slices, variations of the plan so far."""
         cfg = self.config
         segment = min(self._age // self._segment_length, cfg.segments - 1)
         moved_on = self._plan[np.minimum(np.arange(cfg.segments) + segment, cfg.segments - 1)]
@@ -230,7 +230,7 @@ class Planner:
         draw = rng.random(shape, np.float32)
         size = np.asarray(cfg.steps, np.float32)[rng.integers(len(cfg.steps), size=(1, 1, 1, count, lanes))]
         move = size * rng.standard_normal(shape, np.float32)
-        # Half of the variations move all pieces alike: most of the time one setting is right for the whole horizon.
+        # Half of the variations move all pieces alike, as most often a constant setting suits the whole horizon.
         alike = rng.random((1, 1, 1, count, lanes), np.float32) < 0.5
         move = np.where(alike, move[:1], move)
         draw = np.where(alike, draw[:1], draw)

@@ -112,5 +112,5 @@ def test_names_with_noise() -> None:
     with pytest.raises(ConfigError, match="does not look ahead"):
         make("exploring-clairvoyant", SLICES)
     for std, hold_periods in ((0.0, 1), (np.inf, 1), (0.2, 0)):
-        with pytest.raises(ValueError, match="accepted"):
+        with pytest.raises(ValueError, match="expected"):
             ExploringAgent(SETTING, std, hold_periods)

@@ -66,9 +66,9 @@ def test_scaled_setting_takes_the_same_shares_of_another_node() -> None:
 
 
 def test_unknown_experiment_and_wrong_number_of_slices_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"experiment = 27; accepted: 1 to 26"):
+    with pytest.raises(ValueError, match=r"experiment = 27; expected 1 to 26"):
         published(27, FIVE)
-    with pytest.raises(ValueError, match=r"for 3 slices; accepted: 5"):
+    with pytest.raises(ValueError, match=r"for 3 slices; expected 5"):
         knobs_of(FixedAgent("three", nice=[0, 1, 2]))
 
 
