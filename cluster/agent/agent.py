@@ -182,7 +182,7 @@ class Agent:
                     looked_s = now_s
                     loops.read()
                 if changed or looks:
-                    planned = planner.plan(slice_sets.objects(), pods.objects(), labels[0], now_s, fetcher.found)
+                    planned = planner.plan(slice_sets.objects(), pods.objects(), labels[0], now_s, fetcher.fetched)
                     fetcher.post(planner.wanted, planner.used)
                     plans = admission.admit(planned)
                 loops.reconcile(plans, now_s)

@@ -69,7 +69,7 @@ def agent(
         address = HttpAddress.parse(metrics)
     except ConfigError:
         example = "10.0.0.1:9464"
-        raise ConfigError(f"--metrics {metrics!r}: accepted: off, or an address and port, as {example}") from None
+        raise ConfigError(f"--metrics {metrics!r}: expected off, or an address and port such as {example}") from None
     run_root, state_root = run_root.absolute(), state_root.absolute()
     prepare(state_root)
     allowance = Allowance(

@@ -34,7 +34,7 @@ KEEP_ALIVE = (
 
 
 class Api:
-    """A connection to one API server; may be used by several threads.
+    """A connection to an API server; may be used by several threads.
 
     Args:
         kubeconfig: file with the server's address and the credentials; None: the service account of this pod.
@@ -218,7 +218,7 @@ def _failures() -> tuple[type[Exception], ...]:
 
 
 def _message(body: bytes) -> str:
-    """Of a Status that the server answers with, in one line."""
+    """The message of a Status that the server answers with, in one line."""
     try:
         text = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):

@@ -6,8 +6,9 @@ server keeps it: no other could take it there either.
 
 The client library's election was measured with kubernetes 37.0.2 (`LeaderElection` with `LeaseLock`, against the server
 of `tests/k8s_api/server.py`) and is not used: it goes by the time of day, so a candidate whose clock jumps ahead by an
-hour takes a lease that is held (`tests/cluster/test_clocks.py`); a renewal is two requests instead of one, so the two
-Leases of an agent alone would exceed a request in ten seconds; nothing releases a lease; and `run` blocks a thread.
+hour takes a lease that is held (`tests/cluster/test_clocks.py`); a renewal takes two requests instead of one, so that
+the two Leases of an agent alone would take more than a request in ten seconds; nothing releases a lease; and `run`
+blocks a thread.
 """
 
 from __future__ import annotations

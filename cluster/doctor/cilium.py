@@ -1,4 +1,4 @@
-"""Whether Cilium paces pods here, and what keeps it from that.
+"""Checks whether Cilium paces pods on this node, and what prevents it.
 
 Settings: ConfigMap ``cilium-config`` (the agent's options by name). What the bandwidth manager does not do:
 https://docs.cilium.io/en/stable/network/kubernetes/bandwidth-manager/ (Limitations), and pkg/datapath/linux/bandwidth,
@@ -36,8 +36,8 @@ def cilium_checks(cluster: ClusterReader, paths: CiliumPaths) -> list[Check]:
     config = cluster.get(CONFIG)
     if config.document is None:
         there = paths.state.is_dir()
-        found = "state of its agent is on this node" if there else "none: pods are shaped where they send"
-        return [_check("Cilium", not config.why, f"{config.why}; {found}" if config.why else found, _RIGHTS)]
+        state = "state of its agent is on this node" if there else "none: pods are shaped where they send"
+        return [_check("Cilium", not config.why, f"{config.why}; {state}" if config.why else state, _RIGHTS)]
     options = {str(key): str(value) for key, value in (config.document.get("data") or {}).items()}
     manager, ipsec = _on(options, "enable-bandwidth-manager"), _on(options, "enable-ipsec")
     routed = not _on(options, "enable-host-legacy-routing")
@@ -66,7 +66,7 @@ def cilium_checks(cluster: ClusterReader, paths: CiliumPaths) -> list[Check]:
 
 
 def map_checks(paths: CiliumPaths) -> list[Check]:
-    """Of Cilium's pinned map on this node."""
+    """Checks of Cilium's pinned map on this node."""
     mounted = _is_bpffs(paths.pin.parents[2]) or _is_bpffs(paths.pin.parent)
     checks = [
         _check(
@@ -81,15 +81,15 @@ def map_checks(paths: CiliumPaths) -> list[Check]:
             layout = "without types" if throttle.layout == "unknown" else f"layout: {throttle.layout}"
             return [*checks, _check("map of rates", True, f"{paths.pin.name}, {layout}")]
     except ActuatorError as error:
-        found = "none" if error.vanished else str(error)
+        state = "none" if error.vanished else str(error)
         hint = "it comes with the bandwidth manager" if error.vanished else "see docs/cilium.md"
-        return [*checks, _check("map of rates", False, found, hint)]
+        return [*checks, _check("map of rates", False, state, hint)]
 
 
 def pod_checks(
     cluster: ClusterReader, paths: CiliumPaths, pods: Iterable[tuple[str, Mapping[str, Any]]]
 ) -> list[Check]:
-    """Of each declared slice's pod on this node.
+    """Checks of each declared slice's pod on this node.
 
     Args:
         pods: name of the slice, and the pod in the API's JSON.
@@ -105,9 +105,9 @@ def pod_checks(
         annotations = meta.get("annotations") or {}
         checks.append(_entry(cluster, paths, known, name, namespace, pod_name, ANNOTATION in annotations))
         if networks := annotations.get(MULTUS):
-            found = f"{networks} of {namespace}/{pod_name}: Cilium does not pace these"
+            state = f"{networks} of {namespace}/{pod_name}: Cilium does not pace these"
             checks.append(
-                _check(f"{name}: networks", False, found, "a slice that leaves by such a network is shaped in its pod")
+                _check(f"{name}: networks", False, state, "a slice that leaves by such a network is shaped in its pod")
             )
     return checks
 
@@ -137,9 +137,9 @@ def _entry(
 
 
 def _resource_id(cluster: ClusterReader, namespace: str, pod: str) -> int | None:
-    """By the CiliumEndpoint, which is reliable enough for a check."""
-    found = cluster.get(f"/apis/cilium.io/v2/namespaces/{namespace}/ciliumendpoints/{pod}").document or {}
-    number = (found.get("status") or {}).get("id")
+    """The endpoint's id from the CiliumEndpoint, which is reliable enough for a check."""
+    endpoint = cluster.get(f"/apis/cilium.io/v2/namespaces/{namespace}/ciliumendpoints/{pod}").document or {}
+    number = (endpoint.get("status") or {}).get("id")
     return number if type(number) is int else None
 
 
@@ -160,7 +160,7 @@ def _policies(cluster: ClusterReader) -> Check:
 
 
 def _is_l7(spec: Any) -> bool:
-    """Of one rule set, of whatever form."""
+    """Whether a rule set, of whatever form, has rules of layer 7."""
     rules = _list(_field(spec, "egress"))
     return any(_field(port, "rules") for rule in rules for port in _list(_field(rule, "toPorts")))
 
@@ -174,7 +174,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _version(agent: Answer) -> str:
-    """By the image of its agents."""
+    """Cilium's version, from the image of its agents."""
     if agent.document is None:
         return f"version not known ({agent.why or 'no DaemonSet cilium'})"
     containers = (((agent.document.get("spec") or {}).get("template") or {}).get("spec") or {}).get("containers") or ()
@@ -188,7 +188,7 @@ def _on(options: Mapping[str, str], name: str) -> bool:
 
 
 def _is_bpffs(path: Path) -> bool:
-    """By f_type of statfs(2), which statvfs(3) does not have."""
+    """Whether a path is on a BPF file system: by f_type of statfs(2), which statvfs(3) lacks."""
     import ctypes
 
     buffer = ctypes.create_string_buffer(256)
@@ -197,8 +197,8 @@ def _is_bpffs(path: Path) -> bool:
     return struct.unpack_from("@l", buffer)[0] & 0xFFFFFFFF == BPF_FS_MAGIC
 
 
-def _check(name: str, ok: bool, found: str, hint: str = "") -> Check:
-    return Check(name, ok, printable(found), NEEDED_FOR, hint)
+def _check(name: str, ok: bool, state: str, hint: str = "") -> Check:
+    return Check(name, ok, printable(state), NEEDED_FOR, hint)
 
 
 _RIGHTS = "ask with a kubeconfig that may read ConfigMaps of kube-system and Cilium's policies"

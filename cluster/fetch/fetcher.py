@@ -32,14 +32,14 @@ MOST_AT_ONCE = 4
 MOST_IN_NAMESPACE = 8
 RETRY_S, MOST_RETRY_S = 2.0, 120.0
 VOLUME_RETRY_S = 15.0
-"""Longest wait for volumes, which ask nothing of any server."""
+"""Longest wait for volumes, which put no load on a server."""
 PROMOTION_S = 5.0
 TIDY_S = 600.0
 
 
 @dataclass
 class _State:
-    """The state of one fetch.
+    """The state of a fetch.
 
     Attributes:
         sets: SliceSets that refer to it, by uid and generation.
@@ -106,7 +106,7 @@ class Fetcher:
             for item, sets in wanted.items():
                 counts[item.namespace] = counts.get(item.namespace, 0) + 1
                 if counts[item.namespace] > MOST_IN_NAMESPACE:
-                    text = f"{item.field}: this namespace already refers to {MOST_IN_NAMESPACE} others; expected: fewer"
+                    text = f"{item.field}: this namespace already refers to {MOST_IN_NAMESPACE} others; expected fewer"
                     self._over_limit[item] = Fetched(problem=text)
                     continue
                 most_s = VOLUME_RETRY_S if item.kind == VOLUME else MOST_RETRY_S
@@ -118,8 +118,8 @@ class Fetcher:
         self._woken.set()
 
     @property
-    def found(self) -> dict[Wanted, Fetched]:
-        """The state of everything that is wanted."""
+    def fetched(self) -> dict[Wanted, Fetched]:
+        """The state of each wanted item."""
         with self._lock:
             known = {item: Fetched(entry.path, entry.problem, entry.refusal) for item, entry in self._states.items()}
             return known | self._over_limit
@@ -160,7 +160,7 @@ class Fetcher:
         return due
 
     def _fetch(self, item: Wanted, state: _State) -> None:
-        """Fetch one thing, in a thread of its own."""
+        """Fetch an item, in a thread of its own."""
         path: Path | None = None
         problem: str | None = None
         refusal: str | None = None

@@ -92,7 +92,7 @@ def _config_map(api: Api, wanted: Wanted) -> dict[str, Any]:
         if error.status == 404:
             kind = "guard rules" if wanted.kind == RULES else "bundle"
             raise FetchError(
-                f"no ConfigMap {wanted.name} in namespace {wanted.namespace}; expected: one with the {kind}"
+                f"no ConfigMap {wanted.name} in namespace {wanted.namespace}; expected a ConfigMap with the {kind}"
             ) from error
         raise FetchError("the API server does not answer") from error
 

@@ -18,7 +18,7 @@ from slicepilot.controller.top.screen import Follower
 from slicepilot.env.promises import RATE_TOLERANCE
 
 KEPT_S = 60
-"""Length of the share of kept promises; one reading a second."""
+"""Seconds, and readings, over which the share of kept promises is computed."""
 UNLIMITED = ("cpu_limit_mcpu", "egress_mbps")
 
 

@@ -33,7 +33,7 @@ from .figures import LOOP_LABELS, AgentFacts, agent_metrics, read
 from .merging import MergedPages
 
 FRESH_S = 1.0
-"""Scrapes within this time get the same page: however many there are, a loop's publisher serves one a second."""
+"""Scrapes within this time get the same page, so that a loop's publisher serves at most one a second."""
 REQUEST_S = 1.5
 REQUESTS = 8
 MOST_PAGE_BYTES = 8 << 20  # of one loop; 64 slices make some 2 MiB

@@ -32,8 +32,7 @@ class Allowance:
 
 
 class Admission:
-    """Applies an allowance to plans, again and again: a running loop is not ended by an older SliceSet that wants
-    one."""
+    """Applies an allowance to successive plans. A running loop is not ended in favour of an older SliceSet."""
 
     def __init__(self, allowance: Allowance) -> None:
         self._allowance = allowance

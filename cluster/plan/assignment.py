@@ -62,7 +62,7 @@ def assign_pods(
 ) -> dict[str, Assignment]:
     """Assign this node's pods to the slices of all SliceSets; by the SliceSet's uid.
 
-    A pod belongs to one SliceSet, the oldest that selects it. Within that it belongs to one slice, unless all of its
+    A pod belongs to the oldest SliceSet that selects it. Within that it belongs to a single slice, unless all of its
     slices declare which packets are theirs.
 
     Args:

@@ -1,7 +1,7 @@
 """Pods follow their loops at the API server: limits by in-place resize, egress rates and priorities by annotations.
 
-The loop writes the kernel's knobs and does not wait for this. What the API server has is what the scheduler counts,
-what people see, and what holds while nothing controls; the original values are put back when that ends.
+The loop writes the kernel's knobs and does not wait for this. The API server's values are those that the scheduler
+counts, that users see, and that hold when no loop runs; the original values are restored when control ends.
 
 A container without a CPU limit is left alone: a resize cannot take a limit away again
 (kubernetes, pkg/apis/core/validation, ``validateContainerResize``).

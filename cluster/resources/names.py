@@ -13,7 +13,7 @@ CONTROLLER = f"{GROUP}/agent"
 SUMMARY = "slicepilot-summary"
 """Lease of the agent that sums up, and manager of the fields that it writes."""
 DIGEST = 20
-"""Digits of a digest: 80 bits, so that names with the same digest cannot be found by trying."""
+"""Digits of a digest: 80 bits, so that nobody can search for names with the same digest."""
 MOST_LABEL, MOST_NAME, MOST_INSTANCE = 63, 253, 63
 
 
@@ -50,7 +50,7 @@ def camel(text: str) -> str:
 
 
 def snake(name: str) -> str:
-    """The reverse for one field."""
+    """The reverse for a field."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda match: f"_{match[1].lower()}", name)
 
 

@@ -21,7 +21,8 @@ MOST_PATH = 1024
 
 @dataclass(frozen=True)
 class Wanted:
-    """One thing, of one namespace: another namespace that names the same wants another thing.
+    """A bundle or guard rules that SliceSets of a namespace refer to; the same name in another namespace is another
+    item.
 
     Attributes:
         namespace: of the SliceSet.
@@ -63,7 +64,7 @@ def bundle_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
     item, field = document[kind], f"policy.bundle.{kind}"
     digest = str(item["digest"])
     if not DIGEST.fullmatch(digest):
-        raise ConfigError(f"{field}.digest: accepted: the SHA-256 of the bundle's SHA256SUMS, in lower case")
+        raise ConfigError(f"{field}.digest: expected the SHA-256 of the bundle's SHA256SUMS, in lower case")
     if kind == CONFIG_MAP:
         return Wanted(namespace, kind, _object(field, "name", item["name"]), "", digest)
     if kind == VOLUME:
@@ -78,12 +79,12 @@ def rules_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
     """From ``guard.configMap``; raises ConfigError as `bundle_wanted` does."""
     key = str(document.get("key") or "guard.yaml")
     if not KEY.fullmatch(key):
-        raise ConfigError(f"{RULES}.key = {key!r:.80}: accepted: letters, digits, ., _ and -")
+        raise ConfigError(f"{RULES}.key = {key!r:.80}: expected letters, digits, ., _ and -")
     return Wanted(namespace, RULES, _object(RULES, "name", document["name"]), key)
 
 
 def _object(field: str, part: str, name: Any) -> str:
-    """A name goes into the path of a request: nothing but a name."""
+    """The name, if it can be part of a request's path."""
     if not isinstance(name, str) or not OBJECT.fullmatch(name):
-        raise ConfigError(f"{field}.{part} = {name!r:.80}: accepted: a name of the API (a-z, 0-9, - and .)")
+        raise ConfigError(f"{field}.{part} = {name!r:.80}: expected a name of the API (a-z, 0-9, - and .)")
     return name

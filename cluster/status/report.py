@@ -19,7 +19,7 @@ STARTING, NOT_ALLOWED, NOT_PROMOTED = "LoopStarting", "ModeNotAllowed", "NotProm
 
 @dataclass(frozen=True)
 class Report:
-    """The report on one SliceSet.
+    """The report on a SliceSet.
 
     Attributes:
         conditions: in order.
@@ -84,7 +84,7 @@ def _not_allowed(refused: ModeRefusal) -> str:
 
 
 def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) -> Condition:
-    """The reason is the most serious trouble's; the message has all of them."""
+    """The condition has the reason of the most serious trouble; its message lists all."""
     reasons: list[tuple[str, str]] = []
     if plan.invalid is not None:
         reasons.append(("Invalid", plan.invalid))
@@ -95,7 +95,7 @@ def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | Non
     if plan.refused_mode is not None:
         reasons.append((NOT_ALLOWED, _not_allowed(plan.refused_mode)))
     if plan.missing is not None:
-        before = "" if plan.loop is None else "; its loop goes on with the former ones"
+        before = "" if plan.loop is None else "; its loop goes on with the previous bundle and rules"
         reasons.append((plan.missing.reason, plan.missing.message + before))
     if plan.unpromoted is not None:
         reasons.append((NOT_PROMOTED, plan.unpromoted))

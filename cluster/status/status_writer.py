@@ -35,7 +35,7 @@ figures. The last is multiplied by the node's objects, so that a node sends less
 
 @dataclass
 class _Object:
-    """The NodeSliceSet of one SliceSet, as it should be and as it was written."""
+    """The NodeSliceSet of a SliceSet: the wanted report and the report that was written last."""
 
     identity: Identity
     report: Report

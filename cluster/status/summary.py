@@ -68,7 +68,7 @@ def _joined(texts: list[str], separator: str) -> str:
 
 @dataclass
 class _Written:
-    """What was last written of one SliceSet."""
+    """The status of a SliceSet that was written last."""
 
     version: tuple[Any, ...] = ()
     vital: tuple[Any, ...] = ()

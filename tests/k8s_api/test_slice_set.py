@@ -102,7 +102,7 @@ def test_what_has_to_be_fetched_is_of_its_own_namespace() -> None:
         ({"guard": {"configMap": {"name": "../../../secrets/x"}}}, "guard.configMap.name"),
         ({"guard": {"configMap": {"name": "g", "key": "a/b"}}}, "guard.configMap.key"),
         ({"policy": {"bundle": {"configMap": {"name": "a?watch=true", "digest": D}}}}, "policy.bundle.configMap.name"),
-        ({"policy": {"bundle": {"configMap": {"name": "a", "digest": D.upper()}}}}, "configMap.digest: accepted"),
+        ({"policy": {"bundle": {"configMap": {"name": "a", "digest": D.upper()}}}}, "configMap.digest: expected"),
         (
             {"policy": {"bundle": {"volume": {"name": "c", "path": "../../etc", "digest": D}}}},
             "volume.path = '../../etc': expected a folder in the volume",

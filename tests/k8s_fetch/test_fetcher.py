@@ -80,16 +80,16 @@ def test_a_bundle_is_fetched_once_and_rules_again_when_a_slice_set_is_edited(
     fetcher, server = served
     script.documents = {"core/b": coded(parts()), "core/g": {"data": {"guard.yaml": "dwell: {nice_s: 1}"}}}
     fetcher.post({BUNDLE: WHO, GUARD: WHO}, ())
-    soon(lambda: all(each.path is not None for each in fetcher.found.values()))
-    before = fetcher.found[GUARD].path
+    soon(lambda: all(each.path is not None for each in fetcher.fetched.values()))
+    before = fetcher.fetched[GUARD].path
     assert before is not None
     assert before.read_text() == "dwell: {nice_s: 1}"
-    assert "never promoted" in str(fetcher.found[BUNDLE].refusal)
+    assert "never promoted" in str(fetcher.fetched[BUNDLE].refusal)
     time.sleep(1.0)
     assert len(server.requests) == 2
     script.documents["core/g"] = {"data": {"guard.yaml": "dwell: {nice_s: 2}"}}
     fetcher.post({BUNDLE: WHO, GUARD: frozenset({("uid", 2)})}, ())
-    soon(lambda: fetcher.found[GUARD].path != before)
+    soon(lambda: fetcher.fetched[GUARD].path != before)
     assert len(server.requests) == 3
 
 
@@ -97,13 +97,13 @@ def test_rules_that_cannot_be_had_any_more_stay_as_they_were(script: Script, ser
     fetcher, _ = served
     script.documents["core/g"] = {"data": {"guard.yaml": "{}"}}
     fetcher.post({GUARD: WHO}, ())
-    soon(lambda: fetcher.found[GUARD].path is not None)
-    before = fetcher.found[GUARD].path
+    soon(lambda: fetcher.fetched[GUARD].path is not None)
+    before = fetcher.fetched[GUARD].path
     script.status = 403
     fetcher.post({GUARD: frozenset({("uid", 2)})}, ())
-    soon(lambda: fetcher.found[GUARD].problem is not None)
-    assert fetcher.found[GUARD].path == before
-    assert fetcher.found[GUARD].problem == (
+    soon(lambda: fetcher.fetched[GUARD].problem is not None)
+    assert fetcher.fetched[GUARD].path == before
+    assert fetcher.fetched[GUARD].problem == (
         "guard.configMap: this agent may not read ConfigMaps of namespace core; expected: a namespace that the "
         "chart's value bundles.configMapNamespaces lists"
     )
@@ -127,12 +127,12 @@ def test_a_bad_bundle_is_reported_and_tried_again(
     if document is not None:
         script.documents["core/b"] = document
     fetcher.post({BUNDLE: WHO}, ())
-    soon(lambda: fetcher.found[BUNDLE].problem is not None)
-    assert why in str(fetcher.found[BUNDLE].problem)
-    assert str(fetcher.found[BUNDLE].problem).startswith("policy.bundle.configMap: ")
+    soon(lambda: fetcher.fetched[BUNDLE].problem is not None)
+    assert why in str(fetcher.fetched[BUNDLE].problem)
+    assert str(fetcher.fetched[BUNDLE].problem).startswith("policy.bundle.configMap: ")
     script.documents["core/b"] = coded(parts())
-    soon(lambda: fetcher.found[BUNDLE].path is not None)
-    assert fetcher.found[BUNDLE].problem is None
+    soon(lambda: fetcher.fetched[BUNDLE].path is not None)
+    assert fetcher.fetched[BUNDLE].problem is None
 
 
 def test_a_namespace_gets_its_own_bundles_alone_and_a_bounded_number(
@@ -143,10 +143,10 @@ def test_a_namespace_gets_its_own_bundles_alone_and_a_bounded_number(
     theirs = Wanted("guest", CONFIG_MAP, "b", "", D)
     many = {Wanted("guest", CONFIG_MAP, f"b{number}", "", D): WHO for number in range(MOST_IN_NAMESPACE)}
     fetcher.post({BUNDLE: WHO, theirs: WHO, **many}, ())
-    soon(lambda: fetcher.found[BUNDLE].path is not None and fetcher.found[theirs].problem is not None)
-    assert fetcher.found[theirs].path is None
+    soon(lambda: fetcher.fetched[BUNDLE].path is not None and fetcher.fetched[theirs].problem is not None)
+    assert fetcher.fetched[theirs].path is None
     last = Wanted("guest", CONFIG_MAP, f"b{MOST_IN_NAMESPACE - 1}", "", D)
-    assert "already refers to 8 others" in str(fetcher.found[last].problem)
+    assert "already refers to 8 others" in str(fetcher.fetched[last].problem)
     assert not any(path.endswith(last.name) for _, path, _, _ in server.requests)
 
 
@@ -158,9 +158,9 @@ def test_a_node_that_starts_while_the_server_is_away_has_what_it_had(
     Store(tmp_path / "state").put_rules(GUARD, b"{}", ())
     script.status = 500
     fetcher.post({BUNDLE: WHO, GUARD: WHO}, ())
-    soon(lambda: all(each.path is not None for each in fetcher.found.values()))
-    assert fetcher.found[BUNDLE].problem is None
-    soon(lambda: fetcher.found[GUARD].problem is not None)
+    soon(lambda: all(each.path is not None for each in fetcher.fetched.values()))
+    assert fetcher.fetched[BUNDLE].problem is None
+    soon(lambda: fetcher.fetched[GUARD].problem is not None)
 
 
 def test_a_bundle_comes_from_a_volume_of_its_own_namespace_and_nothing_outside_it(
@@ -187,10 +187,10 @@ def test_a_bundle_comes_from_a_volume_of_its_own_namespace_and_nothing_outside_i
     for item, why in cases.items():
         fetcher.post({item: WHO}, ())
         if why:
-            soon(lambda: fetcher.found[item].problem is not None)  # noqa: B023
-            assert why in str(fetcher.found[item].problem)
+            soon(lambda: fetcher.fetched[item].problem is not None)  # noqa: B023
+            assert why in str(fetcher.fetched[item].problem)
         else:
-            soon(lambda: fetcher.found[item].path is not None)  # noqa: B023
+            soon(lambda: fetcher.fetched[item].path is not None)  # noqa: B023
             shutil.rmtree(tmp_path / "state" / FOLDER / "bundles" / "core")
     assert not server.requests
 
@@ -239,7 +239,10 @@ def test_a_loop_starts_when_all_is_there_and_goes_on_with_what_it_had() -> None:
     assert after.loop.starts_as(there.loop)
     assert after.missing == Missing("NotFetched", "no")
     degraded = report(after, None).conditions[2]
-    assert (degraded.reason, degraded.message) == ("NotFetched", "no; its loop goes on with the former ones")
+    assert (degraded.reason, degraded.message) == (
+        "NotFetched",
+        "no; its loop goes on with the previous bundle and rules",
+    )
     signed = planned(Planner(trust=Path("/k")), {BUNDLE: Fetched(folder)}, **bundled()).loop
     assert signed is not None
     assert signed.run["trust"] == "/k"
