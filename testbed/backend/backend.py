@@ -45,7 +45,7 @@ class TestbedBackend(LiveBackend):
     """One scenario on a testbed. Every reset starts its loads anew, with the seed's phases.
 
     Args:
-        testbed: a running one with the scenario's slices.
+        testbed: a running testbed with the scenario's slices.
         scenario: loads and events; its hardware describes a simulated node and is not used here.
         control_period_s: else the scenario's.
         owned: take the testbed down when closed.
@@ -120,7 +120,7 @@ class TestbedBackend(LiveBackend):
 
     @property
     def work_done(self) -> int | None:
-        """Blocks that the edge application has finished so far; None without one."""
+        """Blocks that the edge application has finished so far; None if there is no edge application."""
         if not self.testbed.spec.edge_workers:
             return None
         return int.from_bytes(self.testbed.edge_counter.read_bytes()[:8], sys.byteorder)
@@ -187,7 +187,7 @@ def open_backend(
     read_only: bool = False,
     name: str | None = None,
 ) -> TestbedBackend:
-    """A scenario on the testbed that is up, or else on one of its own that goes down with it.
+    """A scenario on the testbed that is up, or else on a testbed of its own, which `close` takes down.
 
     With ``read_only`` its knobs are not written until it gets another actuator; ``name`` is the testbed's, none that of
     the configuration.
@@ -236,10 +236,10 @@ def attach_backend(name: str, control_period_s: float) -> LiveBackend:
 
 
 def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
-    """A testbed to control: one that runs a scenario, or that is up and has a load of its own.
+    """A testbed to control, which runs a scenario or, without ``scenario``, is up with a load of its own.
 
     Raises:
-        ConfigError: unknown names, no testbed of this name, or a machine that cannot run one.
+        ConfigError: unknown names, no testbed of this name, or a machine that cannot run a testbed.
     """
     if scenario is None:
         backend: LiveBackend = attach_backend(name, control_period_s)

@@ -19,12 +19,12 @@ from .backend import TestbedBackend, open_backend
 
 
 class GuardedTestbed(GuardedBackend):
-    """A testbed under a guard, which goes by the machine's clock. Closing it puts the knobs back.
+    """A testbed under a guard, in the machine's time. Closing it restores the knobs.
 
-    Between two runs nobody watches, so there is no control then, and no load.
+    Between two runs there is neither control nor load, since nothing watches then.
 
     Args:
-        testbed: owned, closed with this one.
+        testbed: closed with this object.
         config: the guard's envelope.
 
     Attributes:
@@ -59,7 +59,7 @@ class GuardedTestbed(GuardedBackend):
         return time.monotonic_ns()
 
     def _new_guard(self) -> Guard:
-        """The one that `prepare` made, once: between two measurements there is no time to make it."""
+        """The guard that `prepare` has made, since there is no time to make a guard between two measurements."""
         ready, self._ready = self._ready, None
         return ready or super()._new_guard()
 

@@ -17,7 +17,7 @@ UPLINK_USE = NODE_FIELDS.index("uplink_use_ratio")
 
 
 class Timeline:
-    """Runs the events of one run after the other; the caller calls `step` at each tick."""
+    """Runs the events of a run in turn; the caller calls `step` at each tick."""
 
     def __init__(self, testbed: Testbed, scenario: Scenario) -> None:
         spec = testbed.spec
@@ -76,7 +76,7 @@ class Timeline:
         self._set_factor(1.0)
 
     def close(self) -> None:
-        """Release the uplink, which is one FIFO again."""
+        """Release the uplink, which is a FIFO without classes again."""
         self.stop()
         self._uplink.close()
         if self._classes:

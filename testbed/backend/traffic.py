@@ -28,7 +28,7 @@ ANSWERED_BYTES = 2 * 1400  # that a terminal acknowledges at once (RFC 1122, 4.2
 
 
 def plan_of(scenario: Scenario, testbed: Testbed, seed: int) -> dict[str, Any]:
-    """The load generator's plan (``load --help`` documents its fields): one flow per flow of each load.
+    """The load generator's plan (``load --help`` documents its fields), with all flows of all loads.
 
     Traces are written into the testbed's folder.
 
@@ -59,7 +59,9 @@ def _check_tcp(name: str, loads: tuple[Load, ...], absent: tuple[float, float] |
             f"video, cbr, poisson, onoff, apps, trace"
         )
     if absent or load.ramp or load.profile or load.start_s or load.end_s < NEVER_S:
-        raise ConfigError(f"scenario: loads.{name}: kind 'tcp'; expected on a testbed: all the time, at one rate")
+        raise ConfigError(
+            f"scenario: loads.{name}: kind 'tcp'; expected on a testbed: all the time, at a constant rate"
+        )
 
 
 def terminals_of(scenario: Scenario, testbed: Testbed) -> dict[str, list[str | Path]]:

@@ -20,8 +20,8 @@ class Transactions:
     """Asks all UPFs in turn through the testbed's SMF, which times each round trip itself, and never waits for it.
 
     Args:
-        testbed: a running one, whose SMF nobody else asks meanwhile. Until `close` the SMF is scheduled as the load is,
-            since it has no CPU of its own here, and would time its own waiting for one.
+        testbed: a running testbed whose SMF has no other client. Until `close` the SMF has the load's priority, since
+            it has no CPU of its own here and would measure its own wait for a CPU.
     """
 
     def __init__(self, testbed: Testbed) -> None:

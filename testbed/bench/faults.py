@@ -1,4 +1,4 @@
-"""Faults that befall a controller in operation, on a rig: each done as the world would do it, one function each.
+"""Faults of a controller in operation, for a rig: a function injects each as it would happen in reality.
 
 They are what the fault tests and the soak have in common. A fault only does harm; whether it was survived is for the
 caller to say.
@@ -122,7 +122,7 @@ def detach_probe(rig: Rig, slice_name: str) -> int:
 def _detach_links(ifindex: int) -> int:
     """BPF_LINK_DETACH (bpf(2)) of every TCX ingress link on devices of this number.
 
-    Of those that are there now: taking them takes long enough for a controller to attach the first ones again.
+    Only links that exist at the start are detached: meanwhile a controller may attach the first of them again.
     """
     library = ctypes.CDLL(LIBRARY)
     result, number = [], ctypes.c_uint32(0)

@@ -30,7 +30,7 @@ class BenchNode:
     """Cgroups ``slicepilot-bench-PID/SLICE``, and a namespace with devices ``n3-I`` and ``n6`` under light traffic.
 
     Args:
-        slices: one group and one N3 device each; all leave at the same N6 device.
+        slices: number of slices, with a group and an N3 device each; all leave by the same N6 device.
 
     Raises:
         ActuatorError: no root, no cpu controller, no network namespaces; the message says which.
@@ -66,7 +66,7 @@ class BenchNode:
 
     @property
     def targets(self) -> list[SliceTargets]:
-        """Where the knobs are: each slice's N3 device replaces the one it would leave through."""
+        """Where the knobs are; the egress rate is set on each slice's N3 device instead of N6."""
         assert self._traffic is not None
         netns = Path(f"/proc/{self._traffic.pid}/ns/net")
         return [

@@ -12,7 +12,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one process at one moment.
+    """Resources that a process uses at a moment.
 
     Attributes:
         cpu_s: it has had, in user and system mode, since it started.

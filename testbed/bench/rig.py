@@ -39,7 +39,7 @@ KNOB_FILES = ("cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "cpu.max", 
 
 
 class Knobs:
-    """What the kernel says of all knobs of a testbed's slices, as text; cheap enough to be polled."""
+    """The kernel's values of all knobs of a testbed's slices, as text; cheap enough to be polled."""
 
     def __init__(self, testbed: Testbed) -> None:
         self._targets = targets_of(testbed)
@@ -125,7 +125,7 @@ class Controller:
         )
 
     def _own(self) -> bool:
-        """Whether the ring is this controller's, and not one that a dead controller has left."""
+        """Whether the ring is this controller's, and not left by a dead controller."""
         with closing(self.reader()) as reader:
             return reader.description()[1].get("pid") == self.pid
 
@@ -155,7 +155,7 @@ class Rig:
     """A testbed, its load and a controller; a ``with`` block ends them in the reverse order.
 
     Args:
-        testbed: a running one; not owned.
+        testbed: a running testbed; not closed.
         folder: for configuration, logs, the controller's run and state folders.
     """
 
@@ -259,22 +259,22 @@ class Rig:
         return json.loads(done.stdout)
 
     def restored_after_s(self, original: Mapping[str, str], fault: Callable[[], int], timeout_s: float = 10.0) -> float:
-        """Do harm, and poll until the knobs are as found.
+        """Inject a fault, and poll until the knobs have their original values.
 
         Args:
             original: by `Knobs.read`.
-            fault: returns when it was done (CLOCK_MONOTONIC ns).
+            fault: returns the time of the fault (CLOCK_MONOTONIC ns).
             timeout_s: at most.
 
         Returns:
-            The time from there, in seconds, until a look that found everything in place had ended.
+            Seconds from the fault to the end of the first poll in which all knobs had their original values.
 
         Raises:
             ProgramError: not in time; names a knob.
         """
         files = {name: value for name, value in original.items() if not name.endswith("/shaper")}
         shapers = [name.removesuffix("/shaper") for name in original if name.endswith("/shaper")]
-        # What it takes to look is there before: on a busy machine it would be this process that is late.
+        # Prepare before the fault: on a busy machine this process would be late otherwise.
         with self.knobs.kept() as look_for_shapers, on_time():
             since_ns = fault()
             while True:

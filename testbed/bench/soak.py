@@ -37,7 +37,7 @@ class Event:
     Attributes:
         at_s: since the start.
         fault: its name.
-        restored_s: until the knobs were as found, where they had to be; None where the controller went on.
+        restored_s: until the knobs had their original values, if they had to; None where the controller went on.
         failure: what went wrong; empty if nothing did.
     """
 
@@ -49,7 +49,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Sample:
-    """What one process used at one moment of its life."""
+    """Resources that a process used at a moment."""
 
     process: str
     pid: int
@@ -89,7 +89,7 @@ class SoakRun:
     """Plays a soak on a testbed.
 
     Args:
-        testbed: a running one.
+        testbed: a running testbed.
         folder: for the controller's files.
         settings: fields of `RunConfig`, with the policy.
         seed: of loads and faults.
@@ -221,7 +221,7 @@ class SoakRun:
         if status != 0:
             self.result.crashes.append(f"exit status {status}")
         if self._rig.knobs.read() != results:
-            self.result.events.append(Event(at_s, "end", failure="the knobs are not as found"))
+            self.result.events.append(Event(at_s, "end", failure="the knobs do not have their original values"))
 
     def _order(self, *words: str) -> None:
         name = self._rig.testbed.spec.name

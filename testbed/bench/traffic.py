@@ -1,4 +1,4 @@
-"""A program: a network namespace with one N3 device per slice and one N6 device, and a little GTP-U through them.
+"""A program that makes a network namespace with an N3 device per slice and an N6 device, and sends some GTP-U.
 
 ``python -m slicepilot.testbed.bench.traffic SLICES`` prints ``ready`` and sends until its standard input ends. Every
 packet enters at N3 in GTP-U (TS 29.281, clause 5.1) and leaves at N6 without, as if a UPF were between them.

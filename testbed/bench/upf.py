@@ -38,7 +38,7 @@ def bench_upf() -> Iterator[BenchUpf]:
     """The first slice of a testbed of its own, without per-packet work; the testbed goes down at the end.
 
     Raises:
-        ConfigError, ProgramError, OSError: it cannot be brought up, for instance because another one is.
+        ConfigError, ProgramError, OSError: the testbed cannot be brought up, for instance because another is up.
     """
     testbed = Testbed.up(TestbedSpec(uplink_mbps=UPLINK_MBPS, burn_us=0.0, ues=2, name="bupf"), owned=True)
     try:
@@ -56,8 +56,8 @@ class BenchUpf:
         _pin(testbed.upf(self._plan.name).pid, os.sched_getaffinity(0) - {GENERATOR_CPU})
 
     def points(self, *, tun: bool) -> list[SlicePoints]:
-        """N3, the TUN device if wanted, and N6 behind the uplink that the slices share; of all slices, as a control
-        loop has them, though the first one alone has load."""
+        """N3, the TUN device if wanted, and N6 behind the shared uplink; of all slices, as in a control loop, though
+        only the first has load."""
         n6 = NetPoint(self._sink_netns, "n6")
         result = []
         for plan in self._testbed.layout.slices:

@@ -153,7 +153,7 @@ def identify(
         kind: fitting.compare(observed, method.simulate(schedule, slices, hardware, seed)).summary()
         for kind, schedule, observed in (("fitted", fitted_on, seen), ("unseen", judged_on, new))
     }
-    # The difference between two runs of one schedule bounds how exact a model can be.
+    # The difference between two runs of the same schedule bounds the accuracy of a model.
     figures["repeated"] = fitting.compare(new, again).summary()
     document = method.hardware_document(hardware, figures["unseen"], f"burn_us {spec.burn_us:g}")
     write_out(out, yaml.safe_dump(document, sort_keys=False, width=120).encode())

@@ -98,7 +98,7 @@ def _connect_slice(plan: SlicePlan, layout: Layout, sockets: dict[str, NetNS]) -
 
 
 def _veth(socket: NetNS, peer_namespace: str, name: str, peer_name: str, peer: NetNS, mtu: int) -> None:
-    """A pair with one end here and the other in the peer's namespace, both up."""
+    """Make a veth pair between this namespace and the peer's, both ends up."""
     socket.link(
         "add",
         ifname=name,
@@ -127,7 +127,7 @@ class Uplink:
     Args:
         queue_ms: how long its queue may grow, at any rate; with classes each of them has a queue of so much at that
             rate.
-        classes: of all slices by name (`slicepilot.controller.actuators.uplink`); empty: it is one FIFO.
+        classes: of all slices by name (`slicepilot.controller.actuators.uplink`); empty: a FIFO.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Programs of the testbed: started in a namespace and a cgroup, found again by pid and start time, stopped."""
+"""Programs of the testbed: started in a namespace and a cgroup, identified by pid and start time, stopped."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _machine(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process that cannot be mistaken for a later one with the same pid."""
+    """Identifies a process, also against a later process with the same pid."""
 
     pid: int
     start_ticks: int

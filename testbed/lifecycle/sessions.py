@@ -42,10 +42,10 @@ class SmfClient:
         )
 
     def ask(self, op: str, **arguments: Any) -> dict[str, Any]:
-        """Send one command and wait for its answer; events that come in between are dropped.
+        """Send a command and wait for its answer; events that come in between are dropped.
 
         Raises:
-            ProgramError: no answer in time, or one that says it failed.
+            ProgramError: no answer in time, or an answer that reports a failure.
         """
         mark = f"{os.getpid()}-{time.monotonic_ns()}"
         os.write(self._commands, (json.dumps({"op": op, "id": mark, **arguments}) + "\n").encode())
@@ -78,7 +78,7 @@ class SmfClient:
         self.ask("associate", upf=f"{plan.n4_upf}:{PFCP_PORT}")
 
     def establish(self, plan: SlicePlan, spec: SliceSpec, ue: int) -> dict[str, Any]:
-        """Establish the session of one UE; the answer has its round trip in ``rtt_us``."""
+        """Establish a UE's session; the answer has its round trip in ``rtt_us``."""
         return self.ask("establish", **session_arguments(plan, spec, ue))
 
     def _next(self, deadline: float) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def session_name(plan: SlicePlan, ue: int) -> str:
 
 
 def session_arguments(plan: SlicePlan, spec: SliceSpec, ue: int) -> dict[str, Any]:
-    """Of the command ``establish`` for the session of one UE."""
+    """Arguments of the command ``establish`` for a UE's session."""
     s_nssai: dict[str, Any] = {"sst": spec.s_nssai.sst}
     if spec.s_nssai.sd is not None:
         s_nssai["sd"] = spec.s_nssai.sd

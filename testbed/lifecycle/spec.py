@@ -26,7 +26,7 @@ class TestbedSpec:
         uplink_mbps: rate of the shared N6 uplink; uplink_queue_ms: how long its queue may grow at that rate.
         burn_us: CPU time each UPF spends on a packet beside forwarding it, a stand-in for inspection and charging.
         n3_buffer_bytes: receive buffer of a UPF's N3 socket as the kernel counts it (with overhead, about 2.3 KB for a
-            packet of 1400 bytes). Small, because a big one hides seconds of queue.
+            packet of 1400 bytes). Small, because a big buffer hides seconds of queue.
         ues: PDU sessions per slice.
         quota_period_ms: CFS bandwidth period the CPU limits are set with.
         edge_workers: threads of the edge application, which turns spare CPU into work; 0 = none.

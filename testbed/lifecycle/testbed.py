@@ -1,4 +1,4 @@
-"""The testbed itself: up, down, and what is known of a running one."""
+"""The testbed itself: starts, attaches to, changes and removes it."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def _missing_programs(folder: Path) -> list[str]:
 
 
 class Testbed:
-    """A running testbed. `up` makes one, `attach` finds one that another command made.
+    """A running testbed. `up` creates a testbed, `attach` opens a testbed that another command has created.
 
-    Everything made is in a `TestbedJournal` before it exists, so `down` can remove it whatever happened in between.
+    Everything is in a `TestbedJournal` before it is created, so `down` can remove it whatever happened in between.
     """
 
     __test__ = False
@@ -86,12 +86,12 @@ class Testbed:
 
     @classmethod
     def up(cls, spec: TestbedSpec, *, owned: bool = False) -> Testbed:
-        """Bring one up; on any failure, Ctrl-C included, what was made is removed again.
+        """Bring a testbed up; on any failure, Ctrl-C included, everything that was created is removed again.
 
         Args:
             spec: what to bring up.
-            owned: it is to go down with this process. Should the process be killed before it can see to that, the next
-                one that wants the name removes what was left.
+            owned: the testbed goes down with this process. If the process is killed, the next testbed of the same name
+                removes the remains.
 
         Raises:
             ConfigError: something is missing on this machine, or a testbed of this name is there.
@@ -117,7 +117,7 @@ class Testbed:
 
     @classmethod
     def attach(cls, name: str) -> Testbed:
-        """A running one; raises ConfigError when there is none of this name."""
+        """Open a running testbed; raises ConfigError if there is none of this name."""
         path = STATE_FOLDER / name / SPEC_FILE
         if not path.exists():
             raise ConfigError(f"testbed {name!r} is not up; running: {', '.join(running()) or 'none'}")
@@ -208,7 +208,7 @@ class Testbed:
         """Stop a slice's UPF and start it anew; the SMF notices by its recovery time stamp and sets its sessions up."""
         plan = self.layout.slices[self.slices.index(slice_name)]
         self.upf(slice_name).stop()
-        # The Recovery Time Stamp counts seconds (TS 29.244, clause 8.2.65): within the same one, nobody would notice.
+        # The Recovery Time Stamp counts seconds (TS 29.244, clause 8.2.65), so a quicker restart is not noticed.
         time.sleep(1.0)
         self._spawn_upf(plan).wait_ready()
 
@@ -244,7 +244,7 @@ class Testbed:
         return SmfClient(self.layout.state)
 
     def upf(self, slice_name: str) -> ProcessId:
-        """The UPF of a slice: the last one started."""
+        """The UPF of a slice that was started last."""
         entries = [e for e in self.journal.entries("process") if e["program"] == f"upf-{slice_name}"]
         return ProcessId(entries[-1]["pid"], entries[-1]["start_ticks"])
 
