@@ -2,12 +2,8 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/traffic"
@@ -44,25 +40,15 @@ func run(args []string) error {
 
 // supervise starts the sending and stays until it is over.
 func supervise(o options, sender *traffic.Sender, start chan struct{}, finished <-chan traffic.Report) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Until(0)
 	defer stop()
 	lines := cli.NewLines(os.Stdout)
 	if err := lines.Write(map[string]any{"event": "ready", "pid": os.Getpid(), "flows": len(o.plan.Flows)}); err != nil {
 		return err
 	}
 	if o.startOnStdin {
-		line := make(chan error, 1)
-		go func() {
-			_, err := bufio.NewReader(os.Stdin).ReadString('\n')
-			line <- err
-		}()
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-line:
-			if err != nil {
-				return fmt.Errorf("standard input ended before the line to start at: %w", err)
-			}
+		if err := cli.AwaitLine(ctx); err != nil || ctx.Err() != nil {
+			return err
 		}
 	}
 	close(start)

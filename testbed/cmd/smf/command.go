@@ -8,6 +8,7 @@ import (
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/sockaddr"
 )
 
 const (
@@ -53,7 +54,7 @@ func parseSession(text string, index int) (command, error) {
 	if err := cli.DecodeKeyValues("--session", text, sessionKeys, &c); err != nil {
 		return c, err
 	}
-	if _, err := n4.ParsePeer(c.UPF); err != nil {
+	if _, err := sockaddr.Parse(c.UPF, n4.Port); err != nil {
 		return c, cli.Usagef("--session: upf: %v", err)
 	}
 	spec, err := c.sessionSpec()

@@ -8,6 +8,7 @@ import (
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/sockaddr"
 )
 
 const help = `smf is an N4 peer (PFCP, 3GPP TS 29.244) for testbeds: it sets up associations with any number of UPFs,
@@ -83,7 +84,7 @@ func parseFlags(args []string) (options, error) {
 			o.t1, o.n1, o.heartbeat, o.duration)
 	}
 	for _, text := range upfs {
-		upf, err := n4.ParsePeer(text)
+		upf, err := sockaddr.Parse(text, n4.Port)
 		if err != nil {
 			return o, cli.Usagef("--upf: %v", err)
 		}
@@ -94,7 +95,7 @@ func parseFlags(args []string) (options, error) {
 		if err != nil {
 			return o, err
 		}
-		if upf, _ := n4.ParsePeer(session.UPF); !slices.Contains(o.upfs, upf) {
+		if upf, _ := sockaddr.Parse(session.UPF, n4.Port); !slices.Contains(o.upfs, upf) {
 			return o, cli.Usagef("--session: upf: %s is not among the --upf; expected one of them", session.UPF)
 		}
 		o.sessions = append(o.sessions, session)

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/sockaddr"
 )
 
 func main() { cli.Exit("smf", run(os.Args[1:])) }
@@ -37,7 +36,7 @@ func run(args []string) error {
 		return err
 	}
 	defer endpoint.Close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Until(0)
 	defer stop()
 	out.ready(endpoint.Local())
 
@@ -76,7 +75,7 @@ func (s *smf) setUp(ctx context.Context, o options) error {
 func (s *smf) setUpPeer(ctx context.Context, upf netip.AddrPort, sessions []command) error {
 	todo := []command{{Op: "associate", UPF: upf.String()}}
 	for _, session := range sessions {
-		if target, err := n4.ParsePeer(session.UPF); err == nil && target == upf {
+		if target, err := sockaddr.Parse(session.UPF, n4.Port); err == nil && target == upf {
 			todo = append(todo, session)
 		}
 	}

@@ -2,20 +2,17 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"flag"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/gtpu"
+	"slicepilot/userplane/internal/sockaddr"
 	"slicepilot/userplane/internal/ue"
 	"slicepilot/userplane/internal/upf/tun"
 )
@@ -74,13 +71,11 @@ func parseFlags(args []string) (options, error) {
 		}
 		return o, nil
 	}
-	for _, end := range []struct {
-		name, text string
-		value      *netip.AddrPort
-	}{{"from", from, &o.tunnel.From}, {"to", to, &o.tunnel.To}} {
-		if *end.value, err = addressOf(end.text); err != nil {
-			return o, cli.Usagef("--%s: %q; expected ADDRESS[:PORT]", end.name, end.text)
-		}
+	if o.tunnel.From, err = sockaddr.Parse(from, gtpu.Port); err != nil {
+		return o, cli.Usagef("--from: %v", err)
+	}
+	if o.tunnel.To, err = sockaddr.Parse(to, gtpu.Port); err != nil {
+		return o, cli.Usagef("--to: %v", err)
 	}
 	if o.tunnel.UE, err = netip.ParseAddr(address); err != nil {
 		return o, cli.Usagef("--ue: %q; expected an address", address)
@@ -107,13 +102,6 @@ func parseFlags(args []string) (options, error) {
 	return o, nil
 }
 
-func addressOf(text string) (netip.AddrPort, error) {
-	if address, err := netip.ParseAddr(text); err == nil {
-		return netip.AddrPortFrom(address, gtpu.Port), nil
-	}
-	return netip.ParseAddrPort(text)
-}
-
 func main() { cli.Exit("ue", run(os.Args[1:])) }
 
 func run(args []string) error {
@@ -121,13 +109,8 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Until(o.duration)
 	defer stop()
-	if o.duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.duration)
-		defer cancel()
-	}
 	lines := cli.NewLines(os.Stdout)
 	ready := map[string]any{"event": "ready", "pid": os.Getpid()}
 	if o.serve.IsValid() {
@@ -149,14 +132,8 @@ func run(args []string) error {
 		return err
 	}
 	if o.onStdin {
-		started := make(chan struct{})
-		go func() {
-			_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
-			close(started)
-		}()
-		select {
-		case <-ctx.Done():
-		case <-started:
+		if err := cli.AwaitLine(ctx); err != nil {
+			return err
 		}
 	}
 	user := &ue.User{URL: o.url, From: o.tunnel.UE, Device: o.tunnel.Device, Pause: o.pause}

@@ -8,6 +8,7 @@ import (
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/pfcp"
+	"slicepilot/userplane/internal/sockaddr"
 	"slicepilot/userplane/internal/upf"
 	"slicepilot/userplane/internal/upf/tun"
 )
@@ -56,11 +57,11 @@ func (r *raw) check() (options, error) {
 	var o options
 	var err error
 	c := &o.config
-	if c.N4, err = endpoint("--n4", r.n4, pfcp.Port); err != nil {
-		return o, err
+	if c.N4, err = sockaddr.Parse(r.n4, pfcp.Port); err != nil {
+		return o, cli.Usagef("--n4 %v", err)
 	}
-	if c.N3, err = endpoint("--n3", r.n3, gtpu.Port); err != nil {
-		return o, err
+	if c.N3, err = sockaddr.Parse(r.n3, gtpu.Port); err != nil {
+		return o, cli.Usagef("--n3 %v", err)
 	}
 	if c.N3.Addr().IsUnspecified() {
 		return o, cli.Usagef("--n3 %s: expected one address that peers can reach, because it goes into F-TEIDs", r.n3)
@@ -120,16 +121,4 @@ func (r *raw) checkPools() ([]netip.Prefix, error) {
 		pools = append(pools, pool)
 	}
 	return pools, nil
-}
-
-// endpoint reads ADDR or ADDR:PORT, with IPv6 in brackets where there is a port.
-func endpoint(name, text string, port uint16) (netip.AddrPort, error) {
-	if address, err := netip.ParseAddr(text); err == nil && address.Zone() == "" {
-		return netip.AddrPortFrom(address.Unmap(), port), nil
-	}
-	both, err := netip.ParseAddrPort(text)
-	if err != nil || both.Addr().Zone() != "" {
-		return netip.AddrPort{}, cli.Usagef("%s %q: expected ADDRESS or ADDRESS:PORT, for IPv6 [ADDRESS]:PORT", name, text)
-	}
-	return netip.AddrPortFrom(both.Addr().Unmap(), both.Port()), nil
 }

@@ -3,7 +3,6 @@ package n4
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -91,18 +90,6 @@ func (e *Endpoint) Close() {
 	e.socket.wake()
 	e.running.Wait()
 	e.socket.close()
-}
-
-// ParsePeer reads "address" or "address:port" ("[address]:port" for IPv6); the port defaults to 8805.
-func ParsePeer(text string) (netip.AddrPort, error) {
-	if address, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		return netip.AddrPortFrom(address.Unmap(), Port), nil
-	}
-	address, err := netip.ParseAddrPort(text)
-	if err != nil || address.Port() == 0 {
-		return netip.AddrPort{}, fmt.Errorf("%q is no UPF address; expected ADDRESS or ADDRESS:PORT", text)
-	}
-	return netip.AddrPortFrom(address.Addr().Unmap(), address.Port()), nil
 }
 
 // Peer is the UPF at an address, known from now on.

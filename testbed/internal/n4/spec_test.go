@@ -42,22 +42,6 @@ func TestValidateNamesTheField(t *testing.T) {
 	}
 }
 
-func TestParsePeer(t *testing.T) {
-	for text, want := range map[string]string{
-		"10.0.0.1": "10.0.0.1:8805", "10.0.0.1:99": "10.0.0.1:99", "2001:db8::1": "[2001:db8::1]:8805",
-		"[2001:db8::1]:99": "[2001:db8::1]:99", "[2001:db8::1]": "[2001:db8::1]:8805",
-	} {
-		if got, err := ParsePeer(text); err != nil || got.String() != want {
-			t.Errorf("%s: %s, %v", text, got, err)
-		}
-	}
-	for _, text := range []string{"", "upf", "10.0.0.1:0", "10.0.0.1:x", "10.0.0.256"} {
-		if got, err := ParsePeer(text); err == nil {
-			t.Errorf("%q became %s", text, got)
-		}
-	}
-}
-
 func TestRatesRoundUpAndStayIndependent(t *testing.T) {
 	rules := rules{SessionSpec: testSpec()}
 	rules.MBRUplinkMbps = 0.0001

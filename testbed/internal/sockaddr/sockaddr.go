@@ -1,11 +1,27 @@
-// Package sockaddr converts between netip addresses and those of golang.org/x/sys/unix.
+// Package sockaddr reads addresses with ports, and converts between netip addresses and those of golang.org/x/sys/unix.
 package sockaddr
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
+
+// Parse reads "address" or "address:port" ("[address]:port" for IPv6); port is used where the text has none.
+func Parse(text string, port uint16) (netip.AddrPort, error) {
+	address, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	if err != nil {
+		var both netip.AddrPort
+		both, err = netip.ParseAddrPort(text)
+		address, port = both.Addr(), both.Port()
+	}
+	if err != nil || port == 0 || address.Zone() != "" {
+		return netip.AddrPort{}, fmt.Errorf("%q; expected ADDRESS or ADDRESS:PORT, for IPv6 [ADDRESS]:PORT", text)
+	}
+	return netip.AddrPortFrom(address.Unmap(), port), nil
+}
 
 // Family is the address family that a socket for an address needs.
 func Family(address netip.Addr) int {

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
-	"strings"
 
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/inet"
+	"slicepilot/userplane/internal/sockaddr"
 )
 
 // Kind is how a flow's packets are spread over time.
@@ -239,10 +239,10 @@ func (f *FlowSpec) path() (path, error) {
 		p.qfi = int(*f.QFI)
 	}
 	var err error
-	if p.to, err = parseEndpoint(f.To, gtpu.Port); err != nil {
+	if p.to, err = sockaddr.Parse(f.To, gtpu.Port); err != nil {
 		return p, fmt.Errorf("to: %w", err)
 	}
-	if p.from, err = parseEndpoint(f.From, gtpu.Port); err != nil {
+	if p.from, err = sockaddr.Parse(f.From, gtpu.Port); err != nil {
 		return p, fmt.Errorf("from: %w", err)
 	}
 	if p.from.Addr().Is4() != p.to.Addr().Is4() {
@@ -260,17 +260,6 @@ func (f *FlowSpec) path() (path, error) {
 		return p, fmt.Errorf("ue %s and dst %s; expected both IPv4 or both IPv6", p.ue, p.dst)
 	}
 	return p, nil
-}
-
-func parseEndpoint(text string, port uint16) (netip.AddrPort, error) {
-	if address, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
-		return netip.AddrPortFrom(address.Unmap(), port), nil
-	}
-	endpoint, err := netip.ParseAddrPort(text)
-	if err != nil || endpoint.Port() == 0 {
-		return netip.AddrPort{}, fmt.Errorf("%q; expected ADDRESS or ADDRESS:PORT", text)
-	}
-	return netip.AddrPortFrom(endpoint.Addr().Unmap(), endpoint.Port()), nil
 }
 
 func finite(value, low, high float64) bool { return value >= low && value <= high }
