@@ -10,6 +10,7 @@ import typer
 
 from slicepilot.cli.schemas.operation import ImportedBundle
 from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.cli.shared.signing import NoSign, Sign, signing_key
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
@@ -29,14 +30,8 @@ def import_policy(
         str | None,
         typer.Option(help="Scenario that the policy was trained on (default: the environment's).", show_default=False),
     ] = None,
-    sign: Annotated[
-        Path | None,
-        typer.Option(
-            help="Ed25519 private key (PEM) for signing (default: /etc/slicepilot/signing-key.pem, if it exists).",
-            show_default=False,
-        ),
-    ] = None,
-    no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign the bundle.")] = False,
+    sign: Sign = None,
+    no_sign: NoSign = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Make a bundle of a policy that another library trained on the Gymnasium environment.
@@ -52,11 +47,7 @@ def import_policy(
     name = PolicyName.parse(policy)
     if name.kind == "code":
         raise ConfigError(f"{name.what}: is code, which a bundle has none of; expected sb3:FILE.zip or onnx:FILE")
-    if no_sign and sign is not None:
-        raise ConfigError("sign, no-sign: give at most one of them")
-    key = None if no_sign else sign or signature.own_key()
-    if key is not None:
-        signature.load_private_key(key)
+    key = signing_key(sign, no_sign)
     if out.exists():
         raise ConfigError(f"out = {str(out)!r}: is there already; expected a folder that is not")
     bundle = _bundle(name, scenario)

@@ -13,6 +13,7 @@ from rich.text import Text
 from slicepilot.cli.schemas import operation as schema
 from slicepilot.cli.shared.output import console, figures_table, print_json, stderr
 from slicepilot.cli.shared.registry import SCHEME, local_bundle
+from slicepilot.cli.shared.signing import NoSign, Sign, signing_key
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
@@ -31,14 +32,8 @@ def promote(
     criteria: Annotated[
         str, typer.Option("-c", "--criteria", help="Configuration: a shipped name or a YAML file.")
     ] = "default",
-    sign: Annotated[
-        Path | None,
-        typer.Option(
-            help="Ed25519 private key (PEM) for signing (default: /etc/slicepilot/signing-key.pem, if it exists).",
-            show_default=False,
-        ),
-    ] = None,
-    no_sign: Annotated[bool, typer.Option("--no-sign", help="Do not sign the bundle.")] = False,
+    sign: Sign = None,
+    no_sign: NoSign = False,
     mlflow: Annotated[
         bool | None,
         typer.Option(
@@ -75,12 +70,8 @@ def promote(
         )
     files = BundleFiles.read(local_bundle(bundle))
     policy = PolicyBundle.of(files)  # whether it is one: its model is tried out by who runs it
-    if no_sign and sign is not None:
-        raise ConfigError("sign, no-sign: give at most one of them")
-    key = None if no_sign else sign or signature.own_key()
-    if key is not None:
-        signature.load_private_key(key)
-    elif SIGNATURE_FILE in files.parts:
+    key = signing_key(sign, no_sign)
+    if key is None and SIGNATURE_FILE in files.parts:
         raise ConfigError(
             f"bundle {str(bundle)!r}: is signed, and a promotion ends the signature; sign again with --sign KEY"
         )
