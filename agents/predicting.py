@@ -27,7 +27,7 @@ class Predictor(Protocol):
     """
 
     def predict(self, observation: FloatArray) -> Any:
-        """From observations (L, S * 20) of L lanes to actions (L, S, 3), or (L, S * 3), in [-1, 1], and a state."""
+        """Actions (L, S, 3) or (L, S * 3), in [-1, 1], for observations (L, S * 20) of L lanes; and a state."""
         ...
 
 
@@ -45,7 +45,7 @@ class _Plain:
 
 
 class PredictingAgent:
-    """Runs a `predict` policy over L lanes, with ``deterministic=True`` where the policy has that argument.
+    """Runs a `Predictor` over L lanes, with ``deterministic=True`` if it has that parameter.
 
     Args:
         policy: observes and acts.

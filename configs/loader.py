@@ -186,7 +186,7 @@ def _field(where: tuple[int | str, ...]) -> str:
 
 
 def _names_along(kind: Any, where: tuple[int | str, ...]) -> Iterator[list[str]]:
-    """For each step on the way to a value: the names of the fields there, none in a list or mapping."""
+    """The names of the fields at each step on the way to a value; none in a list or mapping."""
     for part in where:
         kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
         fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()

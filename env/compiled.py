@@ -64,7 +64,7 @@ def is_cached(compiled: Any) -> bool:
 
 
 def never_compile_again(compiled: Any) -> None:
-    """From now on a kernel raises TypeError for arrays it is not compiled for: a tick has no seconds for that."""
+    """Make a kernel raise TypeError for arrays that it is not compiled for, instead of compiling during a tick."""
     compiled.disable_compile()
 
 

@@ -60,7 +60,7 @@ class Knobs:
         return cls(values, nice_scope)
 
     def only(self, moves: BoolArray, held: Knobs) -> Knobs:
-        """The same where a knob moves (3, S, L), and elsewhere what is held."""
+        """The same values for knobs that move (3, S, L), and the held values for others."""
         return Knobs(np.where(moves, self.values, held.values), self.nice_scope)
 
     def copy(self) -> Knobs:
@@ -79,7 +79,7 @@ class Knobs:
         return self.nice_scope == other.nice_scope and item.shape == two.shape and item.tobytes() == two.tobytes()
 
     def between_groups(self) -> Knobs:
-        """The same of group scope: nice of process scope ranks threads inside a pod and moves no weight, so it is 0."""
+        """The same in group scope: nice of process scope ranks threads inside a pod and moves no weight, so it is 0."""
         if self.nice_scope == "group":
             return self
         values = self.values.copy()

@@ -59,7 +59,7 @@ class SlidingView:
         return self._see(telemetry, self._lanes)
 
     def restart(self, telemetry: Telemetry, lanes: IntArray) -> Telemetry:
-        """As `see` for the first period of a run in the lanes of these numbers; the others have no new period."""
+        """As `see`, but only these lanes have a new period, the first of a run."""
         of_slices, past, of_nodes, past_nodes, *_ = self._kept
         of_slices[:, lanes], past[:, :, lanes], past_nodes[:, :, lanes] = (
             np.zeros((), _SLICE),

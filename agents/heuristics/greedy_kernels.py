@@ -48,7 +48,7 @@ SETTINGS = np.dtype(
         )
     ]
 )
-"""Of `slicepilot.agents.heuristics.queue_greedy.QueueGreedyConfig`; ``queues`` is 1 where the rule looks at queues.
+"""Settings of `slicepilot.agents.heuristics.queue_greedy.QueueGreedyConfig`; ``queues`` is 1 if the rule uses queues.
 
 A record, (1,), since numba takes 3 us to unpack as long a tuple."""
 

@@ -113,7 +113,7 @@ class QueueGreedy(Greedy):
         state["least_shaped_mbps"] = np.select(kinds, least, np.inf)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """As `Greedy.decide`; a slice that is absent keeps its knobs, which are nearer to what it comes back to."""
+        """As `Greedy.decide`, but an absent slice keeps its knobs, as it may need similar knobs when it returns."""
         wanted = super().decide(telemetry, knobs)
         np.copyto(wanted.values, knobs.values, where=~telemetry.valid)
         return wanted

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from slicepilot.env.simulator.hardware import Hardware
 
 EXPLORING = "exploring-"
-"""In front of any name: that agent with noise around its choices, `slicepilot.agents.heuristics.exploring`."""
+"""Prefix of an agent's name that adds noise to its decisions (`slicepilot.agents.heuristics.exploring`)."""
 REQUEST_RATIOS = (3, 9, 64, 512)
 NICE_RATIOS = (3, 9, 64)
 

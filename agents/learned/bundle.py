@@ -210,7 +210,7 @@ class PolicyBundle:
 
     @classmethod
     def of(cls, files: BundleFiles) -> PolicyBundle:
-        """The same of files that have been read, but for the model: no runtime is shown it, and nobody has parsed it.
+        """A bundle from files that have been read; the model is neither parsed nor loaded.
 
         Raises:
             ConfigError: as `load`.

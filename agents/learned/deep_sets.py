@@ -22,9 +22,9 @@ from .shares import NUM_INPUTS, SHARE_FEATURES
 from .shares_kernel import MAX_SHARE
 
 GRAPH_NAME = "deep-sets-"
-"""Of the graph of a model that consists of such a network; its kind follows."""
+"""Prefix of the graph's name in a model that consists of such a network; the kind of the network follows."""
 KNOBS, CORRECTIONS = "knobs", "corrections"
-"""What the outputs are: knobs, or corrections of a rule."""
+"""Kinds of outputs: knobs, or corrections of a rule."""
 
 NUM_SHARES = SHARE_FEATURES.index("granted")
 HELD = FEATURES.index(KNOB_FEATURES[0])

@@ -128,13 +128,13 @@ def _fixed_features(context: Context) -> FloatArray:
 
 
 def _log_ratio(over: FloatArray, under: FloatArray) -> FloatArray:
-    """As `kernels.log_ratio`, of arrays."""
+    """`kernels.log_ratio` for arrays."""
     tiny = kernels.TINY
     return np.asarray(np.clip(np.log((over + tiny) / (under + tiny)) / kernels.LOG_SCALE, -1.0, 1.0), np.float32)
 
 
 def guided_layout() -> dict[str, Any]:
-    """As `slicepilot.env.encoding.encoder_layout`, of the wider table."""
+    """`slicepilot.env.encoding.encoder_layout` for the wider table."""
     plain = encoder_layout()
     return plain | {"features": [*plain["features"], *GUIDE_FEATURES]}
 

@@ -19,7 +19,7 @@ from slicepilot.env.slices import SliceSet
 from .bundle import CODINGS, MAX_SLICES, MIN_SLICES, Coding, PolicyBundle, TrainingRecord
 
 USUAL_SLICES = "five-video"
-"""Of the environment's default scenario."""
+"""Slice set of the environment's default scenario."""
 
 
 def read_onnx(path: Path, what: str, name: str, slices: SliceSet | None = None) -> PolicyBundle:

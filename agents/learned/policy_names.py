@@ -55,7 +55,7 @@ class PolicyName:
 
     @property
     def name(self) -> str:
-        """As in tables: the file's name without its ending, or that of the class."""
+        """Name for tables: the file's name without its ending, or the class's name."""
         text = self.given.rpartition(":")[2] if self.kind == "code" else self.path.stem
         return _UNSAFE.sub("_", text)[:MOST_NAME] or self.kind
 

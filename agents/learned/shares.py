@@ -59,6 +59,6 @@ def add_shares(table: FloatArray) -> None:
 
 
 def shares_layout() -> dict[str, Any]:
-    """As `slicepilot.env.encoding.encoder_layout`, of the wider table."""
+    """`slicepilot.env.encoding.encoder_layout` for the wider table."""
     plain = encoder_layout()
     return plain | {"features": [*plain["features"], *SHARE_FEATURES]}

@@ -25,7 +25,7 @@ FLOAT, FLOAT_BYTES = 1, 4
 MOST_MODEL_BYTES = 32 << 20
 MOST_NODES, MOST_FIELDS = 4096, 200_000
 MOST_ENTRIES = 1 << 22
-"""Of all constants together, and of what is computed from them while a policy is compiled."""
+"""Limit on all constants together, and on values computed from them while a policy is compiled."""
 
 _OPERATORS = """
 Abs Add And ArgMax ArgMin BatchNormalization Cast Ceil Clip Concat Constant ConstantOfShape Cos Div Elu Equal Erf Exp

@@ -55,7 +55,7 @@ class AgentLock:
                 path.touch(0o600)
 
     def identity(self) -> str:
-        """Of the agents that hold this lock; drawn once."""
+        """Identity of the agents that hold this lock in succession; drawn once."""
         path = self.folder / IDENTITY
         try:
             text = path.read_text().strip()

@@ -42,7 +42,7 @@ BUNDLES, RULE_FILES, NEW = "bundles", "rules", ".new-"
 MOST_KEPT = 8
 """Bundles of a namespace, and files of rules, those in use included."""
 MOST_BYTES = 128 << 20
-"""Of a namespace's bundles: four of the largest permitted size."""
+"""Limit on a namespace's bundles: four of the largest permitted size."""
 MOST_NAMESPACES = 64
 UNUSED_S = 86_400.0
 

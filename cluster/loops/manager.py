@@ -90,7 +90,7 @@ class LoopManager:
             self._log("restore", line)
 
     def reconcile(self, plans: Iterable[SetPlan], now_s: float) -> None:
-        """Do the next step towards the plans, without waiting; call it again and again."""
+        """Take the next step towards the plans, without waiting; to be called repeatedly."""
         wanted = {plan.identity.uid: plan.loop for plan in plans if plan.loop is not None}
         for uid in [*self.states]:
             self._reap(uid, now_s)

@@ -113,7 +113,7 @@ class LoopReader:
 
 
 def _kept(item: dict[str, Any]) -> bool:
-    """As in `slicepilot.env.promises`, with the same window of one to two seconds for rate and delay."""
+    """Whether a promise is kept, as in `slicepilot.env.promises`, but over one to two seconds for rate and delay."""
     offered, carried, delay_us = item["offered_mbps"], item["carried_mbps"], item["delay_p99_us"]
     if offered is None or carried is None:
         return False
@@ -123,7 +123,7 @@ def _kept(item: dict[str, Any]) -> bool:
 
 
 def _charge(status: Status, index: int) -> InCharge:
-    """Of a slice in the newest tick, by its own reasons and the node's."""
+    """What was in charge of a slice in the newest tick, by its own reasons and the node's."""
     last = status.last
     masks = np.stack([last["reasons"][:, index], last["node_reasons"]], axis=1).astype(np.uint32)
     flags = last["flags"]

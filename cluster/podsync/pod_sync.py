@@ -101,7 +101,7 @@ class PodSync:
         return any(uid in pods and uid not in followed for uid in self._originals.pods)
 
     def step(self, now_s: float) -> None:
-        """Do what is due, for `STEP_S` and a request at most. Raises the first ApiError, after the rest was tried."""
+        """Make the changes that are due, for at most `STEP_S` and a request. Raises the first ApiError at the end."""
         with self._lock:
             followed, pods = dict(self._followed), self._pods
         if pods is None:

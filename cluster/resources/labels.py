@@ -43,7 +43,7 @@ class LabelSelector:
 
 
 def selector_of(document: Mapping[str, Any]) -> LabelSelector:
-    """From the API's JSON, which the schema has checked."""
+    """A selector from the API's JSON, which the schema has checked."""
     expressions = tuple(
         Expression(item["key"], item["operator"], tuple(item.get("values") or ()))
         for item in document.get("matchExpressions") or ()

@@ -9,7 +9,7 @@ import math
 import re
 
 LEAST_BITS, MOST_BITS = 10**3, 10**15
-"""Of a bandwidth, as Kubernetes accepts it (pkg/util/bandwidth, ``validateBandwidthIsReasonable``)."""
+"""Bandwidths that Kubernetes accepts (pkg/util/bandwidth, ``validateBandwidthIsReasonable``)."""
 MOST_MCPU = 10**7
 _QUANTITY = re.compile(r"\+?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i|))")
 _DECIMAL = {"n": 1e-6, "u": 1e-3, "m": 1.0, "": 1e3, "k": 1e6, "M": 1e9, "G": 1e12, "T": 1e15, "P": 1e18, "E": 1e21}

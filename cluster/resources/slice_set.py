@@ -143,7 +143,7 @@ class Identity:
 
 
 def declared(document: Mapping[str, Any]) -> DeclaredSet:
-    """From the API's JSON.
+    """A SliceSet from the API's JSON.
 
     Raises:
         ConfigError: no loop could run with it; one line, with the field as in the SliceSet.
@@ -201,7 +201,7 @@ def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
 
 
 def _snaked(value: Any) -> Any:
-    """With field names of a node's configuration."""
+    """The same document with field names of a node's configuration."""
     if isinstance(value, Mapping):
         return {snake(key): _snaked(each) for key, each in value.items()}
     return list(map(_snaked, value)) if isinstance(value, list | tuple) else value

@@ -15,7 +15,7 @@ FETCHING, NOT_FETCHED = "Fetching", "NotFetched"
 DIGEST = re.compile(r"[0-9a-f]{64}")
 OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
-"""Of a ConfigMap: https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
+"""A ConfigMap's key: https://kubernetes.io/docs/reference/kubernetes-api/config-and-storage-resources/config-map-v1/"""
 MOST_PATH = 1024
 
 
@@ -59,7 +59,7 @@ class Fetched:
 
 
 def bundle_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
-    """From ``policy.bundle``; raises ConfigError for what could not be anywhere."""
+    """The bundle of ``policy.bundle``; raises ConfigError for names and paths that cannot exist."""
     [kind] = document
     item, field = document[kind], f"policy.bundle.{kind}"
     digest = str(item["digest"])
@@ -76,7 +76,7 @@ def bundle_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
 
 
 def rules_wanted(namespace: str, document: Mapping[str, Any]) -> Wanted:
-    """From ``guard.configMap``; raises ConfigError as `bundle_wanted` does."""
+    """The rules of ``guard.configMap``; raises ConfigError as `bundle_wanted` does."""
     key = str(document.get("key") or "guard.yaml")
     if not KEY.fullmatch(key):
         raise ConfigError(f"{RULES}.key = {key!r:.80}: expected letters, digits, ., _ and -")

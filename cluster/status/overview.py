@@ -27,7 +27,7 @@ def operator_api(kubeconfig: Path | None) -> Api:
 
 
 def overview(api: Api, namespace: str) -> dict[str, Any]:
-    """As `slicepilot k8s status --json` prints it.
+    """The document that `slicepilot k8s status --json` prints.
 
     Raises:
         ApiError: the server does not answer, or refuses.

@@ -33,7 +33,7 @@ class Bandwidth(NamedTuple):
 
     @property
     def fitting(self) -> Bandwidth:
-        """The same with no more burst than the kernel takes beside the quota."""
+        """The same with the burst lowered to the quota, the most that the kernel accepts."""
         return self if self.quota_us < 0 else self._replace(burst_us=min(self.burst_us, self.quota_us))
 
 
@@ -44,7 +44,7 @@ class BandwidthFiles(Protocol):
     """
 
     def read(self) -> Bandwidth:
-        """What the kernel has."""
+        """The kernel's values."""
         ...
 
     def write_quota(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:

@@ -40,12 +40,12 @@ class CanaryActuator:
 
     @property
     def powerless(self) -> bool:
-        """Of the slices it acts on."""
+        """Whether no knob of the slices that it acts on can be moved."""
         return self._controlled.powerless
 
     @property
     def not_moved(self) -> dict[tuple[str, KnobName], str]:
-        """Of the slices it acts on."""
+        """Why knobs of the slices that it acts on cannot be moved."""
         return self._controlled.not_moved
 
     def rehearse(self) -> None:
@@ -55,7 +55,7 @@ class CanaryActuator:
         self._controlled.deploy(None if request_mcpu is None else request_mcpu[self._indices])
 
     def refresh(self) -> list[str]:
-        """As of its parts; a slice that both have lost is named once."""
+        """The reports of both parts; a slice that both have lost is named once."""
         return list(dict.fromkeys([*self._controlled.refresh(), *self._watching.refresh()]))
 
     def close(self) -> None:

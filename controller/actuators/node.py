@@ -35,7 +35,7 @@ class Deviation:
 
     Attributes:
         slice: its name.
-        knob: which.
+        knob: its name.
         actual: the kernel's value, in the knob's unit (inf: no limit).
         ours: the value that was set here.
         text: both values as the kernel has them, since shares and rates may agree where files do not; and which
@@ -189,10 +189,11 @@ class NodeActuator:
         return result
 
     def refresh(self) -> list[str]:
-        """What has vanished or does not move, and why; what has come back is taken up as it is now, with the weight of
-        its request.
+        """Report what has vanished or does not move, and why; take up slices that have come back, with their present
+        settings and the weight of their request.
 
-        Between ticks: some 20 us a slice. One that has come back is opened by a thread, and written to the journal.
+        To be called between ticks: some 20 us a slice. A thread opens slices that have come back, and writes them to
+        the journal.
         """
         for index, opening in list(self._opening.items()):
             if opening.done() and (error := opening.exception()) is not None:
@@ -236,7 +237,7 @@ class NodeActuator:
         return fresh
 
     def _take_up(self) -> None:
-        """Those that have come back; why others have not is for `refresh`."""
+        """Take up slices that have come back; `refresh` reports why others have not."""
         for index, opening in list(self._opening.items()):
             if opening.done() and opening.exception() is None:
                 fresh = self._opening.pop(index).result()

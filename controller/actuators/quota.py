@@ -57,7 +57,7 @@ class PodQuota:
         self._original = self._held = self._files.read()
 
     def widen(self, extra_mcpu: float) -> None:
-        """To the original and so much more; inf: to no limit. The burst stays, which fits beside the original."""
+        """Raise the limit to the original plus ``extra_mcpu``; inf removes it. The burst stays."""
         quota_us, period_us, _ = self._original
         if quota_us < 0:
             return
@@ -116,7 +116,7 @@ class CpuQuota:
     the kernel refuses a container more than its pod has (cgroup v1), or lets the pod's limit hold (v2).
 
     Args:
-        group: whose.
+        group: the slice's cgroup.
         config: how it is written.
         pod: of the group above, where that is to follow.
 
@@ -274,8 +274,8 @@ class CpuQuota:
         return allowed
 
     def _change_period(self) -> None:
-        """From the group's to ours. Where the kernel refuses that, the group's stays: a small quota in a long period
-        has no equal in a short period, and under cgroup v1 more than a group above has is not allowed."""
+        """Change from the group's period to ours. Where the kernel refuses, the group's period stays: a small quota in
+        a long period has no equal in a short period, and on cgroup v1 a limit must not exceed those of groups above."""
         try:
             self._files.write(self._quota_us, self.period_us, self._burst_us)
         except ActuatorError:
@@ -283,7 +283,7 @@ class CpuQuota:
             self._quota_us, self.period_us, _ = self._original
 
     def _in_own_period(self, quota_us: int, period_us: int) -> int:
-        """The same share of a CPU under our period."""
+        """The quota of the same CPU limit in our period."""
         if quota_us < 0 or period_us == self.period_us:
             return quota_us
         return max(round(quota_us * self.period_us / period_us), MIN_QUOTA_US)

@@ -169,8 +169,7 @@ class Shaper:
         self._background.call_and_wait(self.rate.restore)
 
     def carry_out(self) -> None:
-        """In the thread: set the rate that is wanted by now; not over a rate of somebody else that nobody has
-        judged."""
+        """In the thread: set the wanted rate, unless another program has set a rate that was not handled yet."""
         self._waiting = False
         if isinstance(self._seen, str):
             self._again = True

@@ -70,7 +70,7 @@ class SharedCpu:
 
 
 def whole(targets: Sequence[SliceTargets]) -> list[SliceTargets]:
-    """The same, with CPU knobs left alone that slices share which are not all here: they would feel them as well."""
+    """The same targets, with CPU knobs left alone where a slice outside of these shares them."""
     names = {target.name for target in targets}
     cpu: frozenset[KnobName] = frozenset({"cpu_limit_mcpu", "nice"})
     return [

@@ -101,8 +101,8 @@ class SliceKnobs:
             undo.pop_all()
 
     def set(self, limit: float, nice: float, rate: float, scope: NiceScope, errors: list[str]) -> None:
-        """Set what differs, and ask for the egress rate. What fails is added to ``errors``, the other knobs are still
-        set; `settled` says what holds then."""
+        """Set knobs that differ, and request the egress rate. Failures are added to ``errors`` and do not keep other
+        knobs from being set; `settled` returns the values that hold then."""
         if self._gone:
             errors.append(self._gone)
             return
@@ -126,7 +126,8 @@ class SliceKnobs:
             self.egress.set(rate)
 
     def settled(self, errors: list[str]) -> Held:
-        """What holds, the egress rate as far as it is confirmed; why that could not be set is added to ``errors``."""
+        """The values that hold, the egress rate as far as it is confirmed; a failure to set it is added to
+        ``errors``."""
         shaper = self.egress
         if shaper is not None and not self._gone:
             if (error := shaper.failure()) is not None:
@@ -200,7 +201,8 @@ class SliceKnobs:
         )
 
     def deviation(self, knob: KnobName) -> str | None:
-        """What the kernel has instead of what was written last; None where that holds, or where a slice is gone."""
+        """The kernel's value where it differs from the value that was written last; None if equal, or if the slice has
+        gone."""
         if self._gone:
             return None
         try:
@@ -223,17 +225,17 @@ class SliceKnobs:
         return math.inf if self.egress is None else self.egress.seen_mbps
 
     def adopt(self, knob: KnobName) -> float:
-        """Take what the kernel has for what holds; raises ActuatorError."""
+        """Take the kernel's value as the value that holds; raises ActuatorError."""
         return self._hold(knob, [] if self._gone else [part.adopt() for part in self._parts(knob)])
 
     def reassert(self, knob: KnobName) -> float:
-        """Write again what holds here; raises ActuatorError."""
+        """Write the held value again; raises ActuatorError."""
         self.refused.pop(knob, None)
         return self._hold(knob, [] if self._gone else [part.reassert() for part in self._parts(knob)])
 
     def rebase(self, knob: KnobName) -> None:
-        """Have what somebody else has set put back in the end, and no longer the original; raises
-        ActuatorError. Of an egress rate the original stays."""
+        """Take the value that another program has set as the original; raises ActuatorError. The original of an egress
+        rate stays."""
         if knob == "cpu_limit_mcpu" and self.quota is not None:
             self.quota.rebase()
         if knob == "nice" and self.weight is not None:
@@ -241,19 +243,19 @@ class SliceKnobs:
 
     @property
     def original_cpu(self) -> OriginalCpu:
-        """What is put back, for the journal."""
+        """The CPU settings that will be restored, for the journal."""
         quota, pod = (None, None) if self.quota is None else self.quota.originals
         return OriginalCpu(quota, pod, None if self.weight is None else self.weight.original)
 
     def restorers(self, knob: KnobName) -> list[Callable[[], None]]:
-        """What restores a knob; nothing for a knob that was yielded or never moved."""
+        """Functions that restore a knob; none for a knob that was yielded or never moved."""
         return [] if knob in self.yielded else [part.restore for part in self._all_parts(knob)]
 
     def release(self) -> None:
-        """Restore what is still there of a slice that has vanished or moved on, and hold on to none of it.
+        """Restore the remaining knobs of a slice that has vanished or moved on, and close everything.
 
-        A group that its UPF was in before keeps nothing of ours; and a socket would keep a namespace alive that its
-        owner has removed, with the links that are to be made anew.
+        The UPF's former group keeps nothing of ours. An open socket would keep a namespace alive that its owner has
+        removed.
         """
         for restore in (restorer for knob in KNOB_FIELDS for restorer in self.restorers(knob)):
             with contextlib.suppress(ActuatorError):
@@ -278,7 +280,7 @@ class SliceKnobs:
         return [part for part in parts[knob] if part is not None]
 
     def _parts(self, knob: KnobName) -> list[Knob]:
-        """The same without threads that are not reniced."""
+        """The parts of a knob, without threads that are not reniced."""
         return [part for part in self._all_parts(knob) if part is not self.threads or self._reniced]
 
     @property

@@ -45,7 +45,7 @@ def current_weight(group: CpuGroup) -> int | None:
 
 
 def shares_of_request(request_mcpu: float) -> int:
-    """As the kubelet turns a CPU request into ``cpu.shares`` (kubernetes, ``MilliCPUToShares``)."""
+    """The kubelet's ``cpu.shares`` for a CPU request (kubernetes, ``MilliCPUToShares``)."""
     low, high = V1_SHARES_RANGE
     return min(max(int(request_mcpu * NICE_0_WEIGHT / 1000), low), high)
 
@@ -75,7 +75,7 @@ def weight_of_request(group: CpuGroup, request_mcpu: float, original: int, origi
     1 CPU is the default weight, which services beside the group have.
 
     Args:
-        group: whose.
+        group: the group that gets the weight.
         request_mcpu: the request to convert.
         original: the group's original weight.
         original_request_mcpu: the request from which the original weight follows; 0: not known.
@@ -161,7 +161,7 @@ class GroupWeight:
     A small weight is the same at several levels: of those the level nearest to 0 counts, and is what `set` returns.
 
     Args:
-        group: whose.
+        group: the slice's cgroup.
         request_mcpu: the CPU request from which its original weight follows; 0: not known.
 
     Raises:

@@ -30,7 +30,7 @@ class InCharge(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As on the command line, in JSON and in metrics."""
+        """The name on the command line, in JSON and in metrics."""
         return self.name.lower()
 
 

@@ -14,7 +14,7 @@ class Mode(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As on the command line."""
+        """The name on the command line."""
         return self.name.lower()
 
 
@@ -35,5 +35,5 @@ class Level(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As metrics and people see it."""
+        """The name in metrics and output."""
         return self.name.lower()

@@ -49,7 +49,7 @@ class Reason(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As metrics, records and people see it: ``sla_floor``."""
+        """The name in metrics, records and output, such as ``sla_floor``."""
         return self.name.lower()
 
     @property

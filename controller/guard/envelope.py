@@ -206,7 +206,7 @@ def _declare_slices(
 
 
 def _parts(config: GuardConfig, slices: SliceSet, services: list[SlaFloor]) -> list[float]:
-    """Of `SlaFloors.default`, what each slice has of it: its part of the highest weight."""
+    """Each slice's share of `SlaFloors.default`: its weight over the highest weight."""
     parts = slices.column("weight").ravel() / slices.column("weight").max()
     follows = [config.sla_floor.by_weight and own is config.sla_floor.default for own in services]
     return np.where(follows, parts, 1.0).tolist()

@@ -124,7 +124,7 @@ class NodeFacts:
     oldest_s: float = 0.0
 
     def context(self, slices: SliceSet) -> Context:
-        """The same in the form of the contract."""
+        """The same as a `Context`."""
         cpus = len(os.sched_getaffinity(0)) if self.logical_cpus is None else self.logical_cpus
         period_s, logical_cpus, uplink_mbps = (
             np.full(1, value, np.float32) for value in (self.period_s, cpus, self.uplink_mbps)
@@ -221,18 +221,18 @@ class LiveBackend:
         return self._actuator.not_moved
 
     def reset(self, seed: int | None = None) -> Telemetry:
-        """No control, a fresh window, and the measurement of one period of it; ``seed`` is that of the loads."""
+        """Remove all control, and measure a period with a fresh window; ``seed`` is for the loads."""
         self._begin(seed)
         self.apply(Knobs.none(len(self.slices)))
         return self._first()
 
     def start(self, seed: int | None = None) -> Telemetry:
-        """The same with the knobs as they are."""
+        """As `reset`, but with the present knobs."""
         self._begin(seed)
         return self._first()
 
     def _begin(self, seed: int | None) -> None:
-        """Where a backend brings its loads: start them."""
+        """Start the loads, of a backend that has loads of its own."""
 
     def _first(self) -> Telemetry:
         self.ticks.restart()

@@ -355,7 +355,7 @@ class Loop:
                 self._run_periodic_task(recorded)
 
     def _rest(self) -> None:
-        """Of a long period all but its end: orders, the loop's end and its periodic tasks do not wait so long."""
+        """Wait during a long period, except at its end, while handling orders, stop requests and periodic tasks."""
         backend, mailbox, periodic_tasks = self.backend, self.mailbox, self.periodic_tasks
         while not self.stop.requested and backend.ticks.left_ns() > LONG_WAIT_NS:
             time.sleep(REST_S)

@@ -29,7 +29,7 @@ def masks_of(records: Records) -> npt.NDArray[np.uint32]:
 
 
 def reason_counts(masks: npt.NDArray[np.uint32]) -> Counts:
-    """In how many of N ticks each reason was given, (S + 1, reasons), of masks (N, S + 1)."""
+    """Number of ticks with each reason, (S + 1, reasons), from the masks (N, S + 1) of N ticks."""
     counts = np.zeros((masks.shape[1], len(REASONS)), np.int64)
     given = int(np.bitwise_or.reduce(masks, axis=None)) if masks.size else 0
     for reason in REASONS:

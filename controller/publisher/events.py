@@ -202,7 +202,7 @@ class EventLog:
         self._log.info("minute", **about, total_p50_us=p50_us, total_p99_us=p99_us, reasons=reasons)
 
     def _name(self, index: int) -> str:
-        """Of a slice; empty for the node."""
+        """The name of a slice; empty for the node."""
         return str(self._status.slices[index]["name"]) if index < self._status.num_slices else ""
 
 

@@ -163,7 +163,7 @@ class StatusHistory:
 
 
 def _means(sums: npt.NDArray[np.float64], valid: Counts) -> npt.NDArray[np.float64]:
-    """Of sums (..., fields, S) over so many valid ticks (..., S)."""
+    """Means from sums (..., fields, S) over so many valid ticks (..., S)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         means: npt.NDArray[np.float64] = sums / valid[..., None, :]
         offered = means[..., _OFFERED, :]

@@ -41,7 +41,7 @@ class Peer:
 
     @classmethod
     def of(cls, connection: socket.socket) -> Peer:
-        """From SO_PEERCRED; raises OSError."""
+        """The peer of a connection, by SO_PEERCRED; raises OSError."""
         raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         return cls(*_CREDENTIALS.unpack(raw))
 

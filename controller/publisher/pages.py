@@ -40,7 +40,7 @@ HEADERS = {
     "Connection": "close",
 }
 Page = Callable[[str], tuple[bytes, dict[str, str]]]
-"""From a request's ``Accept`` header to a body and the headers that describe it."""
+"""Makes the body and its headers for a request's ``Accept`` header."""
 
 
 class PageServer(ConnectionLimit):

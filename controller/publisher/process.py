@@ -112,7 +112,7 @@ class PublisherProcess:
         return pages_of(self.status, Metrics(self.status, self._totals, self._figures))
 
     def _fresh(self, make: Callable[P, T]) -> Callable[P, T]:
-        """The same function for one thread at a time, called with an up-to-date status."""
+        """The same function under a lock, called with an up-to-date status."""
 
         def fresh(*args: P.args, **kwargs: P.kwargs) -> T:
             with self._updating:

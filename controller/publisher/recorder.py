@@ -54,7 +54,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def warm_up(self, description: dict[str, Any], num_slices: int) -> None:
-        """Do once what the thread will do: libraries, compiled code and hardware files are read now, while this process
+        """Do the thread's work once, so that libraries, compiled code and hardware files are loaded while this process
         may still read them."""
         if self._estimate_s:
             from slicepilot.controller.record.estimate import window_ticks

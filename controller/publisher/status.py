@@ -94,7 +94,7 @@ class Status:
         return Level(int(self.last["level"][0])) if len(self.last) else Level.NORMAL
 
     def level_of(self, index: int) -> Level:
-        """Of a slice, as of the newest tick: SAFE where it has its safe setting for a reason of its own, or LATCHED."""
+        """The level of a slice in the newest tick: SAFE or LATCHED where it has its safe setting for its own reason."""
         reasons = int(self.last["reasons"][0, index]) if len(self.last) and self.level < Level.SAFE else 0
         if reasons & Reason.LATCHED.bit:
             return Level.LATCHED

@@ -148,7 +148,7 @@ def _means(figures: npt.NDArray[np.float64]) -> dict[str, float]:
 
 
 def _reason_counts(records: Records, names: Sequence[str]) -> list[dict[str, Any]]:
-    """In how many ticks the node or a slice had each reason."""
+    """Number of ticks in which the node or a slice had each reason."""
     counts = []
     for reason in Reason:
         node = int((records["node_reasons"] & reason.bit != 0).sum())
@@ -183,7 +183,7 @@ def _reason(reason: Reason) -> dict[str, Any]:
 
 
 def _flags(flags: int, node_reasons: int) -> list[str]:
-    """By name; that an operator has paused the guard is among the node's reasons."""
+    """Names of flags, with ``paused``, which is among the node's reasons."""
     return [name for name, bit in FLAGS.items() if flags & bit] + ["paused"] * bool(node_reasons & Reason.PAUSED.bit)
 
 

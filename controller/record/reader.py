@@ -82,7 +82,7 @@ class SegmentReader:
         self._names()
 
     def segments(self, start_ns: int | None = None, end_ns: int | None = None) -> Iterator[Segment]:
-        """Those with ticks in [start, end], CLOCK_REALTIME in ns; only their headers are read."""
+        """Segments with ticks in [start, end], CLOCK_REALTIME in ns; reads only their headers."""
         names = self._names()
         for index, name in enumerate(names):
             if end_ns is not None and name.time_ns > end_ns:

@@ -269,7 +269,7 @@ class TickRing:
 
 
 def _number(value: float) -> float:
-    """The same with a single bit pattern for NaN, since evidence identifies ticks by their bytes."""
+    """The value, with a single bit pattern for NaN, since evidence identifies ticks by their bytes."""
     return value if value == value else math.nan  # noqa: PLR0124 (half as long as a call of math.isnan)
 
 

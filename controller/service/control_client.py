@@ -19,7 +19,7 @@ ANSWER_S = 35.0
 """A little more than the publisher waits for the loop's process."""
 MAX_ANSWER_BYTES = 1 << 24
 MOST_DIGITS = 20
-"""Of a whole number; times in nanoseconds have 19."""
+"""Limit for whole numbers; times in nanoseconds have 19 digits."""
 
 
 class ControlError(RuntimeError):

@@ -326,7 +326,7 @@ def trips_of(guard: Guard, names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _fixed(node: Node) -> dict[str, list[str]]:
-    """By slice, knobs that are never moved here."""
+    """Knobs that are never moved, by slice."""
     moves, names = node.backend.context.moves, node.backend.slices.names
     if moves is None:
         return {}

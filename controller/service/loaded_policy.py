@@ -58,7 +58,7 @@ class LoadedPolicy:
     def require_promoted(self, force: bool) -> None:
         """Raise ConfigError for a policy that may not act, unless it is forced; a promotion since it was loaded counts.
 
-        What is read for that is compared with what runs: it is the same bundle, or counts for nothing.
+        The files are read again, and must be those of the bundle that runs.
         """
         if not self.refusal or force:
             return
@@ -72,7 +72,7 @@ class LoadedPolicy:
             verify(files, Path(self.trust))
 
     def require_promoted_as_loaded(self, force: bool) -> None:
-        """The same by what was read when it was loaded; reads nothing."""
+        """As `require_promoted`, by the files as they were when the policy was loaded; reads nothing."""
         if self.refusal and not force:
             raise ConfigError(self.refusal)
 

@@ -179,7 +179,7 @@ class ModeSwitch:
         return CanaryActuator(actuator, self._watcher(), indices)
 
     def _watcher(self) -> ShadowActuator:
-        """For shadow; works also while a slice is gone."""
+        """The actuator for shadow, which also works while a slice is missing."""
         return ShadowActuator(self._node.targets, missing_ok=True)
 
     def _left_alone(self, slices: tuple[str, ...]) -> npt.NDArray[np.uint32]:

@@ -119,7 +119,7 @@ class RunConfig:
 
     @property
     def roots(self) -> Roots:
-        """Of `reload_roots`."""
+        """The folders of `reload_roots`."""
         if self.reload_roots is not None:
             return Roots(tuple(map(Path, self.reload_roots)))
         own = [Path(self.bundle).absolute().parent] if self.bundle is not None else []

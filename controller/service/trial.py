@@ -20,7 +20,7 @@ from slicepilot.controller.system.own_programs import ROOT, python
 from slicepilot.controller.system.realtime import let_others_go_first
 
 MOST_S = 25.0
-"""From start to answer, on a busy machine; less than a client waits."""
+"""Time limit from start to answer, for a busy machine; less than a client waits."""
 MOST_ANSWER_BYTES = 4096
 SHOWN = 300
 

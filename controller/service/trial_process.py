@@ -70,7 +70,7 @@ def _pages() -> int:
 
 
 def _try_out(model: bytes, shape: list[int], actions: int) -> dict[str, Any]:
-    """Do what the controller does with a model.
+    """Use a model as the controller does.
 
     Returns:
         ``decision_s``, the CPU time of a decision, in seconds.

@@ -21,7 +21,7 @@ T = TypeVar("T")
 LOOP_WAIT_S = 0.0005
 """What a loop can wait for: some ten times what a call takes while the lock is free."""
 PATIENT_WAIT_S = 5.0
-"""For callers that have no ticks."""
+"""Wait of callers that have no ticks."""
 
 
 class BackgroundCaller:

@@ -42,7 +42,7 @@ class CgroupMount:
 
 
 def cgroup_mounts(mounts: Path = MOUNTS) -> list[CgroupMount]:
-    """Those of this machine, in the order of mounting."""
+    """The cgroup mounts of this machine, in the order of mounting."""
     result = []
     for line in kernel_lines(mounts):
         _, point, kind, options, *_ = line.split(" ", 4)

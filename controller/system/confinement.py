@@ -57,7 +57,7 @@ NUMBERS = {
     machine: {words[0]: int(words[column]) for words in map(str.split, _TABLE.split(",")) if words[column] != "-"}
     for machine, column in _NUMBERS_OF.items()
 }
-"""By processor and name."""
+"""Numbers of system calls, by processor and name."""
 
 CLONE_NEWNET, _CLONE_THREAD = 0x40000000, 0x00010000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEW*: uts, ipc, user, pid, net, cgroup, mount, time
@@ -80,7 +80,7 @@ class Only:
 
 @dataclass(frozen=True)
 class Rules:
-    """Of one process.
+    """Rules of a process.
 
     Attributes:
         refused: calls that fail with EPERM.
@@ -179,7 +179,7 @@ def _readable() -> list[Path]:
 
 
 def _outcome(action: Callable[[], str | None]) -> str:
-    """In words for the log and the status, also where the kernel does not have it."""
+    """The result of an action as a text for the log and the status, also if the kernel does not support it."""
     try:
         return action() or "seccomp"
     except NotConfinedError as error:
@@ -191,7 +191,7 @@ def _outcome(action: Callable[[], str | None]) -> str:
 ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32_BIT = 0x40000000
-"""Of the numbers of x86-64's second ABI, which the kernel reports as the same architecture."""
+"""Bit in the numbers of x86-64's second ABI (x32), which the kernel reports as the same architecture."""
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SET_MODE_FILTER, _TSYNC = 1, 1
 _LOAD, _IF_EQUAL, _IF_GREATER, _IF_NOT_LESS, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x54, 0x06
@@ -270,7 +270,7 @@ _TCP, _SCOPES = 0b11, 0b11  # binding and connecting; abstract sockets of proces
 
 
 def landlock_version() -> int:
-    """Of the kernel's interface; 0 where it has none, or has it switched off."""
+    """Version of the kernel's Landlock interface; 0 if it is missing or switched off."""
     return max(0, _call(_CREATE_RULESET, None, 0, _VERSION))
 
 

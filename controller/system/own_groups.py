@@ -202,7 +202,7 @@ def _emptied(group: Path, home: Path) -> set[int]:
 
 
 def _write(group: Path, task: int) -> None:
-    """By one write, which moves a whole process; raises OSError."""
+    """Move a task by a single write, which moves a whole process; raises OSError."""
     descriptor = os.open(group / PROCESSES, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.write(descriptor, b"%d" % task)

@@ -166,7 +166,7 @@ class _Sets(ctypes.Structure):
 
 
 def _set_capabilities(mask: int) -> None:
-    """Of the calling thread: permitted and effective as given, inheritable and ambient empty."""
+    """Set the calling thread's capabilities: permitted and effective as given, inheritable and ambient empty."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
     words = (mask & 0xFFFFFFFF, mask >> 32)
     header = _Header(CAPABILITY_VERSION_3, 0)
@@ -212,13 +212,13 @@ def _end_blas_threads() -> None:
 
 
 def lacking(names: Iterable[str]) -> list[str]:
-    """Those of some capabilities that the calling thread does not have in effect."""
+    """The capabilities among these that the calling thread does not have in effect."""
     have = _mask(_status("thread-self"), "CapEff")
     return [name for name in names if not have & _bits({name})]
 
 
 def _status(task: str) -> dict[str, str]:
-    """Of proc_pid_status(5)."""
+    """Fields of proc_pid_status(5)."""
     lines = kernel_lines(Path(f"/proc/{task}/status"))
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -232,6 +232,6 @@ def _bits(names: Iterable[str]) -> int:
 
 
 def _names(mask: int) -> list[str]:
-    """By name, sorted; an unknown capability by its number."""
+    """Names of capabilities, sorted; an unknown capability has its number."""
     numbers = (number for number in range(mask.bit_length()) if mask >> number & 1)
     return sorted(CAPABILITIES[n] if n < len(CAPABILITIES) else f"CAP_{n}" for n in numbers)

@@ -155,7 +155,7 @@ class Hooks:
                 attachment.detach()
 
     def _losses(self, hooks: Iterable[Hook]) -> dict[Hook, Loss]:
-        """Of these, those that do not see all packets any more; each namespace is entered once."""
+        """Hooks among these that do not see all packets any more; each namespace is entered once."""
         result: dict[Hook, Loss] = {}
         of_netns: dict[str | Path, list[Hook]] = {}
         for hook in hooks:
@@ -203,7 +203,7 @@ class Loss:
 
 
 def other_end(netns: Path, device: str, far: Path) -> Link | None:
-    """That of a veth interface of a namespace, in another namespace; None where it is not there.
+    """The other end, in namespace ``far``, of a veth interface in ``netns``; None if it is not there.
 
     It has to lead back to ``netns``. Numbers of links do not say that: they are counted anew in each namespace, so the
     interfaces of containers often have the same number (cilium/cilium#23787).
@@ -368,7 +368,7 @@ class TcxProgram:
         self._stub.close()
 
     def _attach(self) -> None:
-        """On a thread inside the namespace."""
+        """Attach the program; on a thread inside the namespace."""
         self._link = TcxLink(self._stub.program(ENTRY).fd, self._index, self._point.direction)
         try:
             self._chain = tcx_chain(self._index, self._point.direction)

@@ -39,7 +39,7 @@ PFCP_KINDS = ("heartbeat", "association", "establishment", "modification", "dele
 
 
 def _without_padding(kind: np.dtype[Any]) -> np.dtype[Any]:
-    """The same layout without fields for the padding, which numba does not take."""
+    """The same layout without fields for the padding, which numba does not support."""
     return kind[[name for name in kind.names or () if kind[name].base.kind != "V"]]
 
 
@@ -110,7 +110,7 @@ PFCP_EVENT = np.dtype(
 N4_OCTETS = 4096
 N4_COUNTERS = np.dtype([("messages", "u8"), ("unread", "u8"), ("lost", "u8"), ("", "V40")])
 N4_HEADER = struct.Struct("=3Q16s16s4H2B")
-"""Of ``struct n4_message``; its octets follow."""
+"""Header of ``struct n4_message``; its octets follow."""
 
 
 def mapped(loaded: BpfObject, name: str, dtype: npt.DTypeLike, *, writable: bool = False) -> npt.NDArray[Any]:

@@ -32,7 +32,7 @@ class NetPoint:
     behind: tuple[Path, str] | None = None
 
     def facing(self, direction: Direction) -> NetPoint:
-        """The same interface's hook for packets that come in or go out."""
+        """The hook of the same interface for the given direction."""
         return dataclasses.replace(self, direction=direction)
 
     def __str__(self) -> str:

@@ -24,7 +24,8 @@ from .layout import FOLDER, mapped
 from .window import CpuWindow
 
 MOST_GROUPS = 256
-"""Of one slice: its owner can make any number, and they are looked at between two ticks. A container has one or two."""
+"""Limit on a slice's cgroups, which are visited between two ticks: its owner can make any number of them. A container
+has one or two."""
 
 
 class SchedProbe:

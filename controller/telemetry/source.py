@@ -156,8 +156,8 @@ class KernelSource:
         return self._unmeasured()
 
     def check_without_thread(self) -> list[str]:
-        """As `check`, by the calling thread, however long that takes. For callers that have no loop: what starts no
-        thread leaves none with capabilities to a controller that follows (`privileges.keep_only`)."""
+        """As `check`, in the calling thread, however long that takes. For callers that have no loop: so no thread with
+        capabilities remains when a controller follows (`privileges.keep_only`)."""
         self._take(self._looked())
         return self._unmeasured()
 
@@ -167,7 +167,7 @@ class KernelSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """By metric, how often another program had taken packets at a hook before they were seen (`Hooks`)."""
+        """How often another program had taken packets at a hook before they were seen (`Hooks`), by metric."""
         return {"hooks_taken": self._taken}
 
     def watch(self) -> None:

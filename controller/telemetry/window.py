@@ -53,9 +53,9 @@ PACKETS_READ = np.dtype(
         ("delay", "u4", BUCKETS),
     ]
 )
-"""What was read of a slice's packets when its last window ended."""
+"""Values of a slice's packets when its last window ended."""
 CPU_READ = np.dtype([("used_ns", "i8"), ("waits", "i8"), ("wait_ns", "i8"), ("open_ns", "i8")])
-"""The same of its tasks; ``open_ns`` is the time of runs that go on."""
+"""Values of a slice's tasks when its last window ended; ``open_ns`` is the time of runs that go on."""
 
 
 class PacketWindow:
@@ -216,7 +216,7 @@ def read_packets(
 
 @kernel
 def _quantile_us(added: np.ndarray, edges_us: np.ndarray, rank: float) -> float:
-    """Of a histogram the value that so many do not exceed, interpolated inside its bucket."""
+    """The value of a histogram that ``rank`` samples do not exceed, interpolated inside its bucket."""
     below = 0
     bucket = 0
     while bucket < BUCKETS - 1 and below + added[bucket] < rank:

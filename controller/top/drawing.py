@@ -59,7 +59,7 @@ def resample(values: Values, width: int, join: Callable[[Sequence[float]], float
 
 
 def mean(values: Sequence[float]) -> float:
-    """For rates."""
+    """Mean of values, for rates."""
     return sum(values) / len(values)
 
 
@@ -90,7 +90,7 @@ def short(value: float | None) -> str:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """In another unit."""
+    """A value in another unit; None stays."""
     return None if value is None else factor * value
 
 

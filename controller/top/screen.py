@@ -29,7 +29,7 @@ HISTORY_S = 60
 KEY = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)  # a sequence of a key that has no character, or one byte
 QUIT = {b"q", b"Q", b"\x03", b"\x04", b""}  # Ctrl-C, Ctrl-D, and a terminal that has gone
 TURNS = {b"n": 1, b" ": 1, b"\x1b[6~": 1, b"\x1b[B": 1, b"p": -1, b"\x1b[5~": -1, b"\x1b[A": -1}
-"""By how many pages a key turns: n, space, page down, down; p, page up, up."""
+"""Pages by which a key turns: n, space, page down, down; p, page up, up."""
 
 
 def lines_of(follower: Follower, view: View) -> list[Text]:
@@ -128,7 +128,7 @@ class Follower:
 
     @property
     def ticks(self) -> int:
-        """Of the controller so far."""
+        """Number of the controller's ticks so far."""
         return 0 if self._reader is None else self._reader.written
 
     @property

@@ -50,7 +50,7 @@ class ExternalChange:
 
     Attributes:
         slice: its name.
-        knob: which.
+        knob: its name.
         found: the value that another program has set, in the knob's unit (inf: no limit).
         ours: the value that held before.
         policy: ``respect``: the other program's value stays; ``reassert``: ours was set again.

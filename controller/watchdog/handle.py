@@ -120,7 +120,7 @@ class SupervisorHandle:
         return False
 
     def notes(self) -> dict[str, Any]:
-        """For the tick ring's notes."""
+        """Facts about the supervisor for the tick ring's notes."""
         facts = {what: self.facts[what] for what in ("groups", "confined")}
         return {"pid": self._process.pid, "restarts": self.restarts, "alive": self.alive(), **facts}
 

@@ -35,7 +35,7 @@ def recover(state: Path) -> str | None:
 
 
 def restore_left(state: Path) -> RestoreReport | None:
-    """As `recover`, but return a report that lists what could not be restored."""
+    """As `recover`, but returns a report that lists what could not be restored."""
     path = journal_path(state)
     try:
         journal = Journal.load(path)

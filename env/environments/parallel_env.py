@@ -57,11 +57,11 @@ class SliceParallelEnv(ParallelEnv[str, FloatArray, FloatArray]):  # type: ignor
         self._state = np.zeros(size, np.float32)
 
     def observation_space(self, agent: str) -> gym.Space[Any]:
-        """Of a slice by name."""
+        """The observation space of a slice."""
         return self.observation_spaces[agent]
 
     def action_space(self, agent: str) -> gym.Space[Any]:
-        """Of a slice by name."""
+        """The action space of a slice."""
         return self.action_spaces[agent]
 
     def reset(

@@ -14,7 +14,7 @@ from slicepilot.env.knobs import NUM_KNOBS
 
 FlatActions = bool | Literal["multidiscrete"]
 LEVELS = 11
-"""Of each knob in a MultiDiscrete action, from -1 to 1 in equal steps: the middle is 0, and the last is no limit."""
+"""Levels of each knob in a MultiDiscrete action, from -1 to 1 in equal steps: the middle is 0, the last is no limit."""
 
 
 def observation_space(num_slices: int, columns: int = NUM_FEATURES) -> gym.spaces.Box:

@@ -36,11 +36,11 @@ class Coding(Protocol):
     def __init__(self, slices: SliceSet, context: Context) -> None: ...
 
     def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
-        """From telemetry and the rows of the knobs that hold (3, S, L) to a table (L, S, columns) in [-1, 1]."""
+        """A table (L, S, columns) in [-1, 1] from telemetry and the rows (3, S, L) of the knobs that hold."""
         ...
 
     def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
-        """From actions (L, S, actions) to knobs and their rows; after `encode` of the period before them."""
+        """Knobs and their rows for actions (L, S, actions); to be called after `encode` of the period before."""
         ...
 
 

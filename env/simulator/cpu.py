@@ -42,7 +42,7 @@ def thread_speed(busy: Scalar, cores: Scalar, logical: Scalar, smt_yield: Scalar
 
 @kernel(inline="always")
 def sent_ratio(sent: Scalar, served: Scalar) -> Scalar:
-    """Of what a UPF serves, the part that leaves the node: pacer and uplink drop the rest. 1 where nothing is known."""
+    """The share of a UPF's output that leaves the node: pacer and uplink drop the rest. 1 where nothing is known."""
     return min(sent / max(served, TINY), ONE) if served > ZERO else ONE
 
 

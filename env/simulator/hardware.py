@@ -36,7 +36,7 @@ UNLIMITED = np.float32(1e9)
 UPLINK_CLASS = ("guarantee_mbps", "ceiling_mbps", "priority")
 """Rows of the classes of a shared uplink, (3, S, L)."""
 UPLINK_PRIORITIES = 8
-"""Of HTB's classes: TC_HTB_NUMPRIO in the kernel's net/sched/sch_htb.c."""
+"""Number of priorities of HTB's classes: TC_HTB_NUMPRIO in the kernel's net/sched/sch_htb.c."""
 
 Positive = Annotated[float, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]

@@ -326,7 +326,7 @@ class MixtureEpisodes:
         traffic.profile_factor[0] = np.where(nominal[:, None], 1.0, traffic.profile_factor[0])
 
     def _events(self, events: NodeEvents, nominal: np.ndarray, period_s: FloatArray, rng: np.random.Generator) -> None:
-        """In `EVENT_SHARE` of the lanes each, the uplink and the CPU lose capacity at some time."""
+        """Let the uplink, and the CPU, lose capacity at some time in `EVENT_SHARE` of the lanes each."""
         lanes = len(period_s)
         run_s = self.mixture.steps * period_s
         for times, factors in (

@@ -1,4 +1,4 @@
-"""Do limits of groups above a UPF's own, or CPUs that it may use, change while a controller runs?"""
+"""Follows changes of limits of groups above a UPF's own, and of the CPUs that it may use, while a controller runs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def threads_of(located: Located, n3: str) -> list[int]:
 
 
 def outside(located: Located, threads: list[int]) -> list[int]:
-    """Those of the threads that are not in the UPF's CPU cgroup."""
+    """Threads among these that are not in the UPF's CPU cgroup."""
     return [item for item in threads if _group(item) != located.cgroup]
 
 

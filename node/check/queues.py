@@ -1,4 +1,4 @@
-"""Do a slice's packets pass the queue of its N6, where a shaper would be? What XDP sends on does not."""
+"""Counts a slice's packets in the queue of its N6, where a shaper would be; packets that XDP forwards bypass it."""
 
 from __future__ import annotations
 

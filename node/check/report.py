@@ -48,7 +48,7 @@ class Answer:
 
     @property
     def verdict(self) -> str:
-        """As it is printed and in JSON."""
+        """The verdict as it is printed and in JSON."""
         return "not known yet" if self.acts is None else "acts" if self.acts else "does not act"
 
 
@@ -99,7 +99,7 @@ def report(backend: NodeBackend, seconds: float) -> list[SliceReport]:
 
 
 def _hidden(backend: NodeBackend, name: str, lost: Sequence[str]) -> list[str]:
-    """Of what is not measured, what is at a slice's points."""
+    """The reports of unmeasured packets that are about a slice's points."""
     points = backend.source.packets.points[backend.slices.names.index(name)]
     at = tuple(f"{point}: " for point in (points.n3, points.tun, points.n6) if point is not None)
     return [text for text in lost if text.startswith(at)]

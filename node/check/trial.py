@@ -50,7 +50,7 @@ MOST_S = 45.0
 SHARES = {CPU_LIMIT: 0.6, EGRESS: 0.7}
 NICE_STEP = 10.0
 LEVEL = 0.995
-"""Of each interval: there are two, and up to three looks at them."""
+"""Confidence level of each interval: there are two, and up to three looks at them."""
 LEAST_MBPS = 0.5
 FELT_CARRIED, FELT_DELAY = 0.95, 1.25
 """A slice that carries less than so much, or whose p99 delay is longer by more, has felt a knob."""
@@ -77,7 +77,7 @@ class Effect:
     """What moving a knob did to its slice.
 
     Attributes:
-        knob: which.
+        knob: its index.
         moved_to: in the knob's unit; None where it was not tried.
         carried, delay: rate and p99 delay while it was moved over those while it was not, with 99.5% intervals.
         wanted: what the slice used (or carried) unmoved over ``moved_to``; nan of a weight.

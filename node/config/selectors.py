@@ -16,7 +16,7 @@ LEAST_ID = 6  # digits of a container's id
 
 @dataclass(frozen=True)
 class ProcessSelector:
-    """By program: ``name`` is its file name or what it calls itself, and each of ``args`` is on its command line."""
+    """Selects by program: ``name`` is its file name or the process's name, and all ``args`` are on its command line."""
 
     __pydantic_config__ = STRICT
     name: Text
@@ -28,7 +28,7 @@ class ProcessSelector:
 
 @dataclass(frozen=True)
 class ComposeSelector:
-    """By Docker Compose: a service, and its project where several have one of that name."""
+    """Selects by Docker Compose: a service, and its project if several have a service of that name."""
 
     __pydantic_config__ = STRICT
     service: Text
@@ -40,7 +40,7 @@ class ComposeSelector:
 
 @dataclass(frozen=True)
 class PodSelector:
-    """By Kubernetes: a pod of this node, and one of its containers where several could be meant.
+    """Selects by Kubernetes: a pod of this node, and one of its containers where several could be meant.
 
     Attributes:
         uid: of the pod, where another of its name is not to be taken for it.
@@ -99,7 +99,7 @@ class ServiceSelector(UpfSelector):
 
 
 def check_selector(selector: Selector) -> Selector:
-    """The same, where it says anything; raises ValueError."""
+    """The same selector; raises ValueError if it has no condition."""
     if selector == type(selector)(user=selector.user):
         names = ", ".join(item.name for item in dataclasses.fields(selector) if item.name != "user")
         raise ValueError(f"nothing says which process it is; expected at least one of {names}")

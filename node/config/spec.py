@@ -66,7 +66,7 @@ class NodeSlice(SliceSpec):
         return result
 
     def promised(self) -> SliceSpec:
-        """The same without the UPF."""
+        """The slice without its UPF."""
         return SliceSpec(
             **{node_slice.name: getattr(self, node_slice.name) for node_slice in dataclasses.fields(SliceSpec)}
         )
@@ -120,7 +120,7 @@ class NodeSpec:
 
     @property
     def prometheus(self) -> PrometheusSpec | None:
-        """Of `telemetry`, with what each slice's selector says of its pod where nothing else is said."""
+        """The Prometheus server of `telemetry`, with labels from each slice's pod selector as defaults."""
         if self.telemetry is None:
             return None
         given = self.telemetry.prometheus
@@ -155,7 +155,7 @@ class NodeSpec:
         return SliceSet(tuple(node_slice.promised() for node_slice in self.slices))
 
     def promised_within(self, cpus: Mapping[str, float]) -> SliceSet:
-        """The same with no more threads than CPUs that each slice's UPF can use."""
+        """The slice set with no more threads than CPUs that each slice's UPF can use."""
         specs = [
             (node_slice, min(node_slice.upf_threads, cpus[node_slice.name])) for node_slice in self.promised.slices
         ]

@@ -83,13 +83,13 @@ class TrafficSpec:
     s_nssai: bool = False
 
     def selected(self, s_nssai: SNssai) -> Traffic:
-        """As the probe takes it, for a slice of this S-NSSAI."""
+        """The same for the probe, for a slice of this S-NSSAI."""
         pools = tuple(map(ip_network, self.ue_pools))
         return Traffic(pools, self.teids, self.qfis, self.dnns, s_nssai if self.s_nssai else None)
 
 
 def check_traffic(traffic: TrafficSpec) -> TrafficSpec:
-    """The same, where it says anything; raises ValueError."""
+    """The same; raises ValueError if it selects no packets."""
     if not (traffic.ue_pools or traffic.teids or traffic.dnns or traffic.s_nssai):
         raise ValueError("nothing says whose packets they are; expected ue_pools, teids, dnns, s_nssai")
     return traffic
@@ -116,5 +116,5 @@ class ListensSpec:
 
     @property
     def selected(self) -> Ports:
-        """As the probe takes it."""
+        """The ports for the probe."""
         return Ports(tuple(dict.fromkeys(self.ports)), self.echoed_octets)

@@ -106,12 +106,12 @@ def is_of(group_name: str, identity: str) -> bool:
 
 
 def containers(docker: Path = DOCKER, containerd: Path = CONTAINERD, crio: Path = CRIO) -> list[Container]:
-    """Those that there are files of, running or not; what cannot be read or understood is passed over."""
+    """Containers with files of a runtime, running or not; files that cannot be read or parsed are ignored."""
     return [*_of_docker(docker), *_of_containerd(containerd), *_of_crio(crio)]
 
 
 def _files(root: Path, pattern: str) -> list[Path]:
-    """In order; none in folders that may not be looked into.
+    """Files in order; none of folders that must not be read.
 
     Shims of containerd's make /run/containerd with mode 0600: who has given up CAP_DAC_OVERRIDE cannot pass through.
     """

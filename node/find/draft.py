@@ -107,7 +107,7 @@ def _traffic(item: DiscoveredUpf) -> str:
 
 
 def _flow(value: UpfSelector | DeviceNames) -> str:
-    """In YAML's flow style, which JSON is part of; what is not given is left out."""
+    """A value in YAML's flow style, of which JSON is a part; fields that are not given are left out."""
     return json.dumps(_given(dataclasses.asdict(value)))
 
 

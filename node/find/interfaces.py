@@ -53,12 +53,12 @@ class Interfaces:
 
     @property
     def carriers(self) -> list[str]:
-        """Those that packets come and go by: neither loopback nor tunnels to a process."""
+        """Interfaces that carry packets to and from other machines: neither loopback nor tunnels to a process."""
         return [name for name, kind in self.kinds.items() if name != LOOPBACK and kind not in {"tun", "gtp", "gtp5g"}]
 
 
 def interfaces(netns: Path) -> Interfaces:
-    """Of a namespace; raises OSError where it cannot be entered, or does not answer."""
+    """The interfaces of a namespace; raises OSError if it cannot be entered, or does not answer."""
     return _ask(netns, _list)
 
 
@@ -88,7 +88,7 @@ def _list(route: RouteSocket) -> Interfaces:
 
 
 def _routes(route: RouteSocket) -> list[tuple[int, str | None]]:
-    """Of the main table, of IPv4 and of IPv6: the interface that each leads out by, and the network; None for all."""
+    """Routes of the main tables of IPv4 and IPv6: index of the interface, and network; None for the default route."""
     result = []
     wanted = request(RTM_GETROUTE, NLM_F_DUMP, RTMSG.pack(0, 0, 0, 0, 0, 0, 0, 0, 0))
     for _, payload in route.dump(wanted, "list routes"):

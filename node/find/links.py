@@ -35,11 +35,11 @@ class UpfLinks:
         self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
 
     def netns(self, name: str) -> Path:
-        """Of a slice's network namespace."""
+        """The link to a slice's network namespace."""
         return self.folder / f"{name}.netns"
 
     def cgroup(self, name: str) -> Path:
-        """Of its CPU cgroup."""
+        """The link to a slice's CPU cgroup."""
         return self.folder / f"{name}.cgroup"
 
     def lead_to(self, name: str, netns: Path, group: Path | None) -> None:

@@ -129,8 +129,8 @@ class Finder:
         )
 
     def _of_inits(self, result: list[Process]) -> list[Process]:
-        """Those that a container has started itself: what ``kubectl exec`` or ``docker exec`` runs beside is not the
-        UPF. All of them where that is ambiguous."""
+        """Processes that a container has started itself, unlike those of ``kubectl exec`` or ``docker exec``. All
+        processes if that is ambiguous."""
         inits = {candidate.init for candidate in self.containers if candidate.init is not None}
         return [
             candidate for candidate in result if inits & {candidate.pid, *ancestors(candidate, self.processes)}

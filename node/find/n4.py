@@ -1,4 +1,4 @@
-"""At which addresses a UPF takes PFCP, and since when its process runs."""
+"""Addresses at which a UPF takes PFCP, and when its process began."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .sockets import PFCP_PORT, SocketTable
 
 
 def pfcp_addresses(located: Located) -> frozenset[Address]:
-    """Those that its sockets are bound to. Where they are bound to none, or another process has them (an agent that
-    speaks PFCP for it), all of its namespace but those at which other processes take PFCP.
+    """Addresses that its sockets are bound to. If they are bound to none, or if another process speaks PFCP for it, all
+    addresses of its namespace except those at which other processes take PFCP.
 
     Raises:
         OSError: its namespace cannot be entered.

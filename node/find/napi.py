@@ -36,7 +36,7 @@ class Napi:
 
 
 def napis(netns: Path, device: str) -> list[Napi]:
-    """Of an interface, by id; none where it has none (veth(4) without native XDP and GRO), or the kernel does not say.
+    """NAPIs of an interface, by id; none if it has none (veth(4) without native XDP and GRO), or old kernels hide them.
 
     Raises OSError where the namespace cannot be entered.
     """

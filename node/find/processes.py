@@ -146,7 +146,7 @@ def descendants(pid: int, everybody: Mapping[int, Process]) -> list[Process]:
 
 
 def eldest(processes: Iterable[Process], everybody: Mapping[int, Process]) -> list[Process]:
-    """Those that descend from none of the others, by pid: of a program and its workers, the program."""
+    """Processes that descend from none of the others, by pid: of a program and its workers, the program."""
     result = {item.pid: item for item in processes}
     return [
         result[pid] for pid in sorted(result) if not any(item in result for item in ancestors(result[pid], everybody))

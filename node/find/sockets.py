@@ -76,12 +76,12 @@ class SocketTable:
 
 
 def _interfaces(lines: Iterable[bytes]) -> list[str]:
-    """Of a descriptor of /dev/net/tun (drivers/net/tun.c, tun_chr_show_fdinfo)."""
+    """TUN interfaces of a descriptor of /dev/net/tun (drivers/net/tun.c, tun_chr_show_fdinfo)."""
     return [text(line.split()[1]) for line in lines if line.startswith(b"iff:") and len(line.split()) > 1]
 
 
 def listed(path: Path) -> list[Bound]:
-    """Those of `PORTS` in a file of /proc/PID/net, "udp" or "udp6"; none where it cannot be read."""
+    """Sockets with `PORTS` in a file of /proc/PID/net, "udp" or "udp6"; none if it cannot be read."""
     try:
         lines = path.read_text().splitlines()[1:]
     except OSError:

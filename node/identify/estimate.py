@@ -21,9 +21,9 @@ from . import model
 from .segments import Segment
 
 LEAST_EFFECT = 0.1
-"""Of the loss, between the ends of a parameter's bounds: a parameter that changes it less is not estimated."""
+"""Change of the loss between the ends of a parameter's bounds, below which the parameter is not estimated."""
 LEAST_SPREAD = 0.2
-"""In CPUs: loads that differ by less do not show what waking up costs."""
+"""Spread of the loads, in CPUs, below which they do not show the cost of waking up."""
 
 
 @dataclass(frozen=True)

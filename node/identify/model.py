@@ -72,7 +72,7 @@ def _figures(telemetry: Telemetry) -> FloatArray:
 
 
 def _observed(series: FloatArray, period_s: float) -> Observed:
-    """Of (T, 3, S, L): offered and carried (means) and p99 delay after settling, (L, S) each."""
+    """Means of offered and carried rate and the p99 delay, after settling, (L, S) each, of a series (T, 3, S, L)."""
     settled = series[round(SETTLE_S / period_s) :].astype(np.float64)
     offered, carried, delay = (settled[:, row] for row in range(3))
     return Observed(offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T)

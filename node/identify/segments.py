@@ -22,7 +22,7 @@ from slicepilot.node.live.stepped import GuardedNode
 from slicepilot.training.recording.recording import run
 
 SETTLE_S, MEASURE_S = 0.4, 4.0
-"""As `slicepilot.training.calibration.identify` has them."""
+"""The same as in `slicepilot.training.calibration.identify`."""
 # What knobs are moved to: shares of what a slice uses and carries, levels, and how often.
 LIMIT_RATIO, NICE_LEVELS, EGRESS_RATIO = (0.5, 1.5), (-10, 11), (0.6, 1.3)
 LIMITED, NICED, SHAPED = 0.5, 0.4, 0.2

@@ -144,14 +144,14 @@ class NodeBackend(LiveBackend):
         return self._learning
 
     def observe(self) -> Telemetry:
-        """As `LiveBackend.observe`; who takes steps himself has no loop that polls."""
+        """As `LiveBackend.observe`; also polls, for callers that step the backend without a loop."""
         if self._learning is not None:
             self._learning.poll()
         return super().observe()
 
     def check(self) -> list[str]:
-        """As `LiveBackend.check`; and which UPFs have gone and were not found again, and what binds them more than at
-        the start. ``context`` says then how many CPUs each can use now, and unless `spec` does, all of them."""
+        """As `LiveBackend.check`, with UPFs that are missing and limits that are tighter than at the start. Updates the
+        CPUs of each UPF in ``context``, and unless `spec` sets it the number of all CPUs."""
         gone, located = self._follower.look(), self._follower.located
         bound = self._binding.look(located, self.context.threads)
         if self._probe is not None:

@@ -73,7 +73,7 @@ class NodeLearning:
         return [*text, *self._learning.check()]
 
     def learned(self, name: str) -> Learned | None:
-        """Of a slice; None where it learns nothing."""
+        """What a slice has learned; None for a slice that does not learn."""
         index = self._names.index(name)
         return self._learning.learned(index) if self._learning.learns(index) else None
 

@@ -109,7 +109,7 @@ def alone_in_pods(located: Mapping[str, Located]) -> frozenset[str]:
 
 
 def in_parts(targets: Sequence[SliceTargets], classifier: int) -> list[SliceTargets]:
-    """The same, with a class of the shaper for each slice that leaves by the same device as others.
+    """The same targets, with a class of the shaper for each slice that leaves by the same device as others.
 
     Args:
         classifier: descriptor of the BPF program that assigns their packets.

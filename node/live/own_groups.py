@@ -244,7 +244,7 @@ def _home(located: Located) -> Path:
 
 
 def _move_children(pid: int, home: Path, group: Path) -> None:
-    """Those that a process has where it was; what it starts from now on is born in its new group."""
+    """Move a process's children from its former group to its new group, in which later children start anyway."""
     seen: set[int] = set()
     while children := [item for item in descendants(pid, snapshot()) if item.pid not in seen]:
         for child in children:
@@ -262,7 +262,7 @@ def _move_if_there(task: int, started: int, group: Path) -> None:
 
 
 class NodeHousing:
-    """The same as a controller knows it: `slicepilot.controller.loop.node.Housing`.
+    """`OwnGroups` as the interface of controllers: `slicepilot.controller.loop.node.Housing`.
 
     Args:
         own: the groups.

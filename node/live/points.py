@@ -55,7 +55,7 @@ def find_all(spec: NodeSpec) -> dict[str, Located]:
 
 
 def completed(spec: NodeSpec, located: Mapping[str, Located]) -> NodeSpec:
-    """The same with the interfaces of pods where they are not given: a description of pods does not show them.
+    """The same, with interfaces of pods completed where they are not given, since selectors of pods do not name them.
 
     Raises:
         FailureError: the network namespace of a pod cannot be entered.

@@ -47,7 +47,7 @@ class GuardedTestbed(GuardedBackend):
 
     @contextlib.contextmanager
     def real_time(self) -> Iterator[None]:
-        """As the controller's loop is scheduled."""
+        """Schedule the caller like the controller's loop; at the end remove all limits and stop the load."""
         try:
             with self._live.real_time():
                 yield

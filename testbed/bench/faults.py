@@ -144,7 +144,7 @@ def _detach_links(ifindex: int) -> int:
 
 
 def publisher_pid(rig: Rig) -> int:
-    """Of the controller's publisher, a child of its."""
+    """The pid of the controller's publisher, its child process."""
     for child in children(_controller_pid(rig)):
         with contextlib.suppress(OSError):
             if b"publisher.process" in Path(f"/proc/{child}/cmdline").read_bytes():

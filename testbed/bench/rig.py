@@ -81,7 +81,7 @@ class Controller:
 
     @property
     def pid(self) -> int:
-        """Of the loop's process."""
+        """Pid of the loop's process."""
         return self.process.pid
 
     def reader(self) -> TickReader:
@@ -176,12 +176,12 @@ class Rig:
 
     @property
     def run_folder(self) -> Path:
-        """Of the controller."""
+        """The controller's run folder."""
         return self.folder / "run" / self.testbed.spec.name
 
     @property
     def state_folder(self) -> Path:
-        """Of the controller."""
+        """The controller's state folder."""
         return self.folder / "state" / self.testbed.spec.name
 
     def load(self, scenario: Scenario, seed: int = 0) -> None:

@@ -129,7 +129,7 @@ class SoakRun:
     # -- faults ------------------------------------------------------------------------------------------------
 
     def _faults(self) -> dict[str, Callable[[dict[str, str]], float | None]]:
-        """By name; each returns the time until the knobs were restored, if they had to be."""
+        """Faults by name; each returns the time until the knobs were restored, if they had to be."""
         return {
             "kill_controller": self._kill_controller,
             "kill_both": self._kill_both,

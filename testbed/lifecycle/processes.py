@@ -93,7 +93,7 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        """Of a running process; raises ProgramError when it has gone."""
+        """The identity of a running process; raises ProgramError when it has gone."""
         ticks = start_ticks(pid)
         if ticks is None:
             raise ProgramError(f"process {pid} has gone")

@@ -45,7 +45,7 @@ class Choice:
 
 
 def choose(device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
-    """By what is pinned, the kernel's links and the agent's state; writes nothing.
+    """Choose between Cilium's entry and a shaper, by pinned maps, links and the agent's state; writes nothing.
 
     What cannot be looked at is not chosen, and `Choice.why` says so.
     """

@@ -69,7 +69,7 @@ class Entry:
 
 
 def key_of(endpoint: int) -> bytes:
-    """Of an endpoint's egress; raises LayoutError for a number that Cilium gives to none."""
+    """The key of an endpoint's egress; raises LayoutError for a number that no endpoint can have."""
     if not 0 < endpoint <= MOST_ENDPOINT:
         raise LayoutError(f"endpoint = {endpoint}; expected 1 to {MOST_ENDPOINT}")
     return _KEY.pack(endpoint, EGRESS)
@@ -86,7 +86,7 @@ def entry_of(value: bytes, layout: LayoutName = "direction") -> Entry:
 
 
 def changed(value: bytes, bytes_per_s: int, horizon_ns: int | None = None) -> bytes:
-    """The same value with another rate, and another horizon where that is given; every other byte stays."""
+    """The same value with another rate, and optionally another horizon; every other byte stays."""
     _check_size(value)
     fresh = bytearray(value)
     _RATE.pack_into(fresh, _RATE_AT, bytes_per_s)

@@ -207,7 +207,7 @@ def put_back(throttle: ThrottleMap, original: OriginalThrottle, dry_run: bool = 
 
 
 def mbps(bytes_per_s: int) -> float:
-    """In Mbit/s; inf for 0, which paces nothing."""
+    """A rate in Mbit/s; inf for 0, which means no pacing."""
     return bytes_per_s / BYTES_PER_S_PER_MBPS if bytes_per_s else math.inf
 
 

@@ -49,7 +49,7 @@ class ThrottleMap:
             raise ActuatorError.of(f"{path}: look at Cilium's map of rates", error) from error
 
     def value(self, endpoint: int) -> bytes | None:
-        """Of an endpoint's egress, as it is; None where it has no entry. Raises ActuatorError."""
+        """The raw value of an endpoint's egress; None if it has no entry. Raises ActuatorError."""
         try:
             return self._map.lookup(key_of(endpoint), VALUE_BYTES)
         except OSError as error:

@@ -90,12 +90,12 @@ class Btf:
         self._steps = 0
 
     def members(self, number: int) -> tuple[Member, ...]:
-        """Of a structure, or of what is another name for a structure; raises BtfError for what is none."""
+        """Members of a structure, also by a type that is another name for it; raises BtfError for other types."""
         self._steps = 0
         return tuple(self._members(self._real(number), 0))
 
     def size(self, number: int) -> int:
-        """In bytes, of a number, an array, a structure or a union; raises BtfError."""
+        """Size in bytes of a number, an array, a structure or a union; raises BtfError."""
         length = 1
         for _ in range(MOST_STEPS):
             number = self._real(number)

@@ -39,7 +39,7 @@ class RunStats:
 
 
 def run_stats(program: int) -> RunStats:
-    """Of a program by its descriptor, since it was loaded; raises OSError."""
+    """Runs of a program, by its descriptor, since it was loaded; raises OSError."""
     info = _program_info(program)
     return RunStats(info.run_cnt, info.run_time_ns)
 
@@ -104,7 +104,7 @@ def _library() -> _Library:
 
 
 def version() -> str:
-    """Of the machine's libbpf, such as v1.3; raises ProbeError where there is none."""
+    """Version of the machine's libbpf, such as v1.3; raises ProbeError if there is none."""
     return str(_library().c.libbpf_version_string().decode())
 
 

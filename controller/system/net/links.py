@@ -57,7 +57,7 @@ class Link:
 
     @property
     def bare_ip(self) -> bool:
-        """Do packets start with the IP header? Ethernet and loopback put 14 bytes before it."""
+        """Whether packets start with the IP header; Ethernet and loopback put 14 bytes before it."""
         return self.hardware not in (ARPHRD_ETHER, ARPHRD_LOOPBACK)
 
 
@@ -134,7 +134,7 @@ def _number(value: bytes | None) -> int | None:
 
 
 def netnsid(route: RouteSocket, descriptor: int) -> int | None:
-    """By what number an opened namespace goes where a socket is; None for none, so that no link leads to it.
+    """The id of an opened namespace in the socket's namespace; None if it has none, so that no link leads to it.
 
     Raises:
         ActuatorError: the descriptor is of no namespace.
@@ -146,7 +146,7 @@ def netnsid(route: RouteSocket, descriptor: int) -> int | None:
 
 
 def number_of(route: RouteSocket, netns: Path) -> int | None:
-    """By what number a namespace goes where a socket is; None for none, and for the socket's own.
+    """The id of a namespace in the socket's namespace; None if it has none, and for the socket's own namespace.
 
     Raises:
         ActuatorError: no such namespace.

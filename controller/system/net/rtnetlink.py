@@ -171,7 +171,7 @@ class RouteSocket:
         return f"network namespace {self.netns}" if self.netns else "this network namespace"
 
     def _indices(self) -> dict[str, int]:
-        """Of the devices by name; not by ``socket.if_nameindex``, which keeps the interpreter while it waits."""
+        """Indices of devices by name, without ``socket.if_nameindex``, which holds the interpreter while it waits."""
         answer = self.dump(request(RTM_GETLINK, NLM_F_DUMP, IFINFOMSG.pack(0, 0, 0, 0, 0)), "list links")
         result = {}
         for _, payload in answer:

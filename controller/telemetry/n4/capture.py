@@ -61,7 +61,7 @@ class Capture:
             raise
 
     def watch(self, upf: int, point: int, addresses: Collection[Address]) -> None:
-        """From now on a UPF is what has these addresses, at one of the points; raises OSError."""
+        """Set the addresses of a UPF at a point; raises OSError."""
         wanted = {struct.pack("=2H16s", point, address.version, address.packed) for address in addresses}
         for key in [key for key, whose in self._watched.items() if whose == upf and key not in wanted]:
             self._addresses.delete(key)

@@ -1,4 +1,4 @@
-"""From PFCP seen on N4 to whose packets are whose: `Learning.poll`, called a few times a second."""
+"""Assigns packets to slices by the PFCP messages on N4: `Learning.poll`, called a few times a second."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Learning:
         ]
 
     def _healed(self) -> tuple[set[int], dict[int, str], int]:
-        """In the thread: as `Capture.heal`, and when that was (CLOCK_BOOTTIME)."""
+        """In the thread: the result of `Capture.heal`, and the time (CLOCK_BOOTTIME)."""
         assert self._capture is not None
         renewed, missing = self._capture.heal()
         return renewed, missing, time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -281,7 +281,7 @@ class Learning:
 
 
 def _ready(traffic: Traffic | None) -> Traffic:
-    """With names and S-NSSAI as they are read from messages."""
+    """The same with names and S-NSSAI in the form in which messages have them."""
     if traffic is None:
         return Traffic()
     wanted = traffic.s_nssai

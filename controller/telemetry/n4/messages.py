@@ -226,4 +226,4 @@ _SINGLE: dict[int, tuple[str, Callable[[bytes], object]]] = {
 }
 """Elements that come once, with the attribute of `Message` that they set."""
 _MANDATORY = frozenset({ie.NODE_ID, ie.F_SEID, ie.CAUSE})
-"""Of these; without them an accepted message says nothing (tables 7.4.4.1-1, 7.5.2-1, 7.5.3-1)."""
+"""Elements without which an accepted message is useless (tables 7.4.4.1-1, 7.5.2-1, 7.5.3-1)."""

@@ -229,7 +229,7 @@ class Sessions:
             self.counts["contested"] += 1
 
     def _expire(self, now_ns: int) -> None:
-        """Those that are too old, which come first, or too many."""
+        """Drop requests that are too old, which come first, or too many."""
         while self._requests:
             exchange, oldest = next(iter(self._requests.items()))
             if len(self._requests) < MOST_OPEN and now_ns - oldest.since_ns < GIVE_UP_NS:

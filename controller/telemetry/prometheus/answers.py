@@ -49,7 +49,7 @@ class Reading:
     infos: tuple[str, ...] = ()
 
     def marked(self, partial: str | None, infos: tuple[str, ...]) -> Reading:
-        """The same as what the server said of it; without values where it is partial."""
+        """The same with the server's remarks; without values if the answer is partial."""
         if partial is None:
             return dataclasses.replace(self, infos=infos)
         nothing = np.full_like(self.values, np.nan)

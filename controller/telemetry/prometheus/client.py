@@ -31,9 +31,9 @@ from .answers import Floats, NoAnswerError, Reading, read
 from .config import PrometheusSpec, Row, joined
 
 MOST_QUERY_BYTES = 1 << 14
-"""Of one query: VictoriaMetrics' default limit (``-search.maxQueryLen``)."""
+"""Limit on a query: VictoriaMetrics' default (``-search.maxQueryLen``)."""
 MOST_URL_BYTES = 8000
-"""Of a query within a URL: request lines that any server should take (RFC 9112, clause 3)."""
+"""Limit on a query within a URL: request lines that any server should accept (RFC 9112, clause 3)."""
 MOST_INFOS = 4
 MOST_REASON_BYTES = 1 << 12
 _CREDENTIALS = {401: "the client is not known", 403: "the client has no permission"}
@@ -252,7 +252,7 @@ class _LimitError(_QueryError):
 
 
 def _halves(parts: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Both halves, with both queries of a slice in the same as long as there are two slices."""
+    """Split parts into halves; with two slices or more, both queries of a slice stay together."""
     middle = 1 if len(parts) == 2 else len(parts) // 4 * 2
     return parts[:middle], parts[middle:]
 

@@ -139,7 +139,7 @@ class FileValue:
 
 
 OWN_HEADERS = ("connection", "content-length", "content-type", "accept-encoding", "host", "transfer-encoding")
-"""Of a request, which the client sets itself."""
+"""Headers of a request that the client sets itself."""
 SECRET_HEADERS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")]  # RFC 9110, clause 5.6.2
 HeaderText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?$")]
@@ -209,7 +209,7 @@ class PrometheusSpec:
 
 
 def check_spec(spec: PrometheusSpec) -> PrometheusSpec:
-    """The same where it fits together; raises ValueError."""
+    """The same, if its fields are consistent; else raises ValueError."""
     if spec.token_file is not None and spec.basic_auth is not None:
         raise ValueError("token_file, basic_auth: both are given; expected one of them at most")
     parts = urlsplit(spec.url)
