@@ -36,8 +36,8 @@ def smoothing(period_s: FloatArray, time_constant_s: float) -> FloatArray:
 
 
 def filled(given: FloatArray, most: FloatArray, claim: FloatArray, capacity: FloatArray) -> FloatArray:
-    """What is left of a capacity (L,) added to what is given, by claim, nobody getting more than ``most``, (S, L) each:
-    a weighted max-min share."""
+    """``given`` plus a weighted max-min share, by ``claim``, of the rest of a capacity (L,); at most ``most``, (S, L)
+    each."""
     given = np.array(given, np.float32)
     for _ in range(FILL_ROUNDS):
         takers = claim * (given < most)

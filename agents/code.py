@@ -1,7 +1,7 @@
 """Agents and policies in Python code that a user names: ``module:Class``, or ``FILE.py:Class``.
 
-Importing runs code. Root imports only from paths that nobody else can change, and a file of somebody else is nobody's
-to run: `slicepilot.configs.ownership`.
+Importing runs code. Root imports only from paths that no other user can change, and no user imports a file of another
+user: `slicepilot.configs.ownership`.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def load_agent(given: str, what: str, name: str | None = None) -> Agent:
         name: of the agent, else its own, or the class's.
 
     Raises:
-        ConfigError: there is no such thing, it cannot be imported or called, it is no agent, or somebody else can
-            change it.
+        ConfigError: the module or attribute does not exist, cannot be imported or called, or is no agent, or another
+            user can change it.
     """
     where, _, attribute = given.rpartition(":")
     if not where or not attribute.isidentifier():

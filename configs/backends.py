@@ -59,7 +59,7 @@ class Command:
 
 @dataclass(frozen=True)
 class BackendPlugin:
-    """What a backend of real traffic offers. Functions are named as ``module:function`` and imported when called.
+    """The functions of a backend with real traffic, named as ``module:function`` and imported when called.
 
     Everything but the name is optional.
 

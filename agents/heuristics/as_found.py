@@ -1,4 +1,4 @@
-"""Knobs as somebody has set them: what there is to record, and to explore around, on a node that is in use."""
+"""The original knobs of a node that is in use, for recording, and as a start for exploration."""
 
 from __future__ import annotations
 

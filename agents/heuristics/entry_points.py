@@ -19,7 +19,7 @@ GROUP = "slicepilot.agents"
 
 @cache
 def installed() -> dict[str, str]:
-    """What each name leads to, ``module:Class``; nothing is imported."""
+    """The target of each name, ``module:Class``; nothing is imported."""
     return {point.name: point.value for point in entry_points(group=GROUP)}
 
 

@@ -34,7 +34,7 @@ class GreedyConfig:
         idle_ratio: while more of the CPUs is idle and nothing is limited, all levels are 0.
         uplink_share, uplink_share_by_cpu: of the uplink's rate, what is given out where a shaper keeps slices to it,
             and where only a lack of CPU does. Where the uplink has a class for each slice, these share it out, and
-            nobody is held below what it offers for the uplink's sake.
+            no slice is held below its offered rate because of the uplink.
         drain: of the uplink's rate, what is left for its queue to drain when it has been full.
         shrink_s: time constant of the average of what CPUs the slices can have, down; up it is ``fall_s``.
         least_share: of the CPUs, what the slices can always have: an edge application gives way to those whose promises

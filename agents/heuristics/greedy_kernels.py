@@ -136,7 +136,7 @@ def measure(
             offered, carried = measured(slices[OFFERED, s, lane]), measured(slices[CARRIED, s, lane])
             cpu = measured(slices[CPU_USE, s, lane])
             item.valid, item.was_kept = present, item.kept
-            # Somebody may have set a limit above a UPF's group, or taken CPUs away.
+            # A limit above a UPF's group may have changed, or CPUs may have been taken away.
             item.threads = threads[s, lane]
             item.most_mcpu = min(max(MCPU * min(item.threads, cpus), item.lowest_mcpu), item.highest_mcpu)
             item.forward = max((ONE if item.kept else item.forward) - at.wears_off, ZERO)
@@ -230,7 +230,7 @@ def allocate(
         if admitted[s]:
             left -= more
             given[s] += more
-    # What is left, by claim, nobody getting more than the demand: a weighted max-min share.
+    # The rest is shared by claim, up to the demands: a weighted max-min share.
     room = capacity - (ONE - spare) * max(left, ZERO)
     for _ in range(FILL_ROUNDS):
         taken, takers = ZERO, ZERO
@@ -307,7 +307,7 @@ def grant(
             item.egress_mbps = INFINITY if item.share_mbps >= offered or not at.shapes else item.share_mbps
         for s in range(num_slices):
             item = state[s, lane]
-            # Ahead at once, back only after a while: weights that come and go help nobody.
+            # Forward at once, back only after a while, so that weights do not change all the time.
             ahead = item.kept or item.forward > ZERO
             item.nice = ZERO if not limits else (item.kept_nice if ahead else cfg.nice_rest)
 
@@ -348,7 +348,7 @@ def settle(values: FloatArray, settings: Records, state: Records) -> None:
 
 @kernel
 def settled(new: np.float32, held: np.float32, dead_band: np.float32) -> np.float32:
-    """What is held, unless the new value differs by more than a share of it."""
+    """The held value, unless the new value differs by more than a share of it."""
     return held if math.isfinite(held) and abs(new - held) <= dead_band * held else new
 
 

@@ -27,7 +27,7 @@ ERROR_LIMIT = 2.0
 
 @dataclass(frozen=True)
 class PiGains:
-    """What `slicepilot.training.tuning.tune_pi` tunes. Errors and limits are natural logarithms.
+    """The gains that `slicepilot.training.tuning.tune_pi` tunes. Errors and limits are natural logarithms.
 
     Attributes:
         setpoint: p99 delay aimed at, as a share of the bound.

@@ -103,7 +103,7 @@ class QueueGreedy(Greedy):
         state["order_factor"] = context.promises.weight ** np.float32(cfg.weight_power - 1.0)
         state["room_s"] = room_s = np.float32(1e-6 * cfg.queue_share) * bound_us
         state["buffer_mbit"] = PACKET_MBIT * traits.n3_buffer_packets
-        # What quotas let through at once, nobody who shares the uplink should have to wait for.
+        # Bursts that quotas let through must not delay other slices on the uplink beyond their bounds.
         nodes["even_cpu"] = traits.cfs_period_s <= (np.float32(1e-6) * bound_us).min(axis=0)
         queue_mbit = PACKET_MBIT * traits.pacer_packets
         in_time = np.float32(1e-3) * traits.pacer_ms <= room_s

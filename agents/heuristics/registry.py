@@ -39,7 +39,7 @@ NICE_RATIOS = (3, 9, 64)
 
 @dataclass(frozen=True)
 class Setting:
-    """What an agent is made for: the slices, the node, and the reward that planners maximise (None: the default)."""
+    """Arguments of agents: the slices, the node, and the reward that planners maximise (None: the default)."""
 
     slices: SliceSet
     hardware: Hardware

@@ -36,7 +36,7 @@ FIRST, SECOND = (grid.ravel() for grid in np.indices((RUNGS, RUNGS)))
 
 @dataclass(frozen=True)
 class TowerPrior:
-    """What Tower knows before a run, ``configs/heuristics/captain-tower.yaml``: a normal distribution over the
+    """Tower's knowledge before a run, ``configs/heuristics/captain-tower.yaml``: a normal distribution over the
     coefficients of `features`.
 
     Attributes:
@@ -178,7 +178,7 @@ class CaptainTower(Captain):
         return super().decide(telemetry, knobs)
 
     def learned(self, lane: int = 0) -> TowerPrior:
-        """What a lane knows now, as a prior for another run on the same node."""
+        """A lane's present knowledge, as a prior for another run on the same node."""
         precision = self._precision[lane]
         return TowerPrior(
             grouping=self.prior.grouping,

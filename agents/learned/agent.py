@@ -77,7 +77,7 @@ class LearnedAgent:
         self._network.run()
 
     def _rows(self, knobs: Knobs) -> FloatArray:
-        """What the encoder takes of the knobs that hold: mostly those decided last, or those that held last time."""
+        """The encoder's rows of the knobs that hold, reused if these are the last decision or held last time."""
         if self._decided is not None and knobs.same_as(self._decided[0]):
             return self._decided[1]
         if self._encoded is None or not knobs.same_as(self._encoded[0]):

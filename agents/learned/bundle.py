@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 Coding = Literal["plain", "shares", "guided"]
-"""What a policy observes: telemetry and knobs alone, each slice's shares of the node behind them
-(`slicepilot.agents.learned.shares`), or what a rule says, of which its actions are corrections
+"""A policy's observation: telemetry and knobs alone (plain), with each slice's shares of the node
+(`slicepilot.agents.learned.shares`), or with a rule's decision, which its actions correct
 (`slicepilot.agents.learned.guide`)."""
 CODINGS: dict[Coding, tuple[int, int, Callable[[], dict[str, Any]]]] = {
     "plain": (NUM_FEATURES, NUM_KNOBS, encoder_layout),
@@ -66,7 +66,7 @@ NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
 def decoder_layout(coding: Coding = "plain") -> dict[str, Any]:
-    """What an action's columns mean: a bundle stores it, and refuses a runtime whose decoder differs."""
+    """The meaning of an action's columns: a bundle stores it, and refuses a runtime whose decoder differs."""
     corrections = corrections_layout() if coding == "guided" else {}
     return {
         "knobs": list(KNOB_FEATURES),
@@ -283,7 +283,7 @@ class PolicyBundle:
         return session
 
     def network(self) -> DeepSets | OnnxNetwork:
-        """What decides: compiled where it is a network of this project, else in onnxruntime.
+        """The network, compiled if it is a network of this project, else in onnxruntime.
 
         Raises:
             ConfigError: as `session`.

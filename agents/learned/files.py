@@ -40,7 +40,7 @@ def refuse_file(bundle: Path) -> None:
 
 @dataclass(frozen=True)
 class BundleFiles:
-    """What a bundle's folder held when it was read.
+    """The files of a bundle's folder when it was read.
 
     Attributes:
         folder: as it was named.
@@ -56,8 +56,8 @@ class BundleFiles:
     def read(cls, folder: str | Path, roots: Roots | None = None) -> BundleFiles:
         """Read a folder, or a shipped bundle by its name (`shipped.folder_of`).
 
-        The folder is opened once, and symbolic links in it are refused. Files that somebody replaces in the meantime do
-        not fit their sums.
+        The folder is opened once, and symbolic links in it are refused. Files that are replaced in the meantime do not
+        have the listed sums.
 
         Args:
             folder: path or name.
@@ -76,8 +76,7 @@ class BundleFiles:
 
     @property
     def digest(self) -> str:
-        """What identifies a bundle's contents: the SHA-256 of its ``SHA256SUMS``, in hexadecimal. Raises
-        ConfigError."""
+        """The SHA-256 of ``SHA256SUMS`` in hexadecimal, which identifies a bundle's contents. Raises ConfigError."""
         return hashlib.sha256(self.part(SUMS_FILE)).hexdigest()
 
     def part(self, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What a guided policy is shown beside the plain observation, and what becomes of its corrections.
+"""The additional observation of a guided policy, and how its corrections change the rule's decision.
 
 A guided policy does not decide on knobs but on how to correct the decision of a rule, `queue-greedy`: it starts as good
 as the rule and learns where the rule errs (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
@@ -140,7 +140,7 @@ def guided_layout() -> dict[str, Any]:
 
 
 def corrections_layout() -> dict[str, Any]:
-    """What columns of corrections mean, beside `slicepilot.agents.learned.bundle.decoder_layout`."""
+    """The meaning of columns of corrections, beside `slicepilot.agents.learned.bundle.decoder_layout`."""
     return {
         "corrections": list(CORRECTIONS),
         "reach": {

@@ -1,4 +1,4 @@
-"""What ``--policy`` names: ``sb3:FILE.zip``, ``onnx:FILE``, ``module:Class``, ``FILE.py:Class``."""
+"""Names of policies for ``--policy``: ``sb3:FILE.zip``, ``onnx:FILE``, ``module:Class``, ``FILE.py:Class``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a policy is shown of sums and orders: each slice's needs as shares of what the node has now.
+"""Features that relate slices to each other: each slice's needs as shares of the node's present resources.
 
 First what a slice asks for (`shares_kernel.ASKED`). Then what its promise needs now, of the uplink and of the CPUs: the
 lesser of offered and committed rate, and that rate at the CPU time it takes for what it carries (a slice that

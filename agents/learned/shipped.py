@@ -17,6 +17,6 @@ def folder_of(name_or_path: str | Path) -> Path:
 
 
 def is_shipped(folder: str | Path) -> bool:
-    """Whether a bundle is part of the package, where nobody writes."""
+    """Whether a bundle is part of the package."""
     given = folder_of(folder)
     return given.parent == SHIPPED and given.name != ".."

@@ -58,7 +58,7 @@ class OnnxError(ValueError):
 
 @dataclass(frozen=True)
 class ModelContents:
-    """What a model says of itself.
+    """A model's description of itself.
 
     Attributes:
         name: of its graph.

@@ -60,7 +60,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _troubles(result: dict[str, Any]) -> list[str]:
-    """What is not as it should be, a line for each; long lines wrap."""
+    """Troubles, a line for each; long lines wrap."""
     reported = [f"{item['node']}: {item['trouble']}" for item in result["agents"] if item["trouble"]]
     for item in result["nodes"]:
         where = f"{item['namespace']}/{item['slice_set']} on {item['node']}"

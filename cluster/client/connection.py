@@ -74,7 +74,7 @@ class Api:
         return self._request("POST", path, None, document)
 
     def replace(self, path: str, document: Mapping[str, Any]) -> dict[str, Any]:
-        """PUT; raises ApiError, with status 409 where somebody else was faster."""
+        """PUT; raises ApiError, with status 409 if another client was faster."""
         return self._request("PUT", path, None, document)
 
     def apply(self, path: str, document: Mapping[str, Any], manager: str) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Fetcher:
             self._ended.wait(STEP_S)
 
     def _due(self, now_s: float) -> list[tuple[Wanted, _State]]:
-        """What to fetch now; its namespaces are marked as busy."""
+        """Items to fetch now; their namespaces are marked as busy."""
         with self._lock:
             self._resting_s = {key: until_s for key, until_s in self._resting_s.items() if now_s < until_s}
             due = list[tuple[Wanted, _State]]()
@@ -196,7 +196,7 @@ class Fetcher:
             self._changed()
 
     def _stored(self, item: Wanted) -> Path | None:
-        """What an earlier fetch has stored: a node that starts while its sources are away has its bundles."""
+        """The folder that an earlier fetch has stored, so that a node has its bundles while their sources are away."""
         path = self._store.find(item)
         if path is None or not item.digest or self._store.whole(path):
             return path

@@ -1,4 +1,4 @@
-"""What the operator of a node allows SliceSets to have there."""
+"""Limits that a node's operator sets for SliceSets."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What there is of it on this node.
+    """The state of a wanted item on this node.
 
     Attributes:
         path: the bundle's folder, the rules' file; None: nothing yet.

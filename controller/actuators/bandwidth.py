@@ -128,7 +128,7 @@ def put_back_pod_limit(files: BandwidthFiles, wanted: Bandwidth, until_s: float)
         until_s: how long it is tried, by the monotonic clock.
 
     Returns:
-        False where it stays as it is: somebody has given a container more meanwhile.
+        False if it stays, since another program has given a container a higher limit meanwhile.
 
     Raises:
         ActuatorError: the kernel refuses it for another reason.

@@ -49,7 +49,7 @@ class EgressConfig:
 
 @dataclass(frozen=True)
 class ShaperClass:
-    """Which part of a device's packets a slice's shaper paces, where others leave by the same device.
+    """A slice's class of the shaper on a device by which other slices leave as well.
 
     Attributes:
         number: of its class, 2 or more.
@@ -97,7 +97,7 @@ class EgressRate:
 
     @property
     def mbps(self) -> float:
-        """What was set last; inf where nothing is paced."""
+        """The rate that was set last; inf without pacing."""
         return mbps(self._bytes_per_s)
 
     def set(self, egress_mbps: float) -> float:
@@ -132,8 +132,8 @@ class EgressRate:
         return mbps(self._bytes_per_s)
 
     def reassert(self) -> float:
-        """Set again what holds here; raises ActuatorError where somebody's own qdisc has replaced the shaper, or where
-        somebody's filter leads packets past it."""
+        """Set the held rate again; raises ActuatorError if another program's qdisc has replaced the shaper, or another
+        program's filter leads packets past it."""
         if self._rate() is None:
             self._install()
         elif self._part is not None and not self._filters():

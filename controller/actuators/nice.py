@@ -100,11 +100,11 @@ class ThreadNice:
         return f"thread {thread}{more}: nice {current} instead of {self._nice}"
 
     def adopt(self) -> int:
-        """What somebody else has set stays; returns what the first thread has."""
+        """Leave threads as another program has reniced them; returns the nice of the first thread."""
         return self.read()
 
     def reassert(self) -> int:
-        """Renice again those that somebody else has reniced; returns the level."""
+        """Renice again the threads that another program has reniced; returns the level."""
         if self._nice is None:
             return self.read()
         self._foreign.clear()

@@ -172,7 +172,7 @@ class NodeActuator:
         return self._knobs([knob.read(nice_scope) for knob in self._slices], nice_scope)
 
     def deviations(self) -> list[Deviation]:
-        """Knobs that somebody else has set since they were written here; not those that were yielded.
+        """Knobs that another program has set since they were written here, except yielded knobs.
 
         Reads every knob back, some 15 us a slice. Raises ActuatorError.
         """
@@ -277,11 +277,11 @@ class NodeActuator:
 
     @property
     def yielded(self) -> list[tuple[str, KnobName]]:
-        """Slices and knobs that were left to somebody else."""
+        """Slices and knobs that were left to other programs."""
         return [(item.name, knob) for item in self._slices for knob in KNOB_FIELDS if knob in item.yielded]
 
     def original_cpu(self, name: str) -> OriginalCpu:
-        """What is put back of a slice's CPU knobs; KeyError for an unknown slice."""
+        """The CPU settings that will be restored for a slice; KeyError for an unknown slice."""
         return self._slice(name).original_cpu
 
     @property

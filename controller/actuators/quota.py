@@ -74,7 +74,7 @@ class PodQuota:
         return f"{in_words(*current)} instead of {in_words(*self._held)} for its pod"
 
     def rebase(self) -> None:
-        """Put back in the end what somebody else has written, where that is so."""
+        """Restore at the end the values that another program has written, if it has."""
         current = self._files.read()
         if current != self._held:
             self._original = current
@@ -93,7 +93,7 @@ class PodQuota:
             self._files.write(*self._held)
 
     def restore(self, removed: bool) -> None:
-        """Put the original back, after its containers; it stays where somebody has given a container more meanwhile.
+        """Restore the original, after the pod's containers, unless a container has got a higher limit meanwhile.
 
         ``removed``: a container was just removed, and the kernel may still count it."""
         if self._original[0] >= 0 and self._files.read() != self._original:
@@ -184,14 +184,14 @@ class CpuQuota:
         return None if self._pod is None else self._pod.deviation()
 
     def adopt(self) -> float:
-        """Take what somebody else has written for what holds; returns that limit."""
+        """Take the limit that another program has written as the current limit, and return it."""
         quota_us, period_us, self._burst_us = self._files.read()
         self._quota_us = self._in_own_period(quota_us, period_us)
         self._limit_mcpu = self._limit(quota_us, period_us)
         return self._limit_mcpu
 
     def rebase(self) -> None:
-        """Put back in the end what somebody else has written, where that is so, for the pod as well."""
+        """Restore at the end the values that another program has written, if it has, also of the pod."""
         current = self._files.read()
         if current != self._written:
             self._original = current
@@ -205,7 +205,7 @@ class CpuQuota:
 
     @property
     def originals(self) -> tuple[Bandwidth, Bandwidth | None]:
-        """What is put back, and what of the pod where that follows."""
+        """The original bandwidth, and the pod's if that follows."""
         return self._original, None if self._pod is None else self._pod.original
 
     def reassert(self) -> float:

@@ -53,7 +53,7 @@ class ShadowActuator:
 
     @property
     def not_moved(self) -> dict[tuple[str, KnobName], str]:
-        """Nothing that anybody wants to move."""
+        """Empty: in shadow no knob is to be moved."""
         return {}
 
     def apply(self, knobs: Knobs) -> Receipt:
@@ -90,7 +90,7 @@ class ShadowActuator:
         return [f"{self._targets[index].name}: {error}" for index, error in lost.items()]
 
     def read(self, lost: dict[int, ActuatorError] | None = None) -> Knobs:
-        """What holds in the kernel; "none" for a group that has gone, which ``lost`` names by index."""
+        """The kernel's values; "none" for a group that has gone, which ``lost`` names by index."""
         rows = []
         for index, reader in enumerate(self._readers):
             try:

@@ -15,10 +15,10 @@ REPORT_AFTER_S = 1.0
 
 
 class Knob(Protocol):
-    """What quota, weight, threads and egress have in common; all raise ActuatorError."""
+    """The interface of quota, weight, threads and egress; all methods raise ActuatorError."""
 
     def deviation(self) -> str | None:
-        """What the kernel has instead of what was written last; None where that holds."""
+        """The kernel's value if it differs from the value that was written last, else None."""
 
     def adopt(self) -> float:
         """Take what the kernel has for what holds, without writing; returns it."""
@@ -33,11 +33,11 @@ class Knob(Protocol):
 
 
 class Rate(Knob, Protocol):
-    """What sets a slice's egress rate in the kernel; all but `mbps` may wait, and raise ActuatorError."""
+    """Sets a slice's egress rate in the kernel; all methods but `mbps` may wait, and raise ActuatorError."""
 
     @property
     def mbps(self) -> float:
-        """What holds as far as it is known without looking; inf where nothing is paced."""
+        """The rate that holds, as far as it is known without a system call; inf without pacing."""
         ...
 
     def set(self, egress_mbps: float) -> float:
@@ -45,7 +45,7 @@ class Rate(Knob, Protocol):
         ...
 
     def read(self) -> float:
-        """What the kernel has."""
+        """The kernel's value."""
         ...
 
     def close(self) -> None:
@@ -77,8 +77,8 @@ class Shapers:
         self._background.call_and_wait(shaper.rate.close)
 
     def settle(self) -> str | None:
-        """Have all rates set that were requested since the last call, and wait a moment for that; what there is to say
-        where it takes much longer."""
+        """Have all rates set that were requested since the last call, and wait a moment for that; returns a message if
+        it takes much longer."""
         if not self._background.busy:
             self._since_s = None
         if self._pending:
@@ -151,7 +151,7 @@ class Shaper:
         return held
 
     def deviation(self) -> str | None:
-        """What the last look has seen instead of what was set, once; raises ActuatorError."""
+        """A deviation from the set rate that the last look has seen, reported once; raises ActuatorError."""
         seen, self._seen = self._seen, None
         if isinstance(seen, ActuatorError):
             raise seen

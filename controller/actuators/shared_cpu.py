@@ -33,7 +33,8 @@ class SharedCpu:
         return bool(self._groups)
 
     def join(self, limits: list[float], nices: list[float]) -> None:
-        """What is wanted, by slice, becomes what the first of each group holds and the others do not."""
+        """Combine the wanted values of each group's slices, in place: the first slice gets the result, the others
+        none."""
         for group in self._groups:
             limit, nice = sum(limits[index] for index in group), _nice([nices[index] for index in group])
             for index in group:
@@ -41,7 +42,7 @@ class SharedCpu:
             limits[group[0]], nices[group[0]] = limit, nice
 
     def sums(self, requests: Sequence[float]) -> list[float | None]:
-        """CPU requests by slice become what the first of each group asks for with the others."""
+        """CPU requests by slice, with the sum of each group at the group's first slice."""
         result: list[float | None] = list(requests)
         for group in self._groups:
             result[group[0]] = sum(requests[index] for index in group)

@@ -1,4 +1,4 @@
-"""The knobs of one slice: set, read back, left to somebody else, restored."""
+"""The knobs of one slice: set, read back, left to another program, restored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Remember = Callable[[str, Sequence[ThreadOriginal]], None]
 
 
 class Held(NamedTuple):
-    """What holds: CPU limit in mCPU (inf: none), nice, egress in Mbit/s (inf: none)."""
+    """Values that hold: CPU limit in mCPU (inf: none), nice, egress in Mbit/s (inf: none)."""
 
     cpu_limit_mcpu: float
     nice: float
@@ -37,8 +37,8 @@ class Held(NamedTuple):
 
 
 class OriginalCpu(NamedTuple):
-    """What is put back of a slice's CPU knobs: its quota, that of its pod, and the weight; None for what is not
-    moved."""
+    """The settings that are restored of a slice's CPU knobs: its quota, its pod's, and the weight; None for knobs that
+    are not moved."""
 
     quota: Bandwidth | None
     pod_quota: Bandwidth | None

@@ -170,5 +170,5 @@ class ClassfulUplink:
 
 
 def priority_of(number: int) -> int:
-    """What a socket sets as ``SO_PRIORITY`` so that its packets are of this class (net/sched/sch_htb.c)."""
+    """The ``SO_PRIORITY`` of a socket whose packets are of this class (net/sched/sch_htb.c)."""
     return QDISC | number

@@ -105,7 +105,7 @@ def _linear_pods(group: Path) -> bool:
 
 @dataclass(frozen=True)
 class WeightScale:
-    """What nice levels mean at a group.
+    """The weights of nice levels at a group.
 
     Attributes:
         version: of the hierarchy.

@@ -1,4 +1,4 @@
-"""What a trip of the guard says to an operator, and what ends a latch."""
+"""Texts for operators: the reason of a trip of the guard, and how to end a latch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def trip_text(
     on_trial: bool,
     latched: bool,
 ) -> str:
-    """Which service floor a slice was below, with what was seen, and since when (``time_ns`` since 1970); one line."""
+    """Which service floor a slice was below, the figures, and since when (``time_ns`` since 1970); one line."""
     at = datetime.fromtimestamp(time_ns // 1_000_000_000, UTC)
     below = f"carried {carried_mbps:.3g} of {offered_mbps:.3g} Mbit/s"
     below += f", floor {floor_mbps:.3g}" if floor == "rate" else f", p99 delay {delay_p99_us / 1e3:.3g} ms"
@@ -31,7 +31,7 @@ def trip_text(
 
 
 def slice_remedy(time_ns: int) -> str:
-    """What ends a slice's latch, and what to look at before; one line."""
+    """How to end a slice's latch, and what to look at before; one line."""
     at = datetime.fromtimestamp(time_ns // 1_000_000_000, UTC)
     look = f"`slicepilot explain --at {at:%Y-%m-%dT%H:%M:%S}Z --window 10s`"
     return f"`{RESUME}` ends it; look first, {look}: does its own UPF drop the packets, or does it wait for a CPU?"

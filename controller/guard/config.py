@@ -1,4 +1,4 @@
-"""What the guard allows: ``configs/guard/NAME.yaml``, validated.
+"""Configuration of the guard: ``configs/guard/NAME.yaml``, validated.
 
 A section that has ``enabled`` is a rule that can be switched off; without it nothing else of the section counts.
 """
@@ -27,12 +27,12 @@ SecondsOrZero = Annotated[float, Field(ge=0, le=1e6)]
 
 
 def _named(name: str) -> Callable[[Any], Any]:
-    """What None is called in files."""
+    """A validator that reads ``name`` in files as None."""
     return lambda raw: None if raw == name else raw
 
 
 def _inherit(raw: Any) -> Any:
-    """What a slice does not say is as the default says."""
+    """Fill fields that a slice's entry lacks from the default."""
     if not isinstance(raw, Mapping):
         return raw
     default, slices = raw.get("default") or {}, raw.get("slices") or {}
@@ -116,7 +116,7 @@ class Oscillation:
 
 @dataclass(frozen=True)
 class Floor:
-    """What a slice is never denied.
+    """The minimum that a slice always gets.
 
     Attributes:
         cpu_limit_mcpu: no CPU limit of it is lower.
@@ -176,7 +176,7 @@ class SlaFloor:
 
 @dataclass(frozen=True)
 class Trial:
-    """What follows where the safe setting does not keep a service floor either (see `SlaFloors`).
+    """Handling of service floors that the safe setting does not keep either (see `SlaFloors`).
 
     Attributes:
         enabled: without it the safe setting always stays.

@@ -1,5 +1,4 @@
-"""What a configuration declares for one node, written into the guard's records, and checked: what contradicts itself is
-refused."""
+"""Writes a configuration's rules for a node into the guard's records, and refuses rules that contradict each other."""
 
 from __future__ import annotations
 
@@ -155,7 +154,7 @@ def _declare_node(node: Any, config: GuardConfig, context: Context, nice_scope: 
 
 
 def _most(config: GuardConfig) -> dict[str, float]:
-    """What each figure can be."""
+    """The largest plausible value of each figure."""
     delay, ratio = 1e6 * config.telemetry.most_delay_s, config.telemetry.most_ratio
     return {
         "offered_mbps": _MOST_MBPS,

@@ -124,7 +124,7 @@ def _judge(
 
 @kernel
 def _sound(knob: np.record, held: float) -> float:
-    """What holds, or the safe value where that is no setting at all."""
+    """The held value, or the safe value if that is no valid setting."""
     if knob.kind == NICE:
         return held if -20.0 <= held <= 19.0 and held == np.rint(held) else knob.safe
     return held if held > 0.0 or (knob.kind == EGRESS and held == 0.0) else knob.safe
@@ -161,7 +161,7 @@ def _tally(mask: int, counts: npt.NDArray[np.int64]) -> None:
 
 
 class GuardDecision(NamedTuple):
-    """What the guard says to a tick.
+    """The guard's decision at a tick.
 
     Attributes:
         allowed: what goes to the actuator: the same as was wanted when nothing was changed (`Knobs.same_as`), and the
@@ -258,7 +258,7 @@ class Guard:
         never_compile_again(_judge)
 
     def judge(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int) -> GuardDecision:
-        """What may go to the actuator now.
+        """The knobs that may go to the actuator now.
 
         Args:
             telemetry: of this tick, not averaged; one lane.

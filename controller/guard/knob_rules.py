@@ -198,7 +198,7 @@ def _level_back(knob: np.record, part: float) -> float:
 
 @kernel
 def cpu_budget(node: np.record, slices: Records, knobs: Records) -> None:
-    """What CPU limits have above their floors is scaled until all of them fit the node; safe settings stay."""
+    """Scale the parts of CPU limits above their floors so that their sum fits the node; safe settings stay."""
     if node.action >= HOLD:
         return
     total, above = 0.0, 0.0

@@ -1,4 +1,4 @@
-"""What the guard's rules go by and remember: records of the node, of slices and of knobs, read by compiled rules.
+"""Inputs and state of the guard's rules: records of the node, of slices and of knobs, for compiled rules.
 
 Fields that a configuration declares are filled by `envelope`; all others change from tick to tick. Times are ns of a
 clock that does not go back. Why records: a guard of plain Python objects took 56 to 104 us for five slices, this guard
@@ -22,7 +22,7 @@ from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 Records: TypeAlias = Any  # structured arrays: numba, not NumPy, reads their fields as attributes
 
 FOLLOW, HOLD, SAFE = int(Level.NORMAL), int(Level.HOLD), int(Level.SAFE)
-"""What a slice, or the node, does at a tick: follow the policy, stay as it is, take its safe setting."""
+"""Actions of a slice, or the node, at a tick: follow the policy, keep the knobs, take the safe setting."""
 
 NEVER_NS = -(1 << 62)
 """Long ago, and far enough from the ends of an int64 to take differences."""

@@ -1,4 +1,4 @@
-"""What the guard makes of every decision, of many nodes at once: policies are trained with what acts on a live node.
+"""The guard's rules on every decision, for many nodes at once, so that training has them as a live node does.
 
 Bounds, floors, hysteresis, dwell, slew and oscillation, as `slicepilot.controller.guard.guard` applies them; nothing
 that takes a policy's control away.

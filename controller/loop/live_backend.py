@@ -50,7 +50,7 @@ class TelemetrySource(Protocol):
         """Go through the motions of `measure` without ending the window: brings code and data into the caches."""
 
     def check(self) -> list[str]:
-        """What cannot be measured any more and why; marks such slices invalid, and takes up what has come back.
+        """Report what cannot be measured any more, and why; mark such slices invalid, and take up what has come back.
 
         May take milliseconds; called about once a second, between ticks.
         """
@@ -103,7 +103,7 @@ class Actuator(Protocol):
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What is fixed for a live node.
+    """Facts about a live node that do not change.
 
     Attributes:
         period_s: control period.
@@ -145,7 +145,7 @@ class NodeFacts:
 
 
 def live_traits(slices: SliceSet, quota_period_ms: float, n3_buffer_packets: float, paced: bool = True) -> NodeTraits:
-    """What policies know of a node whose knobs are those of `slicepilot.controller.actuators`.
+    """The traits of a node whose knobs are those of `slicepilot.controller.actuators`.
 
     ``paced``: whether egress can be shaped, by HTB then.
     """
@@ -282,17 +282,17 @@ class LiveBackend:
         return self._source.delay_counts()
 
     def check(self) -> list[str]:
-        """What cannot be measured or moved any more, and why; takes up what has come back. Between ticks."""
+        """Report what cannot be measured or moved any more, and why; take up what has come back. Between ticks."""
         if self._throttling is not None:
             self._throttling.heal()
         return [*self._source.check(), *self._actuator.refresh()]
 
     def counts(self) -> dict[str, int]:
-        """What a source of measurements has counted of its own, by the metric's name without prefix and ``_total``."""
+        """Counts of the source of measurements, by the metric's name without prefix and ``_total``."""
         return dict(self._source.counts)
 
     def remarks(self) -> list[str]:
-        """What may be said of measurements that are nevertheless believed."""
+        """Remarks on measurements that are used nevertheless."""
         return list(self._source.remarks)
 
     def close(self) -> None:

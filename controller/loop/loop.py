@@ -95,7 +95,7 @@ class ActivePolicy:
 
 @dataclass
 class LoopReport:
-    """What a run of the loop did.
+    """The result of a run of the loop.
 
     Attributes:
         stages: time of each stage; ``total`` is observe to apply without waiting, ``record`` what writing it down took

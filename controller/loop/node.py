@@ -17,7 +17,7 @@ from .live_backend import LiveBackend
 
 @dataclass(frozen=True)
 class MovedOut:
-    """Somebody else has moved a slice's UPF, or a thread that works for it, out of the group that it was put into.
+    """Another program has moved a slice's UPF, or a thread that works for it, out of the group made for it.
 
     Attributes:
         slice: its name, or the first name where slices share the UPF.
@@ -54,7 +54,7 @@ class Housing(Protocol):
         """
 
     def look(self) -> list[MovedOut]:
-        """What others have moved since the last call; at once."""
+        """Moves by other programs since the last call; returns at once."""
         ...
 
     def resume(self) -> None:
@@ -66,7 +66,7 @@ class Housing(Protocol):
 
 @dataclass(frozen=True)
 class Node:
-    """What `slicepilot.controller.service.controller` works on.
+    """A node for `slicepilot.controller.service.controller`.
 
     Attributes:
         name: of the node; folders and sockets of its controller are named after it.

@@ -74,7 +74,8 @@ class TelemetryCriteria:
 
 @dataclass(frozen=True)
 class EstimateCriteria:
-    """What the policy would have changed, by the identified simulator. Changes within its error count as none.
+    """Criteria for the effect that the policy would have had, estimated with the identified simulator. Changes within
+    its error count as none.
 
     Attributes:
         min_windows: how many times it must have been estimated.

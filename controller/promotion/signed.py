@@ -64,7 +64,7 @@ class EvidenceFolder:
             old.unlink(missing_ok=True)
 
     def load(self, bundle: str) -> tuple[Evidence, dict[str, str]]:
-        """What was counted of a bundle (its digest) in all runs, and the files that do not count, with the reason."""
+        """The evidence for a bundle (its digest) of all runs, and the files that do not count, with the reason."""
         total, left_out = Evidence(), dict[str, str]()
         for path in sorted(self._folder.glob("*.json"), key=lambda file: file.lstat().st_mtime_ns):
             try:

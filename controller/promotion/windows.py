@@ -1,4 +1,4 @@
-"""What a bundle would have changed, by the simulator, over the windows in its controller's evidence."""
+"""Estimates with the simulator what a bundle would have changed over the windows in its controller's evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the publisher does, as an operator configures it; without pydantic, which the publisher does not import."""
+"""The operator's configuration of the publisher; without pydantic, which the publisher does not import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .logs import Form
 
 @dataclass(frozen=True)
 class PublishConfig:
-    """What other programs can see of a controller.
+    """What a controller publishes for other programs.
 
     Attributes:
         listen: address and port of metrics and status page, or ``off``; ``inherited``: a socket from systemd;

@@ -36,7 +36,7 @@ END_S = 15.0
 
 @dataclass(frozen=True, kw_only=True)
 class PublisherOptions(PublishConfig):
-    """What the publisher does, and where.
+    """Options of the publisher, with its paths.
 
     Attributes:
         run: folder of the ring ``ticks``; ``control.sock`` is made there.

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: every metric, its name, labels, unit and where its value is from.
+"""The metrics for Prometheus: name, labels, unit and source of the value of each.
 
 Names follow Prometheus' conventions (https://prometheus.io/docs/practices/naming/): base units, which are seconds and
 bytes, so rates are bytes per second. Label ``slice`` is the slice's name; of a guard reason that is the node's it is

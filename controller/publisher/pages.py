@@ -1,5 +1,5 @@
-"""What is served over HTTP, by `http.server`: the status page, the status as JSON, and the metrics. GET and HEAD, one
-request a connection, and bounded: connections (`connections`), size and time of a request, time of an answer."""
+"""The HTTP server (`http.server`) of the status page, the status as JSON, and the metrics. It takes GET and HEAD, one
+request a connection, and limits connections (`connections`), size and time of a request, and time of an answer."""
 
 from __future__ import annotations
 

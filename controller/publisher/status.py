@@ -1,4 +1,4 @@
-"""What a running controller is doing, as one document: for the status page, ``/status.json`` and ``slicepilot top``."""
+"""The status of a running controller as one document: for the status page, ``/status.json`` and ``slicepilot top``."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Status:
 
     @property
     def mode(self) -> Mode:
-        """What becomes of decisions, as of the newest tick."""
+        """The mode in the newest tick."""
         return Mode(int(self.last["mode"][0])) if len(self.last) else Mode.SHADOW
 
     @property

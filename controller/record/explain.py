@@ -1,4 +1,4 @@
-"""What happened at a tick, or over a window of ticks, as plain values that are also their JSON.
+"""Explains a tick, or a window of ticks, as plain values that are also their JSON.
 
 A knob without a limit is null, a wanted value that was not a number ``"nan"``.
 """
@@ -26,7 +26,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "max": 1.0}
 
 
 def explain_tick(moment: Moment) -> dict[str, Any]:
-    """What was seen, wanted, let through and applied at a tick, why, and how long it took.
+    """The telemetry of a tick, the wanted, allowed and applied knobs, the reasons, and the times it took.
 
     ``stages_us`` has the stages, their ``total`` (without the wait for the tick, ``wakeup``) and what was ``ready``
     within the budget: observe, infer and guard. ``changes`` are the allowed or applied knobs that differ from the tick

@@ -228,7 +228,7 @@ class TickHistory:
 
 
 def _recent(ring: Path) -> Stretch | None:
-    """What a ring holds of the ticks under its present description; None while it holds none."""
+    """The ticks in a ring that have its present description; None while there are none."""
     reader = TickReader(ring)
     try:
         records = reader.last(reader.slots)

@@ -99,7 +99,7 @@ class TickReader:
         return self._document(DESCRIPTION_AT, self._layout.description)
 
     def notes(self) -> dict[str, Any]:
-        """What changes about once a second; if the writer was killed meanwhile, the previous notes."""
+        """The notes, which change about once a second; the previous notes if the writer was killed meanwhile."""
         return self._document(NOTES_AT, self._layout.notes)[1]
 
     def delays(self) -> npt.NDArray[np.uint64]:

@@ -123,7 +123,7 @@ def import_bundle_runtime(slices: SliceSet, context: Context) -> None:
 def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> LoadedPolicy:
     """An agent by name, for a node of identified hardware; these are fixed rules, which need no promotion.
 
-    Code that a name leads to (``module:Class``) is nobody's rule: it acts only if it is forced to.
+    Code that a name refers to (``module:Class``) is not one of the shipped rules, so it acts only with ``--force``.
 
     Raises:
         ConfigError: unknown name, made for other slices, or code that imports what a controller does not.
@@ -151,12 +151,12 @@ def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> 
 
 
 def trial_on(node: Node, config: RunConfig) -> Trial:
-    """What a policy has to do on a node."""
+    """The trial of a policy for a node."""
     return Trial(len(node.backend.slices), node.backend.context.period_s.item(), config.cpu)
 
 
 def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
-    """What a run is configured with.
+    """The policy that a run is configured with.
 
     Raises:
         ConfigError: unknown name, or a bundle that is broken or not signed with the trusted key.

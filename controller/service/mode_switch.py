@@ -34,7 +34,7 @@ Make = Callable[[Callable[[], None]], None]
 
 
 class ModeSwitch:
-    """What a mode acts on, and the actuator for it, exchanged while the loop runs.
+    """Switches the mode, and with it the actuator, while the loop runs.
 
     Before a mode that acts, slices are taken over (`KnobLease`): a lock on each, a journal on disk, a supervisor
     that restores it. In shadow there is no lease, and no writable descriptor.
@@ -195,7 +195,7 @@ class ModeSwitch:
 
 
 def controlled_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...]) -> tuple[str, ...]:
-    """What a mode acts on, in the node's order; raises ConfigError."""
+    """The slices that a mode acts on, in the node's order; raises ConfigError."""
     if mode is not Mode.CANARY:
         return names if mode is Mode.LIVE else ()
     if not canary:

@@ -103,7 +103,7 @@ class RunConfig:
 
     @property
     def policy(self) -> str:
-        """What decides: a bundle's folder or an agent's name."""
+        """The policy: a bundle's folder or an agent's name."""
         return self.bundle or self.agent or DEFAULT_AGENT
 
     @property

@@ -27,7 +27,7 @@ SHOWN = 300
 
 @dataclass(frozen=True)
 class Trial:
-    """What a policy has to do.
+    """The task of a policy in a trial.
 
     Attributes:
         num_slices: of the node; default: the bundle's.

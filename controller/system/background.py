@@ -19,7 +19,7 @@ from .realtime import stay_just_behind_the_loop
 T = TypeVar("T")
 
 LOOP_WAIT_S = 0.0005
-"""What a loop can wait for: some ten times what a call takes while the lock is free."""
+"""Longest wait in a loop: some ten times the duration of a call while the lock is free."""
 PATIENT_WAIT_S = 5.0
 """Wait of callers that have no ticks."""
 

@@ -73,12 +73,12 @@ def below(group: Path, depth: int | None = None) -> Iterator[tuple[Path, int]]:
 
 
 def unified(group: Path) -> bool:
-    """Is it a group of version 2?"""
+    """Whether it is a group of version 2."""
     return (group / "cgroup.controllers").exists()
 
 
 def managers(group: Path) -> list[str]:
-    """Who writes a group's files beside us, by what they call the groups that they make; links are followed."""
+    """Other programs that write a group's files, recognised by the names of groups; links are followed."""
     parts = group.resolve().parts
     result = []
     if any(PODS.fullmatch(part) for part in parts):
@@ -125,7 +125,7 @@ def of_process(pid: int) -> Path | None:
 
 
 class GroupFolders:
-    """Whose the folders of groups are, as seen at a moment.
+    """Ownership of the folders of groups at a moment.
 
     A subtree that is delegated (cgroups(7), "Delegation"; a user's systemd has it) is its user's, who gives the groups
     below it any name: that of a unit, or of a container's scope.
@@ -154,7 +154,7 @@ class GroupFolders:
         return frozenset(result)
 
     def _is_roots(self, folder: Path) -> bool:
-        """Whether nobody else can make groups in it."""
+        """Whether only root can make groups in it."""
         known = self._roots.get(folder)
         if known is None:
             try:

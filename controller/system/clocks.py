@@ -1,4 +1,4 @@
-"""Does this process read the clocks that the kernel's programs and other processes read?"""
+"""Checks that this process reads the same clocks as the kernel's programs and other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process may still do once it has started: system calls (seccomp) and files (Landlock), without a library.
+"""Restricts a process after its start: system calls (seccomp) and files (Landlock), without a library.
 
 A filter refuses calls that a process never needs and an attacker does: starting programs, tracing, mounting, entering
 namespaces, loading code into the kernel, becoming another user. It does not list what is allowed, so a new Python or
@@ -122,20 +122,21 @@ CONTROLLER = Rules(
     _calls(_NEVER, "umount2"),
     {"clone": Only(0, (0,), _NEW_NAMESPACES), **_NETWORK_NAMESPACES, **_sockets(*_INTERNET)},
 )
-"""Its children inherit it, so it leaves them what starting takes. EPERM: a controller that is killed moves no knobs."""
+"""Child processes inherit the rules, so these permit starting them. Refused calls fail with EPERM: killing the
+controller would stop control."""
 SUPERVISOR = Rules(
     _calls(_NEVER, _PROGRAMS, _IDENTITY, _OTHERS, "bpf"),
     {**_THREADS_ALONE, **_NETWORK_NAMESPACES, **_sockets(socket.AF_UNIX, socket.AF_NETLINK), **_PRCTL},
 )
-"""Nothing ends it: a supervisor that is killed restores nothing."""
+"""Refused calls do not kill the supervisor, since a killed supervisor restores nothing."""
 SUPERVISOR_OF_MAPS = Rules(SUPERVISOR.refused - {"bpf"}, {**SUPERVISOR.conditions, "bpf": Only(0, ELEMENTS)})
-"""One that has maps of Cilium open: it may read and write elements of what it has, and open, make or load nothing."""
+"""A supervisor with Cilium's maps open: it may read and write their elements, but not open, create or load objects."""
 PUBLISHER = Rules(
     _calls(_OTHERS, "setpriority sched_setscheduler"),
     {**_THREADS_ALONE, **_sockets(socket.AF_UNIX), **_PRCTL},
     _calls(_NEVER, _PROGRAMS, _IDENTITY, "bpf setns"),
 )
-"""It talks to everybody, so it is ended for what it never does, and started again."""
+"""The publisher talks to any client, so system calls that it never makes kill it; it is started again then."""
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ _READABLE = ("/etc", "/proc", "/sys/devices/system", "/usr/lib", "/usr/lib64", "
 
 
 def confine_controller(own_testbed: bool = False) -> str:
-    """The loop, and all that it starts; returns what has become of it.
+    """Confine the loop, and the processes that it starts; returns the result as a text.
 
     Args:
         own_testbed: it has brought up a testbed, whose namespaces (mounts) it removes at the end.
@@ -155,7 +156,7 @@ def confine_controller(own_testbed: bool = False) -> str:
 
 
 def confine_supervisor(maps: bool = False) -> str:
-    """What restores; returns what has become of it.
+    """Confine the process that restores knobs; returns the result as a text.
 
     Args:
         maps: it has BPF maps open in which it has to put something back.
@@ -164,7 +165,7 @@ def confine_supervisor(maps: bool = False) -> str:
 
 
 def confine_publisher(writable: Sequence[Path]) -> str:
-    """What answers and records; returns what has become of it.
+    """Confine the process that answers clients and writes records; returns the result as a text.
 
     Args:
         writable: folders it writes in; Python, its packages and what libc looks up it may read.
@@ -275,7 +276,7 @@ def landlock_version() -> int:
 
 
 def handled(interface: int) -> tuple[int, int, int]:
-    """What a set of rules forbids unless a rule allows it: bits of access to files, to the network, of scopes."""
+    """Accesses that are forbidden unless a rule allows them: bits for files, for the network, for scopes."""
     count = max((bits for since, bits in _KINDS_BY_VERSION.items() if since <= interface), default=0)
     return (1 << count) - 1, _TCP * (interface >= _NETWORK_VERSION), _SCOPES * (interface >= _SCOPE_VERSION)
 

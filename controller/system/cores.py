@@ -1,4 +1,4 @@
-"""Which CPUs there are, and how many cores are behind those that this process may use."""
+"""The machine's CPUs, and the number of cores of the CPUs that this process may use."""
 
 from __future__ import annotations
 

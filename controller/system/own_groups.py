@@ -59,7 +59,7 @@ class MovedThread:
 
 
 def check_safe(folder: Path, root: Path | None = None) -> None:
-    """Raises ActuatorError for a group that somebody else than root can write to, or that is no CPU group.
+    """Raises ActuatorError for a group that users other than root can write to, or that is no CPU group.
 
     ``root`` is the hierarchy's own folder, that of the machine's if none is given.
     """
@@ -130,7 +130,7 @@ def group_of(task: int) -> Path | None:
 
 
 def thread_back(moved: MovedThread, dry_run: bool = False) -> str:
-    """Put a kernel thread back, unless it has ended or somebody else has moved it on; what was done, for people.
+    """Move a kernel thread back, unless it has ended or another program has moved it; returns a text for the report.
 
     Raises ActuatorError.
     """

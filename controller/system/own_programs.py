@@ -111,10 +111,10 @@ def check_environment() -> None:
 
 def _safe(name: str, given: str) -> str:
     """The real path of a folder that only root may change; raises ConfigError for any other."""
-    accepted = "a folder of root's that nobody else may write into"
+    accepted = "a folder of root's that no other user may write into"
     path = Path(given).absolute()
     if not path.exists() and name in CODE_FOLDERS:
-        # Before anybody else makes it, whose it would be then.
+        # Otherwise another user could make it, and own it.
         try:
             path.mkdir(mode=0o700, parents=True)
         except OSError as error:

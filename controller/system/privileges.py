@@ -47,7 +47,7 @@ LOOP = {
     "CAP_SYS_NICE": "nice of the UPFs' threads; SCHED_FIFO for the loop's thread and for a supervisor",
     "CAP_SYS_PTRACE": "look at the network namespace of a UPF that is known by its process",
 }
-"""What a loop needs once everything is attached, and what for; a loop that only measures needs all of them, too.
+"""Capabilities of a loop once everything is attached, with their use; a loop that only measures needs all of them, too.
 
 CAP_BPF and CAP_PERFMON are not among them: CAP_SYS_ADMIN, which setns(2) asks for, includes both (linux/capability.h).
 It starts with CAP_SETPCAP, to take all others out of the bounding set, and CAP_CHOWN, where it has to give a folder to
@@ -65,7 +65,7 @@ class PrivilegeError(FailureError):
 
 @dataclass(frozen=True)
 class Privileges:
-    """What a process is left with.
+    """The remaining privileges of a process.
 
     Attributes:
         kept: capabilities, by name, sorted.

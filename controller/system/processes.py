@@ -1,4 +1,4 @@
-"""Which process a number means: numbers are used again, start times are not."""
+"""Identifies processes by number and start time, since numbers are reused."""
 
 from __future__ import annotations
 

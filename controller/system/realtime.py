@@ -90,7 +90,7 @@ def stop_being_ahead() -> None:
 
 
 def lift_realtime_limit() -> None:
-    """Have no limit of real-time CPU time (RLIMIT_RTTIME) but the administrator's, whatever was inherited."""
+    """Replace an inherited limit of real-time CPU time (RLIMIT_RTTIME) by the administrator's."""
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     resource.setrlimit(resource.RLIMIT_RTTIME, (hard, hard))
 
@@ -145,7 +145,7 @@ def stay_just_behind_the_loop() -> None:
 
 
 class ThreadBesideTheLoop(threading.Thread):
-    """A thread that stays just behind the loop's (`stay_just_behind_the_loop`) and that nobody waits for at the end.
+    """A daemon thread with a priority just behind the loop's (`stay_just_behind_the_loop`).
 
     Args:
         target: what it does.

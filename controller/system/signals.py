@@ -10,7 +10,7 @@ from typing import Any
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SWITCHING = (signal.SIGUSR1, signal.SIGUSR2)
-"""What the controller switches its mode by; a service manager may send either kind to all processes at once."""
+"""Signals that switch the controller's mode; a service manager may send either kind to all processes at once."""
 
 
 class StopRequest:

@@ -34,7 +34,7 @@ from .layout import CLASS_BARE_IP, FOLDER
 from .points import NetPoint
 
 ENTRY = "slicepilot_hook"
-"""What our programs on TCX hooks are called (``stub.bpf.c``)."""
+"""Name of our programs on TCX hooks (``stub.bpf.c``)."""
 MOST_TRIES, TRIES_S = 3, 3600.0
 """How often a hook is taken back from another program, in which time."""
 
@@ -174,8 +174,7 @@ class Hooks:
         return {hook: loss for hook, loss in seen.items() if loss is not None}
 
     def _refusal(self, hook: Hook, loss: Loss) -> str | None:
-        """What to add where a hook is left as another program has it; None, and it is counted, where it is attached
-        again."""
+        """A note if a hook is left as another program has it; None, and counted, if it is to be attached again."""
         if not loss.helps:
             return ""
         tries, now_s = self._tries.setdefault(hook, deque(maxlen=MOST_TRIES)), time.monotonic()
@@ -270,7 +269,7 @@ class Attachment:
         return ClsactFilter(route, self.point, self._index, program, role, classid)
 
     def entry_cost(self) -> RunStats:
-        """What runs before the program and includes it; nothing where the program is attached itself."""
+        """Cost of the entry program, which includes the program; nothing if the program is attached itself."""
         return self._attached.cost() if isinstance(self._attached, TcxProgram) else RunStats()
 
     def loss(self, route: RouteSocket) -> Loss | None:
@@ -296,7 +295,7 @@ class Attachment:
         return None
 
     def remarks(self) -> list[str]:
-        """What `loss` has seen that came behind this; nothing is known of filters."""
+        """Programs behind this that the last `loss` has seen; filters are not reported."""
         followers = self._attached.followers if isinstance(self._attached, TcxProgram) else []
         return [f"{self.point}: {name} of somebody else came behind ours: we see what it drops" for name in followers]
 
@@ -389,7 +388,7 @@ def _programs_before(ifindex: int, direction: str) -> list[str]:
 
 
 def _behind(point: NetPoint, before: Sequence[str]) -> Loss | None:
-    """What it means that packets pass these first."""
+    """The loss if packets pass these programs first; None if there are none."""
     if not before:
         return None
     return Loss(f"{point}: packets pass {before[0]} of somebody else first, which may keep them", others=True)

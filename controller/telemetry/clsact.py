@@ -43,7 +43,7 @@ class Owner:
         return cls(os.getpid(), start_ticks(os.getpid()) or -1, _pid_namespace())
 
     def dead(self) -> bool:
-        """Has it ended? No for a process of another PID namespace: we cannot know."""
+        """Whether it has ended; False for a process of another PID namespace, as that is not visible."""
         return self.pidns == _pid_namespace() and start_ticks(self.pid) != self.start
 
     def __str__(self) -> str:
@@ -135,7 +135,7 @@ class ClsactFilter:
 
 
 def without_hooks(error: ActuatorError) -> ProbeError | None:
-    """What to say where the kernel refuses clsact because it has no such kind of qdisc; None for other refusals."""
+    """The error if the kernel refuses clsact because it has no such kind of qdisc; None for other refusals."""
     if error.errno not in {errno.ENOENT, errno.EOPNOTSUPP}:
         return None
     return ProbeError(

@@ -1,4 +1,4 @@
-"""Which points and which cgroup a UPF has, from the namespace, process or container somebody names."""
+"""Finds the points and the cgroup of a UPF that is named by network namespace, process or container."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from slicepilot.node.find.xdp import forwards_in_xdp
 
 
 def in_softirqs(located: Located, n3: str) -> str | None:
-    """What hands a UPF's packets on in the context in which its N3 takes them; None where its process does."""
+    """A text on what forwards a UPF's packets in the context in which N3 receives them; None if its process does."""
     if forwards_in_xdp(located, n3):
         return f"XDP on {n3} forwards packets"
     kind = known(located.process)

@@ -74,7 +74,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Effect:
-    """What moving a knob did to its slice.
+    """The effect of moving a knob on its slice.
 
     Attributes:
         knob: its index.

@@ -4,7 +4,7 @@ A container is known to the kernel by its id alone, in the path of its cgroups. 
 Docker's are in ``config.v2.json`` of each container, those of whatever runs on containerd (nerdctl, Kubernetes) or
 CRI-O in the annotations of its OCI bundle
 (https://github.com/opencontainers/runtime-spec/blob/main/config.md#annotations). Files are read, no daemon is used: a
-runtime that hangs holds nobody up. Other users cannot write to these folders.
+runtime that hangs does not block us. Other users cannot write to these folders.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ WATCHERS = "conmon"
 
 
 class Pod(NamedTuple):
-    """What Kubernetes calls a container: by its pod and its own name in there."""
+    """Kubernetes' names of a container: its pod's and its own."""
 
     name: str
     namespace: str
@@ -85,7 +85,7 @@ class Container:
 
     @property
     def pod(self) -> Pod | None:
-        """What Kubernetes calls it; None for what is none of its, or holds a pod's namespaces and runs nothing."""
+        """Kubernetes' names of it; None for containers of others, and for a pod's sandbox, which runs nothing."""
         name, namespace, uid, container, kind = (self.labels.get(key, "") for key in self.keys[:5])
         return None if not name or kind == self.keys.sandbox else Pod(name, namespace, uid, container)
 

@@ -159,7 +159,7 @@ def _examined(
 
 
 def _owner(process: Process, group: Path | None, finder: Finder) -> str | None:
-    """Whose a UPF is, by the lock of its cgroup, the group of a testbed that runs, or its container."""
+    """The owner of a UPF, by the lock of its cgroup, the group of a running testbed, or its container."""
     if group is not None and (holder := controller_of(group)) is not None:
         return f"controlled by {holder}"
     for name in process.group_names:
@@ -242,7 +242,7 @@ def _far_end(netns: Path, device: str) -> tuple[str, str] | None:
 
 
 def _name_of(netns: tuple[int, int] | None) -> str | None:
-    """What ip-netns(8) calls a namespace; None where it has no name."""
+    """The name of a namespace in ip-netns(8); None if it has none."""
     result = None if netns is None else namespaces.find(netns)
     return result.name if result is not None and result.parent == namespaces.NAMED else None
 
@@ -252,7 +252,7 @@ def _units(process: Process) -> list[str]:
 
 
 def _slice_name(process: Process, netns_name: str | None, finder: Finder) -> str:
-    """What its owner calls it: container, unit, namespace, else program and pid."""
+    """A name for its slice: of the container, unit or namespace, else program and pid."""
     for item in finder.containers:
         if item.name and item.has(process.group_names):
             return _plain(item.name if item.pod is None else item.pod.name)
@@ -277,7 +277,7 @@ def _named_apart(result: list[DiscoveredUpf]) -> list[DiscoveredUpf]:
 
 
 def _selector(process: Process, netns_name: str | None, finder: Finder) -> UpfSelector:
-    """What identifies it among all that runs now, the most durable first: a name that its owner has given it."""
+    """A selector that fits only this process now, preferably by a durable name from its owner."""
     user = str(process.user)
     program = ProcessSelector(process.program or process.name)
     inside = [item for item in finder.containers if item.has(process.group_names)]

@@ -35,7 +35,7 @@ class FarEnd:
 
 @dataclass(frozen=True)
 class Interfaces:
-    """What a namespace has.
+    """The interfaces of a namespace.
 
     Attributes:
         kinds: of each interface what it was made as ("veth", "tun", "gtp5g", ...; empty for hardware).

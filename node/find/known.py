@@ -41,7 +41,7 @@ KNOWN = (
 
 
 def known(process: Process) -> KnownUpf | None:
-    """Which of them a process is, by the names of its program and of the process."""
+    """The known UPF that a process is, by the names of its program and of the process."""
     for kind in KNOWN:
         if process.program in kind.programs or process.name in {name[:COMM_CHARACTERS] for name in kind.programs}:
             return kind

@@ -1,4 +1,4 @@
-"""Who takes packets from an interface: softirqs, or kernel threads of its own ("threaded NAPI").
+"""What polls an interface's packets: softirqs, or kernel threads of the interface ("threaded NAPI").
 
 ``echo 1 > /sys/class/net/DEVICE/threaded`` gives each NAPI instance of an interface a thread, ``napi/DEVICE-ID``, which
 the scheduler handles as any other (https://docs.kernel.org/networking/napi.html#threaded-napi). That file is shown by a

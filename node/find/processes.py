@@ -15,7 +15,7 @@ from slicepilot.controller.system.net import namespaces
 from slicepilot.controller.system.processes import start_ticks
 
 COMM_CHARACTERS = 15
-"""What the kernel keeps of a process's name (TASK_COMM_LEN)."""
+"""Characters of a process's name that the kernel keeps (TASK_COMM_LEN)."""
 MOST_ARGUMENT_BYTES = 1 << 16  # of a command line: a process may say that it is all of its memory (PR_SET_MM, prctl(2))
 RESTS_AFTER = 50  # processes: some milliseconds
 
@@ -124,7 +124,7 @@ def companions(process: Process, everybody: Mapping[int, Process]) -> list[Proce
 
 
 def ancestors(process: Process, everybody: Mapping[int, Process]) -> Iterator[int]:
-    """Its parent, its parent's, and so on, by pid; as far as they are there."""
+    """Pids of its parent, its parent's parent and so on, as far as they exist."""
     seen, parent = {process.pid}, process.parent
     while parent in everybody and parent not in seen:
         yield parent

@@ -34,7 +34,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Opened:
-    """What a process has: UDP sockets of `PORTS`, and TUN devices by name."""
+    """A process's UDP sockets of `PORTS`, and TUN devices by name."""
 
     sockets: tuple[Bound, ...] = ()
     tuns: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class SocketTable:
         return self._by_netns[process.netns]
 
     def opened(self, process: Process) -> Opened:
-        """What the process itself has opened; nothing where it may not be looked at."""
+        """Sockets and devices that the process itself has opened; nothing if it must not be inspected."""
         present = {item.inode: item for item in self.of(process)}
         sockets, tuns = [], []
         with contextlib.suppress(OSError):

@@ -107,7 +107,7 @@ def _check_traffic(seen: Observed) -> None:
 
 
 def known_facts(cpus: float, cores: float, quota_period_ms: float, uplink_mbps: float | None) -> dict[str, Any]:
-    """What need not be measured: the machine's CPUs, what our actuators make, what the configuration says."""
+    """Parameters that are known without measuring: the machine's CPUs, our actuators', the configuration's."""
     egress = EgressConfig()
     facts: dict[str, Any] = {
         "logical_cpus": cpus,

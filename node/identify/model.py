@@ -51,7 +51,7 @@ class SegmentRuns:
 
 
 def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, period_s: float, seed: int) -> Observed:
-    """What the simulator makes of them."""
+    """The simulator's results for the segments."""
     backend = SimulatorBackend(SegmentRuns(segments, slices, hardware, period_s), len(segments))
     backend.reset(seed)
     series = []
@@ -62,7 +62,7 @@ def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, 
 
 
 def observed(segments: Sequence[Segment], period_s: float) -> Observed:
-    """What was measured, in the same form."""
+    """The measured values, in the same form."""
     rows = [np.stack([item.offered_mbps, item.carried_mbps, item.delay_p99_us], axis=1) for item in segments]
     return _observed(np.stack(rows, axis=-1)[1:], period_s)
 

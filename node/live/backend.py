@@ -200,7 +200,7 @@ class NodeBackend(LiveBackend):
         return probe, learning
 
     def _own_groups(self, locations: Mapping[str, SliceLocation]) -> OwnGroups:
-        """What may move UPFs: by slice the first of those that have its UPF, and which UPFs softirqs work for."""
+        """The object that may move UPFs, with the first slice of each UPF, and the UPFs that softirqs work for."""
         movable = {name: item.family[0] for name, item in locations.items() if item.housed}
         upfs = {item.name for item in self.spec.slices if item.upf is not None} & set(movable.values())
         polled = {first: locations[first].n3 for first in upfs if in_softirqs(self.located[first], locations[first].n3)}
@@ -219,7 +219,7 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
 
 
 def node_of(backend: NodeBackend) -> Node:
-    """What a controller works on."""
+    """The node for a controller."""
     spec = backend.spec
     quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
     egress = EgressConfig(drop_horizon_ms=spec.drop_horizon_ms)

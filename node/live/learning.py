@@ -1,4 +1,4 @@
-"""What a node's UPFs are seen to set up on N4, kept right while they restart."""
+"""Learns sessions from N4 of a node's UPFs, also across their restarts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class NodeLearning:
             raise
 
     def __bool__(self) -> bool:
-        """Is there anything to learn?"""
+        """Whether a slice learns from sessions."""
         return bool(self._learning.upfs)
 
     @property
@@ -67,7 +67,7 @@ class NodeLearning:
         return self._learning.also_for(sharing, indices)
 
     def check(self, located: Mapping[str, Located]) -> list[str]:
-        """What is not known, and why; ``located`` says where the UPFs are now."""
+        """Sessions that may be unknown, and why; ``located``: where the UPFs are now."""
         text = self._follow(located) if self else []
         self.poll()
         return [*text, *self._learning.check()]

@@ -118,21 +118,21 @@ class OwnGroups:
                 self._sweep(self._record)
 
     def begin(self, names: Collection[str], record: Record, refusal: Callable[[str], str | None]) -> None:
-        """Slices are leased: from now on `settle` moves theirs; see `slicepilot.controller.loop.node.Housing`."""
+        """Let `settle` move processes of these slices from now on; see `slicepilot.controller.loop.node.Housing`."""
         with self._lock:
             self._leased = frozenset(names) & self._firsts.keys()
             self._record, self._refusal = record, refusal
 
     def moved_out(self) -> list[MovedOut]:
-        """What others have moved since the last call."""
+        """Moves by other programs since the last call."""
         return [self._moved_out.popleft() for _ in range(len(self._moved_out))]
 
     def resume(self) -> None:
-        """Take up again what was left to others, at the next look; returns at once."""
+        """Move again, at the next look, processes and threads that were left to other programs; returns at once."""
         self._resuming = True
 
     def end(self) -> None:
-        """Everything where it was; raises ActuatorError, which names all that could not be put back."""
+        """Move everything back; raises ActuatorError, which names all that could not be moved back."""
         with self._lock:
             self._record = None
             failures = []
@@ -162,7 +162,7 @@ class OwnGroups:
         identity = process.pid, process.start_ticks
         if self._inside.get(first) == identity:  # it was, and somebody else has moved it
             text = f"{process} is in {located.cgroup or 'the root group'}, moved out of the group that was made for it"
-            if self._told(first, first, text):
+            if self._left_there(first, first, text):
                 return located
         own = OwnGroup(first, str(group_path(self._label(first), located.cgroup)), str(_home(located)))
         path = Path(own.path)
@@ -195,7 +195,7 @@ class OwnGroups:
                 continue
             if identity in known:
                 text = f"thread {thread} of NAPI is in {home}, moved out of the group that it was put into"
-                if self._told(first, identity, text):
+                if self._left_there(first, identity, text):
                     continue
                 living = [item for item in living if item.thread != thread]
             living.append(MovedThread(first, thread, started, str(home), str(located.cgroup)))
@@ -207,8 +207,8 @@ class OwnGroups:
                 _move_if_there(item.thread, item.start_ticks, Path(item.group))
         self._seen[first] = tuple(seen)
 
-    def _told(self, first: str, what: str | Identity, text: str) -> bool:
-        """Tell that others have moved something; whether it is left to them."""
+    def _left_there(self, first: str, what: str | Identity, text: str) -> bool:
+        """Report a move by another program; returns whether the object is left there."""
         refusal = self._refusal(first)
         self._moved_out.append(MovedOut(first, text, refusal))
         if refusal is not None:
@@ -216,7 +216,7 @@ class OwnGroups:
         return refusal is not None
 
     def _sweep(self, record: Record) -> None:
-        """Groups away that nobody is in any more."""
+        """Remove groups that have become empty."""
         used = {str(group_of(pid)) for pid, _ in self._inside.values()}
         kept = tuple(
             item for item in self._groups if item.path in used or item.slice in self._left or not remove_if_empty(item)

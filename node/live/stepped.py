@@ -89,12 +89,12 @@ class GuardedNode(GuardedBackend):
 
     @property
     def source(self) -> KernelSource:
-        """What measures."""
+        """The source of measurements."""
         return self._live.source
 
     @property
     def receipt(self) -> Receipt:
-        """What holds."""
+        """The knobs that hold."""
         return self._live.receipt
 
     def reset(self, seed: int | None = None) -> Telemetry:

@@ -110,7 +110,7 @@ class TestbedBackend(LiveBackend):
         self._timeline.start(self._load.started_ns)
 
     def play(self, scenario: Scenario) -> None:
-        """What the next reset starts; raises ConfigError for what a testbed cannot run."""
+        """Set the scenario of the next reset; raises ConfigError for a scenario that a testbed cannot run."""
         _check(scenario, self.testbed)
         self.stop_load()
         self._timeline.close()
@@ -277,7 +277,7 @@ def quota_of(testbed: Testbed) -> QuotaConfig:
 
 
 def traits_of(testbed: Testbed, scenario: Scenario | None = None) -> NodeTraits:
-    """What a policy knows of how it queues and paces."""
+    """The traits of a testbed that a policy knows."""
     traits = live_traits(testbed.slices, testbed.spec.quota_period_ms, N3_BUFFER_PACKETS)
     has_classes = bool(scenario and scenario.uplink_classes)
     return replace(traits, uplink_classes=np.full(1, has_classes))

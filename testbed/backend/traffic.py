@@ -123,7 +123,7 @@ def _flows(
 
 
 def _trace(load: Load, file: Path) -> dict[str, Any]:
-    """What a flow of kind ``trace`` has besides; writes its file."""
+    """Further fields of a flow of kind ``trace``; writes the trace's file."""
     if (replay := load.replay()) is None:
         return {}
     replace_file(file, as_csv(replay.trace), 0o600)

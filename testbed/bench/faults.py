@@ -107,8 +107,8 @@ def remove_cgroup(rig: Rig, slice_name: str) -> None:
 
 
 def detach_probe(rig: Rig, slice_name: str) -> int:
-    """Somebody takes all programs off the N3 devices: links of the newer kind, which have a device's number but not its
-    namespace, so off all slices' that have the same; and the hook of the older. Returns how many were taken."""
+    """Detach all programs from the N3 devices; returns their number. TCX links have a device's index but not its
+    namespace, so they are detached from all slices whose device has the same index; the clsact hook is removed, too."""
     plan = rig.testbed.layout.slices[rig.testbed.slices.index(slice_name)]
     enter = ["nsenter", f"--net={netns_path(plan.netns)}", "--"]
     with closing(RouteSocket(Path(netns_path(plan.netns)))) as route:

@@ -59,7 +59,7 @@ class Sample:
 
 @dataclass
 class Soak:
-    """What happened.
+    """The result of a soak.
 
     Attributes:
         events: faults, in order.
@@ -161,7 +161,7 @@ class SoakRun:
         return restored_s
 
     def _kill_both(self, results: dict[str, str]) -> None:
-        """Nobody is left to restore; the next start does, and finds what was there before the first."""
+        """Kill controller and supervisor, so that the next start restores the original settings."""
         faults.kill_both(self._rig)
         self._rig.stop()
         self._rig.start("shadow", **self._settings)
@@ -171,7 +171,7 @@ class SoakRun:
         self._start()
 
     def _stop_controller(self, results: dict[str, str]) -> float:
-        """Hung for so long that its supervisor ends it."""
+        """Stop the controller for so long that its supervisor kills it."""
         controller = self._rig.controller
         assert controller is not None
         with faults.stopped(controller.pid):
@@ -202,7 +202,7 @@ class SoakRun:
         self._order("resume")
 
     def _harmless(self, action: Callable[[], object]) -> None:
-        """What the controller has to live through: it ticks on afterwards."""
+        """Inject a fault after which the controller has to go on ticking."""
         controller = self._rig.controller
         assert controller is not None
         action()

@@ -57,7 +57,7 @@ def _send(message: bytearray, what: str) -> None:
 
 
 def ipv4(source: str, destination: str, payload: bytes) -> bytes:
-    """An IPv4 packet with DF and identification 0 (RFC 6864); its checksum is left 0, nobody on the way looks."""
+    """An IPv4 packet with DF and identification 0 (RFC 6864); its checksum is 0, as nothing on the way checks it."""
     total, addresses = 20 + len(payload), socket.inet_aton(source) + socket.inet_aton(destination)
     return struct.pack("!BBHHHBBH", 0x45, 0, total, 0, 0x4000, 64, IPPROTO_UDP, 0) + addresses + payload
 
@@ -72,7 +72,7 @@ def gtpu(teid: int, inner: bytes) -> bytes:
     return struct.pack("!BBHI", 0x30, 255, len(inner), teid) + inner
 
 
-def send_until_told(num_slices: int) -> None:
+def send_until_input_ends(num_slices: int) -> None:
     """One packet per slice and interval, from N3 to N6."""
     gnbs = [_packet_socket(f"gnb-{i}") for i in range(num_slices)]
     upf = _packet_socket("upf")
@@ -102,7 +102,7 @@ def main() -> None:
         sys.exit(f"network namespace: {os.strerror(ctypes.get_errno())}")
     make_devices(int(sys.argv[1]))
     print("ready", flush=True)
-    send_until_told(int(sys.argv[1]))
+    send_until_input_ends(int(sys.argv[1]))
 
 
 if __name__ == "__main__":

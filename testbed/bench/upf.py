@@ -67,7 +67,7 @@ class BenchUpf:
 
     @contextlib.contextmanager
     def unread(self) -> Iterator[None]:
-        """Meanwhile packets arrive at a socket that nobody reads: nothing answers them, and nothing runs for them."""
+        """Within this context packets arrive at a socket that no process reads, so that no answers are sent."""
         with closing(namespaces.inside(self._sink_netns, _bound_socket)):
             yield
 

@@ -106,7 +106,7 @@ def _costs(upf: BenchUpf, pps: int, seconds: float) -> dict[str, Any]:
 
 
 def _statistics_cost_ns() -> float:
-    """What the kernel counts for a program that does next to nothing: how much of a cost is the counting itself."""
+    """The kernel's run time of a program that does next to nothing, which is the cost of the counting itself."""
     from slicepilot.controller.system.bpf.libbpf import BpfObject, count_run_time, run_stats
     from slicepilot.controller.telemetry.layout import FOLDER
 
@@ -137,7 +137,7 @@ def _saturated(upf: BenchUpf, mode: str, seconds: float) -> tuple[float, float]:
 
 @contextlib.contextmanager
 def _measured(upf: BenchUpf, mode: str) -> Iterator[None]:
-    """Measure meanwhile, and read now and then: the probe thins out what it times only where somebody reads."""
+    """Measure within this context, with regular reads: the probe only adapts its sampling when it is read."""
     from slicepilot.controller.telemetry.packets import PacketProbe
     from slicepilot.controller.telemetry.source import TIMED_PER_S
     from slicepilot.env.telemetry import Telemetry

@@ -1,4 +1,4 @@
-"""Does a testbed carry packets? One packet per slice and direction."""
+"""Checks that a testbed carries packets, with one packet per slice and direction."""
 
 from __future__ import annotations
 

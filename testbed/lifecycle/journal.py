@@ -1,4 +1,4 @@
-"""What a testbed has made, written down as it is made, so that it can be removed after any crash, and nothing else."""
+"""A journal of everything that a testbed creates, so that exactly that can be removed after any crash."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestbedJournal:
             os.close(descriptor)
 
     def entries(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """What was made, oldest first; a last line cut off by a crash is left out (its thing was not made yet)."""
+        """Entries, oldest first; without a last line that a crash has cut off, whose object was not created yet."""
         if not self.exists:
             return []
         result = []

@@ -1,4 +1,4 @@
-"""Names and addresses: which namespace, interface and address belongs to what. Pure, so that everybody agrees."""
+"""Names of a testbed's namespaces and interfaces, and its addresses, as pure functions."""
 
 from __future__ import annotations
 

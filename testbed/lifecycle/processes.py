@@ -54,7 +54,7 @@ def bin_folder() -> Path:
 
 
 def obstacle(path: Path) -> str | None:
-    """What keeps a program from running here, and what to do; None where it can."""
+    """Why a program cannot run here, and what to do; None if it can."""
     if not path.is_file():
         return f"missing; {remedy('live')}"
     if not os.access(path, os.X_OK):

@@ -61,7 +61,7 @@ class SmfClient:
         os.write(self._commands, "".join(json.dumps(command) + "\n" for command in commands).encode())
 
     def answers(self) -> list[dict[str, Any]]:
-        """What the SMF has said since the last call, answers and events; never waits."""
+        """The SMF's answers and events since the last call; never waits."""
         while select.select([self._answers], [], [], 0.0)[0]:
             self._pending += os.read(self._answers, 65536)
         *lines, self._pending = self._pending.split(b"\n")

@@ -1,4 +1,4 @@
-"""What a testbed consists of: ``configs/testbed/NAME.yaml``, validated."""
+"""Configuration of a testbed: ``configs/testbed/NAME.yaml``, validated."""
 
 from __future__ import annotations
 

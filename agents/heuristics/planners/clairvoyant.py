@@ -49,7 +49,7 @@ class Clairvoyant:
 
     @property
     def proposals(self) -> tuple[Agent, ...]:
-        """Whose wishes are among the candidates."""
+        """Agents whose decisions are candidates."""
         return self._planner.proposals
 
     def bind(self, backend: SimulatorBackend) -> None:
@@ -71,5 +71,5 @@ class Clairvoyant:
         self._planner.reset(model, slices, context, seed)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """What the current plan says for the next period."""
+        """The current plan's knobs for the next period."""
         return self._planner.decide(telemetry, knobs)

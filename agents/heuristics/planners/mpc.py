@@ -64,7 +64,7 @@ class Mpc:
         self._planner.reset(self._model, slices, context, seed)
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """What the plan says for the next period, after a look at the last."""
+        """The plan's knobs for the next period; updates the model with the last period."""
         self._model.see(telemetry, knobs)
         return self._planner.decide(telemetry, knobs)
 

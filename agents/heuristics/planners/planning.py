@@ -116,7 +116,7 @@ class Planner:
         self._periods = 0
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """What the current plan says for the next period."""
+        """The current plan's knobs for the next period."""
         cfg = self.config
         proposed = [self._encode(agent.decide(telemetry, knobs)) for agent in self.proposals]
         left = self._context.num_steps - self._periods
@@ -193,7 +193,7 @@ class Planner:
         return plans
 
     def _at_use(self, telemetry: Telemetry, now: FloatArray) -> list[FloatArray]:
-        """Limits a little above present use: they hold less CPU without slowing anybody who is served."""
+        """Limits a little above present use, which hold less CPU without slowing a slice that is served."""
         tables = []
         for headroom in (1.1, 1.4):
             limit = np.minimum(telemetry.cpu_use_mcpu * telemetry.valid * np.float32(headroom), self._most)

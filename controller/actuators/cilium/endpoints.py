@@ -1,4 +1,4 @@
-"""Which of Cilium's endpoints a slice's device is.
+"""Identifies the Cilium endpoint of a slice's device.
 
 Three sources have the number of an endpoint: the CiliumEndpoint resource (``status.id``), which anyone who may write
 such resources can point elsewhere, and for which a loop would need a connection to the API server; names and aliases of
@@ -129,7 +129,7 @@ def _from_header(data: bytes | None) -> Iterator[bytes]:
 
 
 def parse(data: bytes, number: int) -> Endpoint | None:
-    """What a file says, where it is an endpoint's of this number; else None."""
+    """The endpoint that a file describes, if it has this number; else None."""
     try:
         raw: Any = json.loads(data)
     except (ValueError, RecursionError):

@@ -49,7 +49,7 @@ class LayoutError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """What a value says.
+    """A value of the map, parsed.
 
     Attributes:
         bytes_per_s: 0 paces nothing.

@@ -83,7 +83,7 @@ class ThrottleRate:
 
     @property
     def mbps(self) -> float:
-        """What holds, as far as it is known here; inf where nothing is paced."""
+        """The rate that holds, as far as it is known; inf without pacing."""
         return mbps(self._bytes_per_s)
 
     @property
@@ -97,7 +97,7 @@ class ThrottleRate:
         """Set the rate, at most the original rate; returns what holds.
 
         Raises:
-            ActuatorError: the entry is gone; or somebody else has changed it, which is theirs until it is judged.
+            ActuatorError: the entry is gone, or another program has changed it and the change was not handled yet.
         """
         wanted, held = self._within(egress_mbps), self._bytes_per_s
         close = held > 0 and abs(wanted - held) <= self._dead_band * held
@@ -118,8 +118,8 @@ class ThrottleRate:
         return self._read()[1].waits_ns(now_ns) / 1e6
 
     def deviation(self) -> str | None:
-        """What the map has instead of what was set last; None where that holds. Raises ActuatorError where the entry,
-        or the map, is gone."""
+        """The map's value if it differs from the value that was set last, else None. Raises ActuatorError if the entry
+        or the map is gone."""
         if pinned_id(self._map.path) != self.original.map_id:
             raise self._gone("Cilium has taken the map away, or made it anew")
         entry = self._read()[1]

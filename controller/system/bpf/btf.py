@@ -26,7 +26,7 @@ MOST_STEPS = 32
 
 
 class BtfError(ValueError):
-    """What is no BTF, or has no such type; the message says what."""
+    """Data that are no BTF, or a type that does not exist; the message says which."""
 
 
 def unusable(file: Path = KERNEL) -> str | None:
@@ -132,7 +132,7 @@ class Btf:
         return result
 
     def _real(self, number: int) -> int:
-        """What it is another name for, or qualifies."""
+        """The type that a typedef or qualifier refers to."""
         for _ in range(MOST_STEPS):
             kind, _, aimed, _ = self._type(number)
             if kind not in _SAME_AS:

@@ -1,4 +1,4 @@
-"""What measuring raises."""
+"""Errors of measuring."""
 
 from __future__ import annotations
 

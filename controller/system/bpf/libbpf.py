@@ -29,7 +29,7 @@ BUILD = PACKAGE / "controller" / "telemetry" / "bpf" / "build.sh"
 
 @dataclass(frozen=True)
 class RunStats:
-    """What a program has cost while statistics were on (`count_run_time`)."""
+    """Cost of a program while statistics were on (`count_run_time`)."""
 
     runs: int = 0
     run_time_ns: int = 0
@@ -50,7 +50,7 @@ def program_id(program: int) -> int:
 
 
 def program_name(number: int) -> str | None:
-    """What a program of this number is called, at most 15 characters; None where it has gone.
+    """The name of a program by its number, at most 15 characters; None if it has gone.
 
     Raises:
         OSError: not permitted (CAP_SYS_ADMIN).
@@ -323,7 +323,7 @@ class TcxChain:
 
 
 def tcx_chain(ifindex: int, direction: str) -> TcxChain:
-    """What is attached to an interface of this thread's network namespace (BPF_PROG_QUERY).
+    """The programs attached to an interface of this thread's network namespace (BPF_PROG_QUERY).
 
     Raises:
         OSError: EINVAL where the kernel has no TCX; ENODEV where there is no such interface.

@@ -1,4 +1,4 @@
-"""What libbpf's functions and structures look like to ctypes: ``bpf/libbpf.h``, ``bpf/bpf.h``, ``linux/bpf.h``."""
+"""libbpf's functions and structures for ctypes: ``bpf/libbpf.h``, ``bpf/bpf.h``, ``linux/bpf.h``."""
 
 from __future__ import annotations
 

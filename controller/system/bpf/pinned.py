@@ -28,12 +28,12 @@ WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class NotRootsError(Exception):
-    """What leads to a file is not root's alone; the message says what."""
+    """A part of the path to a file that other users can change; the message says which."""
 
 
 @dataclass(frozen=True)
 class MapInfo:
-    """What the kernel says of a map (``struct bpf_map_info``).
+    """The kernel's description of a map (``struct bpf_map_info``).
 
     Attributes:
         kind: ``enum bpf_map_type``; 1 is a hash.
@@ -68,10 +68,10 @@ class PinnedMap:
 
     @classmethod
     def open(cls, path: Path) -> PinnedMap:
-        """What is pinned at a path that nobody but root can have made, step by step.
+        """Open the map that is pinned at a path, checking at each step that only root can have made it.
 
         Raises:
-            FileNotFoundError: nothing is.
+            FileNotFoundError: nothing is pinned there.
             NotRootsError: a folder on the way, or the pin, is somebody else's, writable by others, or a link of others.
             OSError: the kernel refuses it: no right to it, or no map.
         """
@@ -85,7 +85,7 @@ class PinnedMap:
             os.close(result)
 
     def info(self) -> MapInfo:
-        """What it is; raises OSError, as for what is no map."""
+        """The map's description; raises OSError, also for other kinds of objects."""
         buffer = ctypes.create_string_buffer(_MAP_INFO.size)
         _bpf(BPF_OBJ_GET_INFO_BY_FD, _info_attribute(self.descriptor, buffer))
         kind, number, key, value, entries, flags, name, *rest = _MAP_INFO.unpack(buffer.raw)

@@ -51,7 +51,7 @@ class RingBuffer(_Memory):
         self._stride = HEADER_BYTES + -(-dtype.itemsize // 8) * 8
 
     def read(self) -> npt.NDArray[Any]:
-        """What has been written since the last call, a copy."""
+        """A copy of the records that were written since the last call."""
         (position,) = _POSITION.unpack_from(self._consumer)
         (written,) = _POSITION.unpack_from(self._producer)
         count = self._finished(position, (written - position) // self._stride)

@@ -24,7 +24,7 @@ def path_of(netns: str | Path) -> Path:
 
 
 def identity(netns: str | Path) -> tuple[int, int]:
-    """What tells this namespace from every other that lives; raises FileNotFoundError, PermissionError."""
+    """Device and inode, which are unique among living namespaces; raises FileNotFoundError, PermissionError."""
     result = path_of(netns).stat()
     return result.st_dev, result.st_ino
 

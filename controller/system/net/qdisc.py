@@ -30,7 +30,7 @@ QDISC = HANDLE_MAJOR << 16
 
 
 class RootQdisc:
-    """Ours, or the device's default; anything else has been configured by somebody and is left alone.
+    """The root qdisc of a device: ours, or the default. Any other qdisc was configured by others and is left alone.
 
     Args:
         route: a socket in the device's namespace.
@@ -51,7 +51,7 @@ class RootQdisc:
         """Put a qdisc of this kind there; ours that is there is replaced.
 
         Raises:
-            ActuatorError: not in this kernel, not permitted, or somebody's qdisc is there: it could not be restored.
+            ActuatorError: not in this kernel, not permitted, or there is another qdisc, which could not be restored.
         """
         if self.check():
             self.remove()
@@ -62,7 +62,7 @@ class RootQdisc:
         self.send(RTM_NEWQDISC, create, QDISC, TC_H_ROOT, payload, f"add qdisc {kind}")
 
     def check(self) -> bool:
-        """Whether ours is there; raises ActuatorError for somebody's."""
+        """Whether our qdisc is there; raises ActuatorError for a qdisc of others."""
         there = self.handle()
         if there not in {0, QDISC}:
             raise ActuatorError(

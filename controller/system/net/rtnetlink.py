@@ -50,7 +50,7 @@ def attributes(data: bytes | memoryview) -> dict[int, bytes]:
 
 
 def text(value: bytes) -> str:
-    """A name, which may be of any bytes, and somebody's who means harm: what is no UTF-8 is escaped."""
+    """A name, which may consist of any bytes and be malicious: bytes that are no UTF-8 are escaped."""
     return value.rstrip(b"\0").decode(errors="backslashreplace")
 
 

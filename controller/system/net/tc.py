@@ -59,7 +59,7 @@ def remove_clsact(route: RouteSocket, index: int) -> None:
 
 
 def filters(route: RouteSocket, index: int, hook: Hook) -> list[Filter]:
-    """What is attached to a hook, in the order in which packets pass; raises ActuatorError."""
+    """Filters at a hook, in the order in which packets pass them; raises ActuatorError."""
     message = request(RTM_GETTFILTER, NLM_F_DUMP, TCMSG.pack(0, index, 0, _parent(hook), 0))
     result = (_filter(payload) for kind, payload in route.dump(message, "list filters") if kind == RTM_NEWTFILTER)
     return [item for item in result if item.handle]  # without a handle: the head of a priority's list
