@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slicepilot.cli.schemas.machine import Named
-from slicepilot.cli.shared.output import console, print_json
+from slicepilot.cli.shared.output import print_json, say
 
 
 class What(StrEnum):
@@ -34,7 +34,7 @@ def list_names(
         return
     width = max(len(name) for name, _ in rows) + 2
     for name, about in rows:
-        console.print(f"{name:<{width}}{about}".rstrip(), markup=False, highlight=False, soft_wrap=True)
+        say(f"{name:<{width}}{about}".rstrip())
 
 
 def _scenarios() -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from slicepilot.cli.schemas.operation import ExportedBundle
-from slicepilot.cli.shared.output import console, print_json
+from slicepilot.cli.shared.output import print_json, say
 from slicepilot.cli.shared.streams import refuse_stdout, write_out
 from slicepilot.configs import ConfigError
 
@@ -65,12 +65,8 @@ def export_policy(
         print_json(document, ExportedBundle)
         return
     if sb3 is not None:
-        _say(f"{sb3}: {algorithm}.load({str(sb3)!r}), with slicepilot installed")
+        say(f"{sb3}: {algorithm}.load({str(sb3)!r}), with slicepilot installed")
     if onnx is not None:
-        _say(f"{onnx}: {columns} figures and {actions} actions for each slice")
+        say(f"{onnx}: {columns} figures and {actions} actions for each slice")
     if loaded.coding == "guided":
-        _say("observations hold what a rule decides, and actions correct it (docs/environment.md)")
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say("observations hold what a rule decides, and actions correct it (docs/environment.md)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.operation import ImportedBundle
-from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.cli.shared.output import print_json, say, stderr
 from slicepilot.cli.shared.signing import NoSign, Sign, signing_key
 from slicepilot.configs import ConfigError
 
@@ -109,4 +109,4 @@ def _print(document: dict[str, Any]) -> None:
     lines.append(f"next: slicepilot evaluate --bundle {document['bundle']}, or slicepilot run --bundle "
                  f"{document['bundle']}, in shadow")  # fmt: skip
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(line)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.datasets import Converted
-from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.cli.shared.output import print_json, say, stderr
 from slicepilot.cli.shared.streams import STDOUT, refuse_stdout, require_single
 from slicepilot.configs import ConfigError
 
@@ -49,8 +49,7 @@ def convert(
     if as_json:
         print_json(document, Converted)
     elif target != STDOUT:
-        text = f"{target}: {document['kind']}, {document['rows']:,} rows"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(f"{target}: {document['kind']}, {document['rows']:,} rows")
 
 
 def read_any_episodes(path: Path, reward: str = "default") -> EpisodeSet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.datasets import Described
-from slicepilot.cli.shared.output import console, figures_table, print_json
+from slicepilot.cli.shared.output import console, figures_table, print_json, say
 from slicepilot.configs import ConfigError
 
 from .paths import what_is
@@ -119,9 +119,7 @@ def _figures(values: Any) -> dict[str, Any]:
 
 def _print(document: dict[str, Any]) -> None:
     where = f", where {' and '.join(document['where'])}" if document["where"] else ""
-    console.print(
-        f"{document['path']}: {document['rows']:,} rows{where}", markup=False, highlight=False, soft_wrap=True
-    )
+    say(f"{document['path']}: {document['rows']:,} rows{where}")
     names = ("n", "missing", "mean", "min", "p50", "p99", "max")
     groups = {row["column"]: document["by"] for row in document["columns"]} if document["by"] else {"columns": []}
     for column, by in groups.items():

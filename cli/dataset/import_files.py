@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.datasets import Imported
-from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say
 from slicepilot.configs import ConfigError
 
 from .missing import print_missing
@@ -229,19 +229,15 @@ def _print(
     for path, own in made.items():
         print_known(str(sources[path]), _as_known(own))
     if joined is not None and "problem" in joined:
-        _say(f"no {joined['path']}: {joined['problem']}")
+        say(f"no {joined['path']}: {joined['problem']}")
     elif joined is not None:
-        _say(f"{joined['path']}: {joined['episodes']} episodes of {joined['runs']} runs, {joined['steps']:,} steps")
+        say(f"{joined['path']}: {joined['episodes']} episodes of {joined['runs']} runs, {joined['steps']:,} steps")
         if joined["points_left_out"]:
-            _say(f"  {joined['points_left_out']:,} points left out, of runs without a step that could be scored")
+            say(f"  {joined['points_left_out']:,} points left out, of runs without a step that could be scored")
         print_missing(joined["missing"])
     for path, own in made.items():
         if own.faults["total"]:
-            _say(f"{sources[path]} -> {path}")
+            say(f"{sources[path]} -> {path}")
             print_faults(own.faults)
     if others:
-        _say(f"not read, of no known kind: {shown_few(others)}")
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(f"not read, of no known kind: {shown_few(others)}")

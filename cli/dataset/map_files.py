@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slicepilot.cli.schemas.datasets import ProposedMap
-from slicepilot.cli.shared.output import console, print_json, progress_bar
+from slicepilot.cli.shared.output import print_json, progress_bar, say
 from slicepilot.cli.shared.streams import STDOUT, require_single
 from slicepilot.configs import ConfigError
 
@@ -70,9 +70,6 @@ def _document(out: Path, paths: list[Path], proposal: Proposal) -> dict[str, obj
 
 
 def _print(out: Path, paths: list[Path], proposal: Proposal) -> None:
-    def say(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
     say(f"{out}: {proposal.rows:,} rows with {', '.join(proposal.quantities)}")
     for text in proposal.unsure:
         say(f"  unsure: {text}")

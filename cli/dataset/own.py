@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slicepilot.cli.schemas.datasets import Imported
-from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say
 from slicepilot.configs import ConfigError
 
 from .missing import print_missing
@@ -120,9 +120,5 @@ def _print(target: Path, own: Description, episodes: dict[str, Any] | None) -> N
     console.print(table)
     print_faults(own.faults)
     if episodes is not None:
-        _say(f"{episodes['path']}: {episodes['episodes']} episodes, {episodes['steps']:,} steps")
+        say(f"{episodes['path']}: {episodes['episodes']} episodes, {episodes['steps']:,} steps")
         print_missing(episodes["missing"])
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ import typer
 
 from slicepilot.cli.schemas import datasets as schema
 from slicepilot.cli.shared.default_paths import own
-from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, stderr
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say, stderr
 from slicepilot.cli.shared.streams import refuse_stdout
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def fetch(
     else:
         for f in fetched:
             known = "as published" if f.checked else "none published to compare with"
-            console.print(f"{f.path}  {shown_bytes(f.num_bytes)}", highlight=False, markup=False, soft_wrap=True)
-            console.print(f"  SHA-256 {f.sha256} ({known})", highlight=False, markup=False, soft_wrap=True)
+            say(f"{f.path}  {shown_bytes(f.num_bytes)}")
+            say(f"  SHA-256 {f.sha256} ({known})")
             print_known(str(f.path), release.as_known(f.path.name, f.num_bytes, f.sha256))
         if fetched:
             print_fact("cite", release.citation)
@@ -112,7 +112,7 @@ def print_known(name: str, as_known: bool | None) -> None:
     if as_known is None:
         return
     if as_known:
-        console.print(f"{name}: this is the release as known", highlight=False, markup=False, soft_wrap=True)
+        say(f"{name}: this is the release as known")
         return
     line = f"slicepilot: warning: {name}: differs from the known release in size or SHA-256; figures may differ too"
     stderr.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.datasets import Validated
-from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say
 from slicepilot.configs import ConfigError
 
 from .convert import read_any_episodes
@@ -81,7 +81,7 @@ def validate(
         for item in checked:
             _print_check(item)
         if others:
-            _say(f"not checked, of no known kind: {shown_few(others)}")
+            say(f"not checked, of no known kind: {shown_few(others)}")
     report_unusable(unusable)
     if any(item["faults"]["total"] for item in checked):
         raise typer.Exit(1)
@@ -146,7 +146,7 @@ def _check_episodes(episodes: EpisodeSet, faults: Faults) -> dict[str, Any]:
 def _print_check(item: dict[str, Any]) -> None:
     faults = item["faults"]
     result = f"{faults['total']:,} faults, {faults['left_out']:,} rows left out" if faults["total"] else "no faults"
-    _say(f"{item['path']}: {item['kind']}, {item['rows']:,} rows, {result}")
+    say(f"{item['path']}: {item['kind']}, {item['rows']:,} rows, {result}")
     print_faults(faults)
     # A study's table, or a row for each behaviour.
     if rows := item.get("study") or item.get("behaviours"):
@@ -171,16 +171,12 @@ def print_faults(faults: dict[str, Any]) -> None:
     from slicepilot.data.faults import MEANINGS
 
     for text in faults.get("notes", ()):
-        _say(f"  {text}")
+        say(f"  {text}")
     for kind, own in faults["kinds"].items():
         lines = ", ".join(str(fault["line"]) for fault in own["first"])
         lines = f"lines {lines}" if own["count"] > 1 else f"line {lines}"
         more = ", ..." if own["count"] > len(own["first"]) else ""
         first = own["first"][0]
         example = " = ".join(part for part in (first["column"], first["value"]) if part)
-        _say(f"  {kind}: {own['count']:,} {MEANINGS.get(kind, '')}".rstrip() + (f" ({example})" if example else ""))
+        say(f"  {kind}: {own['count']:,} {MEANINGS.get(kind, '')}".rstrip() + (f" ({example})" if example else ""))
         console.print(Padding(Text(lines + more), (0, 0, 0, 4)))
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

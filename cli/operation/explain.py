@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slicepilot.cli.schemas.explaining import ExplainedTick, ExplainedWindow
-from slicepilot.cli.shared.output import console, print_json, stderr
+from slicepilot.cli.shared.output import print_json, say, stderr
 from slicepilot.configs import ConfigError
 from slicepilot.controller.service.run_config import RunConfig
 
@@ -58,7 +58,10 @@ def explain(
         if moment is None:
             raise ConfigError(nothing)
         explanation = explain_tick(moment)
-        _print(tick_lines(explanation)) if not as_json else print_json(explanation, ExplainedTick)
+        if as_json:
+            print_json(explanation, ExplainedTick)
+        else:
+            say("\n".join(tick_lines(explanation)))
         return
     runs = explain_window(list(history.stretches(time_ns - lasting_ns + 1, time_ns)))
     _tell_broken(history)
@@ -70,7 +73,7 @@ def explain(
         lines: list[str] = []
         for explanation in runs:
             lines += [*([""] if lines else []), *window_lines(explanation)]
-        _print(lines)
+        say("\n".join(lines))
 
 
 def _only_name(state: Path, run: Path) -> str:
@@ -81,10 +84,6 @@ def _only_name(state: Path, run: Path) -> str:
     if len(names) > 1:
         raise ConfigError(f"name: not given; expected {', '.join(sorted(names))}")
     return names.pop()
-
-
-def _print(lines: list[str]) -> None:
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def _tell_broken(history: TickHistory) -> None:

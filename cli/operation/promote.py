@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from slicepilot.cli.schemas import operation as schema
-from slicepilot.cli.shared.output import console, figures_table, print_json, stderr
+from slicepilot.cli.shared.output import console, figures_table, print_json, say, stderr
 from slicepilot.cli.shared.registry import SCHEME, local_bundle
 from slicepilot.cli.shared.signing import NoSign, Sign, signing_key
 from slicepilot.configs import ConfigError
@@ -140,25 +140,21 @@ def _print(bundle: Path, verdict: PromotionDecision, signed: bool, champion: str
         table.add_row(finding.criterion, f"{finding.sign} {finding.required:.6g}", measured, mark)
     console.print(table)
     if recording.ticks:
-        _say(f"recorded from {recording.first} to {recording.last}")
+        say(f"recorded from {recording.first} to {recording.last}")
     for where, shares in (
         ("shadow, had it acted", recording.in_charge),
         ("canary or live", recording.in_charge_acting),
     ):
         if shares is not None:
-            _say(f"in charge in {where}: {shares_text(shares)}")
-    _say(f"{recording.ticks} ticks of {len(recording.runs)} runs, {recording.windows} windows for the simulator")
+            say(f"in charge in {where}: {shares_text(shares)}")
+    say(f"{recording.ticks} ticks of {len(recording.runs)} runs, {recording.windows} windows for the simulator")
     if recording.missing_windows:
-        _say(f"{recording.missing_windows} windows do not count: their ticks are gone from the records or were changed")
+        say(f"{recording.missing_windows} windows do not count: their ticks are gone from the records or were changed")
     for name, why in sorted(verdict.left_out.items()):
         stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
     if verdict.promoted:
-        _say(f"promoted{' and signed' if signed else ''}: `run --mode live` takes {champion or bundle}")
+        say(f"promoted{' and signed' if signed else ''}: `run --mode live` takes {champion or bundle}")
         return
-    _say("not promoted:")
+    say("not promoted:")
     for reason in verdict.reasons:
-        _say(f"  {reason}")
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(f"  {reason}")

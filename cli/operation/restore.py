@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slicepilot.cli.schemas.operation import Restored
-from slicepilot.cli.shared.output import console, print_json
+from slicepilot.cli.shared.output import console, print_json, say
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def restore(
         print_json([{"name": instance, **vars(report)} for instance, report in reports.items()], list[Restored])
     else:
         for instance, report in reports.items():
-            console.print(f"{instance}: {report}", highlight=False, markup=False, soft_wrap=True)
+            say(f"{instance}: {report}")
         if not reports:
             console.print("nothing to restore")
     if any(report.failed for report in reports.values()):

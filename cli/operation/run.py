@@ -11,7 +11,7 @@ from rich.text import Text
 
 from slicepilot.cli.schemas.operation import RunReport
 from slicepilot.cli.shared.agents_option import POLICY_HELP
-from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
+from slicepilot.cli.shared.output import console, print_json, progress_bar, say, stderr
 from slicepilot.cli.shared.registry import BUNDLE_HELP, local_bundle
 from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
@@ -305,7 +305,7 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
         episodes = document["episodes"]
         console.print(f"{episodes['episodes']} episodes, {episodes['steps']:,} steps:", highlight=False)
         for path in (*episodes["parquet"], *episodes["minari"]):
-            console.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+            say(f"  {path}")
     if loop["last_error"]:
         lead = f"{loop['failed_applies']} receipts with errors, the last:"
         console.print(Text.assemble((lead, "yellow"), f" {loop['last_error']}"))

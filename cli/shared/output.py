@@ -35,6 +35,11 @@ console = PlainConsole()
 stderr = PlainConsole(stderr=True)
 
 
+def say(text: str) -> None:
+    """A line of a result: as it is, in one piece however long."""
+    console.print(text, highlight=False, soft_wrap=True)
+
+
 def print_json(value: Any, shape: Any) -> None:
     """Print strict JSON (no NaN or infinity) that was checked against its shape (`slicepilot.cli.schemas`).
 

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from slicepilot.cli.schemas.training import Tuned
-from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say
 from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
 
@@ -113,16 +113,16 @@ def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
     console.print(table)
     for trial, item in _rows(result):
         if item.error is not None:
-            console.print(f"trial {trial.name} has failed: {item.error}", soft_wrap=True, highlight=False, markup=False)
+            say(f"trial {trial.name} has failed: {item.error}")
     if result.best is not None:
         best = f"best trial {sweep.trials[result.best].name}: bundle {result.outcomes[result.best].bundle}"
-        console.print(best, soft_wrap=True, highlight=False, markup=False)
+        say(best)
     _how_to_go_on(sweep, result)
 
 
 def _how_to_go_on(sweep: Sweep, result: SweepResult) -> None:
     if any(item.status in {"failed", "unfinished"} for item in result.outcomes):
-        console.print(f"go on: slicepilot tune --resume {sweep.folder}", soft_wrap=True, highlight=False, markup=False)
+        say(f"go on: slicepilot tune --resume {sweep.folder}")
 
 
 def _document(result: SweepResult, elapsed_s: float) -> dict[str, object]:
