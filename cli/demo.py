@@ -22,11 +22,6 @@ SCENARIO, TRAIN_MINUTES = "testbed-contention", 2.0
 
 def demo(
     out: Annotated[Path, typer.Option(help="Output folder for bundle, results and report.")] = OUT,
-    config: Annotated[
-        str | None, typer.Option("-c", "--config", help="Training configuration: a shipped name or a YAML file.")
-    ] = None,
-    judge: Annotated[str, typer.Option(help="Evaluation configuration: a shipped name or a YAML file.")] = "demo",
-    seed: Annotated[int, typer.Option(min=0, help="Random seed of the training.")] = 0,
     minutes: Annotated[float, typer.Option(help="Training time in minutes.")] = TRAIN_MINUTES,
 ) -> None:
     """Compare the simulator with the published study, train a policy for a busy node, judge it and let it act.
@@ -53,11 +48,10 @@ def demo(
     headline("1/4  Comparing the simulator with the published study (Andrade and Wickboldt, 2025)")
     simulate(study="andrade", experiments="1-8,13", repetitions=5)
     headline(f"2/4  Training for the node and the loads of {SCENARIO}")
-    scenario = None if config else SCENARIO
-    train(config=config or "node", scenario=scenario, seed=seed, minutes=minutes, out=out / "training")
+    train(config="node", scenario=SCENARIO, minutes=minutes, out=out / "training")
     headline("3/4  Evaluating on unseen loads, against fixed settings, heuristics and a clairvoyant agent")
     report = out / "report.html"
-    evaluate(bundle=[out / "training" / "bundle"], config=judge, results=out / "results", report=report)
+    evaluate(bundle=[out / "training" / "bundle"], config="demo", results=out / "results", report=report)
     headline("4/4  The same policy on real UPFs")
     on_real_upfs(out / "training" / "bundle", out / "live.html", SCENARIO)
     headline(f"Done. Open {report} in a browser; `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows the runs.")

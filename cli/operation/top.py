@@ -24,7 +24,6 @@ def top(
         bool, typer.Option("--wait", help="Wait for the controller: of --name, else the first that runs.")
     ] = False,
     once: Annotated[bool, typer.Option("--once", help="Print the status once and exit.")] = False,
-    plain: Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status once as JSON and exit.")] = False,
 ) -> None:
     """Show a running controller: slices, delays, rates, knobs, guard and budget. Read-only; q quits.
@@ -40,7 +39,7 @@ def top(
 
     check_clocks()
     path = run_root / (name or _only(run_root, wait)) / "ticks"
-    glyphs = ASCII if plain or not console.encoding.startswith("utf") else glyphs_for()
+    glyphs = ASCII if not console.encoding.startswith("utf") else glyphs_for()
     live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
     follower = Follower(path, wait=wait)
     try:

@@ -5,7 +5,7 @@ A table's columns are named as everywhere here, with their unit at the end (`sli
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -180,8 +180,3 @@ def entries_of(data_map: DataMap, paths: Sequence[Path]) -> list[tuple[Path, Fil
     if unused := [file.match for file in data_map.files if id(file) not in used]:
         raise ConfigError(f"files = {unused[0]!r}: no file of this name is given; expected a path of it")
     return result
-
-
-def factors_of(columns: Mapping[str, Mapped]) -> dict[str, float]:
-    """By column, what its values are multiplied by."""
-    return {name: column.factor() for name, column in columns.items()}
