@@ -12,10 +12,9 @@ from slicepilot.configs import ConfigError
 from .paths import what_is
 
 if TYPE_CHECKING:
+    from slicepilot.data.csv.chunks import OnProgress
     from slicepilot.data.tables.tidy import Stream
     from slicepilot.training.statistics.collect import Source
-
-OnProgress = Callable[[float], None]
 
 
 @dataclass

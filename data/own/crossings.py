@@ -19,8 +19,8 @@ from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults
 
 from .map import FileMap
-from .pcap_files import Ints, Packets, read_packets
-from .rows import Floats, Raw, Words, require_columns
+from .pcap_files import Packets, read_packets
+from .rows import Floats, Ints, Raw, Words, require_columns
 
 LABELS = ("upf_address", "ue_network", "qfi", "teid", "direction")
 VALUES = ("delay_us", "packet_bytes")

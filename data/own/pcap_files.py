@@ -12,19 +12,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, Frame, frames, network_at, tunnel_at
 from slicepilot.data.csv.chunks import OnProgress, read_chunks
 from slicepilot.data.faults import DatasetError, Faults
+
+from .rows import Ints
 
 MOST_PACKETS = 20_000_000
 KEY_BYTES, LEAST_KEY = 128, 28
 """Bytes after the addresses by which a packet is recognised at the other point; fewer where captures are cut."""
 HEADERS = 100  # bytes at most in front of the inner packet's payload
 TCP = 6
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass

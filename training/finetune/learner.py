@@ -16,10 +16,17 @@ from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.networks.slice_network import DeterministicPolicy
 from slicepilot.training.offline.config import OfflineConfig
-from slicepilot.training.offline.learner import Batch, Learner
+from slicepilot.training.offline.learner import Batch
 from slicepilot.training.offline.memory import RewardScale
 from slicepilot.training.offline.networks import SliceNetworks
-from slicepilot.training.offline.train import AVERAGED_UPDATES, device_of, is_offline, make_learner, memory_of
+from slicepilot.training.offline.train import (
+    AVERAGED_UPDATES,
+    device_of,
+    is_offline,
+    make_learner,
+    memory_of,
+    policy_of,
+)
 from slicepilot.training.runs.checkpoint import Checkpoint, generator_states, restore_generators
 from slicepilot.training.runs.run import plain_config
 
@@ -83,7 +90,7 @@ class FinetuneLearner:
         self.learner = make_learner(offline, self.networks)
         self.scale = RewardScale.of(log)
         self.logged = memory_of(log, self.networks, offline, self.scale)
-        self.average = PolicyAverage(_policy(self.learner))
+        self.average = PolicyAverage(policy_of(self.learner))
         self._offline = copy.deepcopy(self.average.policy).cpu()
         self.rounds = [Round(**each) for each in start.config["rounds"]] if is_finetune(start) else []
         self._take(start)
@@ -154,9 +161,3 @@ class FinetuneLearner:
         restore_generators(start.generators)
         if self.networks.device.type == "cuda" and "cuda" in start.generators:
             torch.cuda.set_rng_state(start.generators["cuda"])
-
-
-def _policy(learner: Learner) -> DeterministicPolicy:
-    policy = learner.policy
-    assert isinstance(policy, DeterministicPolicy)
-    return policy

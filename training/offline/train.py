@@ -162,7 +162,7 @@ def train_offline(
     networks = SliceNetworks(config.network, device)
     learner = make_learner(config, networks)
     memory = memory_of(episodes, networks, config, RewardScale.of(episodes))
-    average = PolicyAverage(_policy(learner))
+    average = PolicyAverage(policy_of(learner))
     if resume is not None:
         _restore(learner, average, resume, device)
     before, budget = learner.updates, Budget(config.updates, config.minutes, resume.elapsed_s if resume else 0.0)
@@ -327,7 +327,8 @@ class _Run:
         ).write(self.checkpoint)
 
 
-def _policy(learner: Learner) -> DeterministicPolicy:
+def policy_of(learner: Learner) -> DeterministicPolicy:
+    """The policy without noise, on the learner's own weights."""
     policy = learner.policy
     assert isinstance(policy, DeterministicPolicy)
     return policy

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field
 from slicepilot.configs import ConfigError, did_you_mean, validate
 from slicepilot.data.arrow import codes_of, values_of
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
+from slicepilot.data.own.needs import RATES
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
@@ -41,7 +42,6 @@ DELAYS = {
                      ("latency_ms", 1e3), ("delay_p99_us", 1.0)),
 }  # fmt: skip
 """Columns that stand for a delay, best first, and what makes them microseconds."""
-RATES = ("offered_mbps", "carried_mbps")
 SILENT_MBPS = 1e-6
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"

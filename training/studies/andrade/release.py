@@ -15,10 +15,9 @@ from slicepilot.data.studies.andrade.figures import StudyTable
 from slicepilot.data.studies.kinds import Options, detect, files_below
 from slicepilot.training.studies.study import Effort, Figure, Findings, spearman
 
-from .samples import EXPERIMENTS, Array
+from .samples import EXPERIMENTS, STATISTICS, Array
 
 COLLECTIONS = {"andrade-receive": "throughput", "andrade-latency": "latency"}
-STATISTICS = ("mean", "median", "std", "iqr")
 SPLITS, LEAST_RANKED = 200, 5
 
 
