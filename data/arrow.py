@@ -28,13 +28,13 @@ def numbers(values: npt.NDArray[Any], kind: Any = None, valid: npt.NDArray[np.bo
     return pa.Array.from_buffers(arrow, len(contiguous), [there, pa.py_buffer(contiguous)])
 
 
-def texts(values: Sequence[bytes] | Sequence[str], kind: Any = None) -> Any:
-    """An Arrow array of texts; ``kind`` is ``pa.binary()`` where they need not be UTF-8."""
+def texts(values: Sequence[bytes] | Sequence[str]) -> Any:
+    """An Arrow array of texts."""
     encoded = [value.encode() if isinstance(value, str) else value for value in values]
     ends = np.zeros(len(encoded) + 1, np.int32)
     np.cumsum([len(text) for text in encoded], out=ends[1:])
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]
-    return pa.Array.from_buffers(kind or pa.string(), len(encoded), buffers)
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
 
 
 def words(codes: npt.NDArray[Any], values: Sequence[bytes] | Sequence[str]) -> Any:

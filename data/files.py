@@ -87,9 +87,9 @@ def replacing(path: Path, mode: int = READABLE) -> Iterator[io.BufferedRandom]:
     sync_folder(path.parent)
 
 
-def created(path: Path, mode: int = READABLE) -> io.BufferedRandom:
+def created(path: Path) -> io.BufferedRandom:
     """A new, empty file in place of what is there, to which rows are added while others may look on; raises OSError."""
-    file, staging = _staged(path, mode)
+    file, staging = _staged(path, READABLE)
     try:
         staging.replace(path)
     except BaseException:
@@ -100,10 +100,10 @@ def created(path: Path, mode: int = READABLE) -> io.BufferedRandom:
     return file
 
 
-def appended(path: Path, mode: int = READABLE) -> BinaryIO:
+def appended(path: Path) -> BinaryIO:
     """A file to add to, made if it is not there; raises OSError, also where it is a link."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, mode), "a+b")
+    return os.fdopen(os.open(path, flags, READABLE), "a+b")
 
 
 def _staged(path: Path, mode: int) -> tuple[io.BufferedRandom, Path]:

@@ -88,7 +88,6 @@ def search(
     bounds: Mapping[str, tuple[float, float]],
     loss_at: Callable[[Hardware], float],
     generations: int = GENERATIONS,
-    population: int = POPULATION,
     on_generation: Callable[[float], None] | None = None,
 ) -> Hardware:
     """The hardware with the least loss, as far as the search got.
@@ -97,7 +96,7 @@ def search(
         start: where the search begins, and all that is not searched for.
         bounds: what is searched for, and between what; ``upf_cost_us`` in times of the start's.
         loss_at: what is minimised.
-        generations, population: of CMA-ES.
+        generations: of CMA-ES.
         on_generation: called with the least loss so far after each generation.
     """
     import cma  # pulls in matplotlib
@@ -122,7 +121,7 @@ def search(
         min(max((getattr(start, name) / scale.get(name, 1.0) - low) / (high - low), 0.05), 0.95)
         for name, (low, high) in bounds.items()
     ]
-    options = {"seed": 1, "popsize": population, "maxiter": generations, "verbose": -9}
+    options = {"seed": 1, "popsize": POPULATION, "maxiter": generations, "verbose": -9}
     strategy = cma.CMAEvolutionStrategy(first, 0.25, options)
     while not strategy.stop():
         points = strategy.ask()

@@ -233,21 +233,21 @@ class Tracker:
         )
         return list(results)
 
-    def end_children(self, status: str = "KILLED") -> None:
+    def end_children(self) -> None:
         """End the runs under this one whose processes have not come to do it."""
         with quiet():
             try:
                 for run in self._children(self.experiment_id, self.run_id):
                     if run.info.status == "RUNNING":
-                        self.client.set_terminated(run.info.run_id, status)
+                        self.client.set_terminated(run.info.run_id, "KILLED")
             except self._errors:
                 self.lost += 1
 
-    def parameters(self, values: Mapping[str, Any], prefix: str = "") -> None:
+    def parameters(self, values: Mapping[str, Any]) -> None:
         """Log nested plain values as parameters with dotted names."""
         from mlflow.entities import Param
 
-        flat = [Param(key, str(value)) for key, value in flattened(values, prefix).items()]
+        flat = [Param(key, str(value)) for key, value in flattened(values).items()]
         for first in range(0, len(flat), MOST_LABELS):
             self._send(params=flat[first : first + MOST_LABELS])
 

@@ -160,24 +160,22 @@ class Jackknife:
     counts: Array
 
 
-def quantile_interval(
-    ordered: Array, level: float, resamples: int = RESAMPLES, seed: int = 0, coverage: float = LEVEL
-) -> Interval:
+def quantile_interval(ordered: Array, level: float, resamples: int = RESAMPLES, seed: int = 0) -> Interval:
     """A quantile of ordered values (N,) with its BCa bootstrap interval, see `bca`; N must be at least 2."""
     value = quantile(ordered, level)
     draws = redrawn_quantile(ordered, level, resamples, np.random.default_rng(seed))
-    return bca(value, draws, [without_each(ordered, level)], coverage)
+    return bca(value, draws, [without_each(ordered, level)])
 
 
 def difference_interval(
-    first: Array, second: Array, level: float, resamples: int = RESAMPLES, seed: int = 0, coverage: float = LEVEL
+    first: Array, second: Array, level: float, resamples: int = RESAMPLES, seed: int = 0
 ) -> Interval:
     """First minus second of two groups' quantiles with its BCa interval; the groups are redrawn independently."""
     rng = np.random.default_rng(seed)
     draws = [redrawn_quantile(group, level, resamples, rng) for group in (first, second)]
     less = without_each(second, level)
     changes = [without_each(first, level), Jackknife(-less.values, less.counts)]
-    return bca(quantile(first, level) - quantile(second, level), draws[0] - draws[1], changes, coverage)
+    return bca(quantile(first, level) - quantile(second, level), draws[0] - draws[1], changes)
 
 
 def redrawn_quantile(ordered: Array, level: float, resamples: int, rng: np.random.Generator) -> Array:
@@ -208,19 +206,18 @@ def without_each(ordered: Array, level: float) -> Jackknife:
     return Jackknife(np.asarray(values), counts.astype(np.float64))
 
 
-def bca(value: float, draws: Array, changes: Sequence[Jackknife], coverage: float = LEVEL) -> Interval:
+def bca(value: float, draws: Array, changes: Sequence[Jackknife]) -> Interval:
     """Bias-corrected and accelerated interval (B. Efron, R. Tibshirani, "An Introduction to the Bootstrap", ch. 14.3).
 
     Args:
         value: the statistic of the data.
         draws: the statistic of data redrawn with replacement, (B,).
         changes: jackknife of each group that the statistic is of.
-        coverage: 0..1.
     """
     middle = (np.count_nonzero(draws < value) + np.count_nonzero(draws <= value)) / (2.0 * len(draws))
     half = 0.5 / len(draws)
     bias = ndtri(np.clip(middle, half, 1.0 - half))  # finite, also where all draws lie on one side
-    ends = bias + ndtri(np.asarray([0.5 - coverage / 2.0, 0.5 + coverage / 2.0]))
+    ends = bias + ndtri(np.asarray([0.5 - LEVEL / 2.0, 0.5 + LEVEL / 2.0]))
     shares = ndtr(bias + ends / (1.0 - acceleration(changes) * ends))
     low, high = np.quantile(draws, shares)
     return Interval(value, float(low), float(high))
