@@ -43,9 +43,9 @@ def words(codes: npt.NDArray[Any], values: Sequence[bytes] | Sequence[str]) -> A
 
 
 def values_of(column: Any) -> npt.NDArray[Any]:
-    """A column of numbers, booleans or times (N,), the latter as integers; where there are nulls, anything may stand.
+    """A column of numbers, booleans or times (N,), times as integers; values at nulls are undefined.
 
-    Numbers of one chunk are not copied.
+    Numbers of a single chunk are not copied.
     """
     array = column
     if isinstance(column, pa.ChunkedArray):
@@ -60,13 +60,13 @@ def values_of(column: Any) -> npt.NDArray[Any]:
 
 
 def codes_of(column: Any) -> tuple[npt.NDArray[Any], list[str]]:
-    """The codes of a dictionary column of one chunk (N,) and the texts that they stand for."""
+    """The codes of a dictionary column of a single chunk (N,), and the text of each code."""
     array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     return values_of(array.indices), array.dictionary.to_pylist()
 
 
 def filtered(table: Any, keep: npt.NDArray[np.bool_]) -> Any:
-    """The rows of a table whose mask (N,) is True, one chunk a column."""
+    """The rows of a table whose mask (N,) is True, a single chunk per column."""
     return table.filter(numbers(keep)).combine_chunks()
 
 

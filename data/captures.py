@@ -76,7 +76,7 @@ def frames(name: str | Path, chunks: Iterable[bytes]) -> Iterator[Frame]:
         chunks: the file's contents, in pieces of any size.
 
     Raises:
-        DatasetError: another file, a damaged one, or one that ends amid a packet; packets without times.
+        DatasetError: not a capture, damaged, or cut off within a packet; packets without times.
     """
     source = _Bytes(name, chunks)
     magic = source.take(4, "its header")

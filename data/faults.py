@@ -1,7 +1,6 @@
-"""What is wrong in a file that was read: bad rows, counted and shown with their line numbers, and unusable files.
+"""Faults of a file that was read: bad rows, counted and shown with their line numbers, and unusable files.
 
-A row that cannot be used is left out and noted here; one that can be used but is suspicious is kept and noted here.
-Nothing is left out without a note.
+Rows that cannot be used are left out, suspicious rows are kept, and both are noted. Nothing is left out without a note.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ MEANINGS: dict[FaultKind, str] = {
 
 
 class DatasetError(ConfigError):
-    """A file that cannot be used at all: one line that names it, the line in it, what is wrong and what is expected."""
+    """An unusable file; the message has its name, the line in it, what is wrong and what is expected."""
 
     @classmethod
     def at(cls, path: str | Path, problem: str, line: int | None = None) -> DatasetError:
-        """The error for a file and, where there is one, a line (from 1)."""
+        """The error for a file and, if given, a line of it (from 1)."""
         where = f"{path}" if line is None else f"{path}, line {line}"
         return cls(f"{where}: {problem}")
 
 
 def require_rows(path: Path, good: int, faults: Faults, expected: str | None = None) -> None:
-    """Raises DatasetError for a file none of whose rows is good, with what has been noted of them."""
+    """Raises DatasetError, with the faults noted so far, if no row of the file is good."""
     if not good:
         more = "" if expected is None else f"; expected {expected}"
         summary = "; ".join(faults.describe())
@@ -65,12 +64,12 @@ def require_rows(path: Path, good: int, faults: Faults, expected: str | None = N
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong.
+    """A fault of a row.
 
     Attributes:
         line: physical line in the file, from 1, the header included; number of the document where there are no lines.
         kind: one of `MEANINGS`.
-        column: the column at fault, if it is one.
+        column: the column at fault; None for the whole row.
         value: the faulty value, shortened.
     """
 
@@ -107,7 +106,7 @@ class Faults:
     def add(
         self, kind: FaultKind, line: int, column: str | None = None, value: object = None, *, left_out: bool = True
     ) -> None:
-        """Note one fault; ``left_out`` says whether its row is handed on nevertheless (False) or not."""
+        """Note a fault; ``left_out`` says whether the row is dropped (True) or kept (False)."""
         self.add_many(kind, [line], column, None if value is None else [value], left_out=left_out)
 
     def add_many(
@@ -119,9 +118,9 @@ class Faults:
         *,
         left_out: bool = True,
     ) -> None:
-        """Note faults of one kind in many lines (N,), each with its value of (N,) values, if any are given.
+        """Note faults of the same kind in many lines (N,), each with its value of (N,) values, if any are given.
 
-        Of lines that ascend the values of the first `EXAMPLES` are enough.
+        If the lines ascend, the values of the first `EXAMPLES` are enough.
         """
         numbers = np.asarray(lines, np.int64)
         if not numbers.size:
@@ -131,7 +130,7 @@ class Faults:
         first = self._first.setdefault(kind, [])
         if len(first) == EXAMPLES and numbers.min() >= first[-1].line:
             return
-        # Several checks of the same rows may note one kind, so that lines do not come in order.
+        # Several checks of the same rows may note the same kind, so lines may be out of order.
         for index in np.argsort(numbers, kind="stable")[:EXAMPLES]:
             value = None if values is None else shown(values[index])
             first.append(Fault(int(numbers[index]), kind, column, value))
@@ -185,7 +184,7 @@ class Faults:
 
 
 def shown(value: object) -> str:
-    """A value as one short line of printable text."""
+    """A value as a short line of printable text."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
     return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."

@@ -88,7 +88,7 @@ def replacing(path: Path, mode: int = READABLE) -> Iterator[io.BufferedRandom]:
 
 
 def created(path: Path) -> io.BufferedRandom:
-    """A new, empty file in place of what is there, to which rows are added while others may look on; raises OSError."""
+    """A new, empty file that replaces any older file, and that others may read while it grows; raises OSError."""
     file, staging = _staged(path, READABLE)
     try:
         staging.replace(path)

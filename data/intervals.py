@@ -143,8 +143,8 @@ def stratified_interval(strata: Sequence[npt.ArrayLike], level: float = LEVEL) -
     share the degrees of freedom as F. Satterthwaite has it (Biometrics Bulletin 2(6), 1946).
 
     Args:
-        strata: values of each task (scenario), (N_m,) each; scores must be on one scale. One with a single value adds
-            no spread.
+        strata: values of each task (scenario), (N_m,) each; scores must be on one scale. A task with a single value
+            adds no spread.
         level: coverage, 0..1.
 
     Raises:

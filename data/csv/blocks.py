@@ -37,7 +37,7 @@ compute: Any = pyarrow.compute  # its functions are made when it is loaded
 BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 10  # read to find the header
 MOST_SORTED_BYTES = 1 << 29
-DESCENDING = 10  # how many more steps back than forth in its first block make a file one with the newest row first
+DESCENDING = 10  # excess of backward over forward steps in the first block from which the newest row counts as first
 HOPELESS = 10_000  # rows none of which fits: a file of another kind
 UTF8_MARK = b"\xef\xbb\xbf"
 PLAIN = bytes(range(0x20, 0x7F)) + b"\r\n"  # no control characters, in ASCII
@@ -55,7 +55,7 @@ class Block:
     """Rows that follow each other in a file.
 
     Attributes:
-        table: typed columns in the file's order, one chunk each.
+        table: typed columns in the file's order, a single chunk each.
         first_line: line of the file, from 1, where the block's text begins.
     """
 
@@ -347,7 +347,7 @@ def _at_once(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bo
 
 
 def arrow_table(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> Any:
-    """A table of one chunk a column; raises `pyarrow.ArrowInvalid` where anything does not fit."""
+    """A table with a single chunk per column; raises `pyarrow.ArrowInvalid` where anything does not fit."""
     table = pacsv.read_csv(
         pa.BufferReader(text),
         pacsv.ReadOptions(use_threads=False, column_names=list(types), block_size=len(text) + 1),
@@ -416,7 +416,7 @@ def _line_by_line(text: bytes, types: Mapping[str, Any], delimiter: str, nullabl
 
 
 def _fields(line: bytes, delimiter: str) -> list[bytes]:
-    """The fields of one line; none where a quote is not closed or there is a carriage return."""
+    """The fields of a line; none where a quote is not closed or there is a carriage return."""
     if b"\r" in line:
         return []
     if b'"' not in line:
@@ -469,7 +469,7 @@ def _kind_of_fault(field: bytes, kind: Any) -> FaultKind:
 
 
 def _converted(fields: list[bytes], kind: Any, nullable: bool) -> Any:
-    """The fields of a column as an Arrow array (N,); raises `pyarrow.ArrowInvalid` where one is not of its type."""
+    """The fields of a column as an Arrow array (N,); raises `pyarrow.ArrowInvalid` for a field of another type."""
     if not _is_number(kind):
         column = texts(fields)
         column.validate(full=True)  # as UTF-8

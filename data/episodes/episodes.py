@@ -1,4 +1,4 @@
-"""Episodes in memory: what was seen, done and earned, one step after the other.
+"""Episodes in memory: observations, actions and rewards, step by step.
 
 What observations and actions mean is `slicepilot.env.encoding`'s; here they are arrays. An action is what was applied;
 what the policy wanted, before bounds, rounding and the guard, is kept beside it, because it is what the policy's
@@ -38,9 +38,10 @@ class Episode:
             ``telemetry``. They are left out of ``rewards`` and ``terms``, which are NaN where too little is left to
             score a step by. None where what was not measured is not known apart from what was not there.
         decisions: further columns about the decisions, (T,) or (T, S) each, such as mode, level and reasons. ``held``
-            (T,) marks those that repeat what was drawn before: a draw that holds for ten steps was one choice, the
-            first, whose density is there, and importance weights are products over steps that are not held.
-            ``missed_ticks`` (T,) says how many periods more than one the measurement after each decision is of.
+            (T,) marks steps that repeat the action drawn before. A draw that holds for ten steps was a single choice,
+            made at the first step, which has its density; importance weights are products over steps that are not
+            held. ``missed_ticks`` (T,) is the number of periods, beyond the first, that the measurement after each
+            decision covers.
         info: plain values about the run: scenario, backend, seed, the pods' CPU requests.
     """
 
@@ -64,7 +65,7 @@ class Episode:
         return len(self.actions)
 
     def part(self, first: int, end: int) -> Episode:
-        """The decisions from one on to before another, views of the same arrays."""
+        """The decisions ``first`` to ``end`` - 1, as views of the same arrays."""
         steps, seen = slice(first, end), slice(first, end + 1)
         return replace(
             self,
@@ -141,7 +142,7 @@ class Transitions:
 
 @dataclass(frozen=True)
 class EpisodeSet:
-    """Episodes of one kind: the same slices, encoding and control period.
+    """Episodes with the same slices, encoding and control period.
 
     Attributes:
         episodes: in the order in which they were recorded.

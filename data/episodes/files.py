@@ -36,7 +36,7 @@ COMPRESSION_LEVEL = 12
 
 
 def write_episodes(episodes: EpisodeSet, path: Path) -> None:
-    """Write a set as one file, replacing one that is there; readers see the old or the new one, never half of either.
+    """Write a set as one file, replacing any older file; readers see the old or the new file, never half of either.
 
     Raises:
         ConfigError: no episodes, episodes of different kinds, or facts that JSON cannot hold.
@@ -92,7 +92,7 @@ def read_episodes(path: Path) -> EpisodeSet:
     Other files in a folder, such as tables, are left out (`files_in`).
 
     Raises:
-        ConfigError: no such file, one that is damaged, of another format or none of ours, facts that differ.
+        ConfigError: the file is missing, damaged, of another format or of another program; facts differ.
     """
     if not path.is_dir():
         return _read(path)
@@ -175,7 +175,7 @@ def _damaged(path: Path, error: Exception) -> ConfigError:
 
 
 def _difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
-    """The first fact in which two files differ that are to be read as one."""
+    """The first fact that differs and that files of the same set must share."""
     keys = [*facts, *(key for key in others if key not in facts)]
     return next((key for key in keys if key not in OWN_TO_A_FILE and facts.get(key) != others.get(key)), None)
 

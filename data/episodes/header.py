@@ -45,10 +45,10 @@ class ArrayHeader:
     """One array that every episode has.
 
     Attributes:
-        name: of the episode's attribute; ``terms.NAME`` and ``decisions.NAME`` are entries of one.
+        name: of the episode's attribute; ``terms.NAME`` and ``decisions.NAME`` are entries of ``terms``, ``decisions``.
         shape: of one step.
         dtype: NumPy's name.
-        columns: of the file, in the array's own (C) order; what is the same for all slices has one column for all.
+        columns: of the file, in the array's own (C) order; values common to all slices have a single column.
     """
 
     __pydantic_config__ = _STRICT
@@ -121,7 +121,7 @@ class Header:
         """Read what `to_json` wrote.
 
         Raises:
-            ConfigError: not such a text, or one of another format.
+            ConfigError: the text is not a header, or of another format.
         """
         try:
             raw = json.loads(text)

@@ -17,7 +17,7 @@ UNMEASURED_SHARE = "unmeasured_share"
 
 @dataclass(frozen=True)
 class Missing:
-    """What is missing of the runs of one behaviour.
+    """Missing measurements of the runs of a behaviour.
 
     Attributes:
         behaviour: who acted, or which setting held.
@@ -26,9 +26,9 @@ class Missing:
         unmeasured: those of these that were not.
         unmeasured_by_slice: share of each slice's readings that were not; only slices that had traffic.
         unscored_steps: steps without a reward, because too little of them was measured.
-        reward: mean over the steps that have one, of what was measured; None without any.
-        reward_at_worst: the same if every promise that was not measured had been broken altogether, with the longest
-            delay; None where it is not known.
+        reward: mean over the steps with a reward, from the measured values; None without such steps.
+        reward_at_worst: the same if every unmeasured promise had been broken completely, with the longest delay; None
+            where it is not known.
     """
 
     behaviour: str
@@ -58,7 +58,7 @@ def missing_of(episodes: EpisodeSet) -> list[Missing]:
         own = [episode for episode in episodes.of(name) if episode.unmeasured is not None and len(episode)]
         if not own:
             continue
-        # The measurement that ends a step is the one that its reward is of.
+        # A step's reward is computed from the measurement at its end.
         lacking = np.concatenate([e.unmeasured[1:] for e in own if e.unmeasured is not None])
         there = lacking | np.concatenate([e.valid[1:] for e in own if e.valid is not None])
         rewards = np.concatenate([episode.rewards for episode in own])
@@ -92,7 +92,7 @@ def at_worst(episode: Episode, facts: Mapping[str, Any]) -> npt.NDArray[np.float
 
 
 def reward_of(episodes: EpisodeSet) -> float | None:
-    """Mean reward over the steps that have one; None without any."""
+    """Mean reward over the steps with a reward; None without such steps."""
     return _mean(np.concatenate([episode.rewards for episode in episodes]))
 
 

@@ -1,7 +1,7 @@
 """How long packets take through a UPF: packets of captures at N3 and N6, matched by what the UPF leaves unchanged.
 
-Uplink, a packet comes in a tunnel (N3) and leaves without (N6); downlink the other way round. Clocks at both points
-have to be the same, as they are for captures on one machine.
+Uplink packets enter in a tunnel (N3) and leave without it (N6); downlink packets the other way round. Both captures
+need the same clock, as captures on one machine have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VALUES = ("delay_us", "packet_bytes")
 LONGEST_NS = 10_000_000_000
 """No UPF holds a packet for longer."""
 NAT_SHARE = 0.2
-"""Of the packets without a partner that have to be found under other addresses, for NAT and not chance."""
+"""Share of the unmatched packets that must match under other addresses for this to be NAT and not chance."""
 NETWORKS = {4: 24, 6: 64}
 
 Matches = Ints
@@ -56,8 +56,8 @@ def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults, on_prog
     Raises:
         DatasetError: as `read_packets`; no tunnelled packet; captures of both sides of which no packet matches.
     """
-    asked = entry.labels
-    require_columns(paths[0], asked, LABELS)
+    wanted = entry.labels
+    require_columns(paths[0], wanted, LABELS)
     require_columns(paths[0], list(entry.columns), VALUES)
     packets = read_packets(paths, faults, on_progress)
     crossings = crossings_of(paths, packets, faults)
@@ -67,7 +67,7 @@ def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults, on_prog
         len(rows),
         packets.column("time_ns")[rows],
         True,
-        {name: labels[name] for name in asked},
+        {name: labels[name] for name in wanted},
         {name: values[name] for name in entry.columns},
         rows + 1,
     )
@@ -85,9 +85,9 @@ def crossings_of(paths: Sequence[Path], packets: Packets, faults: Faults) -> Cro
     partner = match(times, packets.column("key"), inside)
     rest = np.flatnonzero(partner < 0)
     translated = match(times[rest], packets.column("bare")[rest], inside[rest])
-    found = translated >= 0
-    if found.sum() > NAT_SHARE * inside[rest].sum():
-        partner[rest[found]] = rest[translated[found]]
+    matched = translated >= 0
+    if matched.sum() > NAT_SHARE * inside[rest].sum():
+        partner[rest[matched]] = rest[translated[matched]]
         faults.note("packets have other addresses at N6 (NAT): matched by identification, length and contents")
     if not (partner >= 0).any():
         raise DatasetError.at(
@@ -144,7 +144,7 @@ def match(times: Ints, keys: Ints, inside: npt.NDArray[np.bool_]) -> Matches:
 
 
 def _match_alike(alike: Ints, times: Ints, inside: npt.NDArray[np.bool_], result: Ints) -> None:
-    """Match packets that cannot be told apart, in order of time."""
+    """Match indistinguishable packets in order of time."""
     here, there = alike[inside[alike]], alike[~inside[alike]]
     if not len(here) or not len(there):
         return

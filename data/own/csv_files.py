@@ -102,7 +102,7 @@ def _before_header(line: str, following: str) -> bool:
 
 
 def _split(line: str, delimiter: str) -> list[str]:
-    """The fields of a line; none of one that is longer than the module takes."""
+    """The fields of a line; none if the line is longer than the csv module accepts."""
     try:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:

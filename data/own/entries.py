@@ -307,17 +307,17 @@ def _sliced(columns: Sequence[Column]) -> dict[str, tuple[str, str, dict[str, st
     if columns and all(labels and set(labels) - {"__name__"} for labels in selectors.values()):
         labelled = {name: labels for name, labels in selectors.items() if labels is not None}
         label = slice_label({key for labels in labelled.values() for key in labels})
-        label = label or _telling(list(labelled.values()))
+        label = label or _differing_label(list(labelled.values()))
         for name, labels in labelled.items():
             result[name] = (labels.get(label, "slice") if label else "slice", labels.get("__name__", ""), labels)
         return result
     for column in columns:
-        if (found := slice_in(column.name)) is not None:
-            result[column.name] = (*found, {})
+        if (named := slice_in(column.name)) is not None:
+            result[column.name] = (*named, {})
     return result if len(result) >= max(1, len(columns) - 2) or len({own[0] for own in result.values()}) > 1 else {}
 
 
-def _telling(labels: Sequence[dict[str, str]]) -> str | None:
+def _differing_label(labels: Sequence[dict[str, str]]) -> str | None:
     """A label that all series have and in which they differ."""
     names = [name for name in labels[0] if name != "__name__" and all(name in own for own in labels)]
     return next((name for name in names if len({own[name] for own in labels}) > 1), names[0] if names else None)
@@ -386,12 +386,12 @@ def _prometheus(look: Look) -> Entry:
     series = series_of(look.path, look.document)
     every = [labels for labels, _ in series]
     entry = Entry({"format": "prometheus"})
-    label = slice_label({name for labels in every for name in labels if name != "__name__"}) or _telling(every)
+    label = slice_label({name for labels in every for name in labels if name != "__name__"}) or _differing_label(every)
     if label is not None and all(label in labels for labels in every):
         entry.fields["slice"] = label
         _add_slices(entry, dict.fromkeys(labels[label] for labels in every))
         if label not in {"slice", "slice_id", "slice_name", "s_nssai", "snssai", "nssai"}:
-            entry.doubts["slice"] = f"does {label} tell slices apart?"
+            entry.doubts["slice"] = f"does {label} identify slices?"
     else:
         label = None
         _single([look], entry)
@@ -422,12 +422,12 @@ def _kinds(
     for labels in every:
         by_slice.setdefault(labels.get(label or ""), []).append(labels)
     # Labels in which the series of a slice differ; others only name where it runs.
-    telling = [
+    distinguishing = [
         name
         for name in names
         if name == "__name__" or any(len({own.get(name) for own in group}) > 1 for group in by_slice.values())
     ]
-    shown = telling or [name for name in names if len({labels.get(name) for labels in every}) == 1][:1]
+    shown = distinguishing or [name for name in names if len({labels.get(name) for labels in every}) == 1][:1]
     result: dict[str, tuple[dict[str, str], list[Any]]] = {}
     for labels, samples in series:
         own = {name: labels[name] for name in shown if name in labels}

@@ -1,4 +1,4 @@
-"""Rows of several files as one table: joined by time, slice and kept words; in periods where they are wanted."""
+"""Join rows of several files to one table by time, slice and kept words, optionally averaged over periods."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def _merged(parts: Sequence[Words]) -> Words:
 
     used = {part.names[code] for part in parts for code in np.unique(part.codes).tolist() if code >= 0}
     names = sorted(used, key=natural)
-    place = {name: number for number, name in enumerate(names)}
-    codes = [np.asarray([place.get(name, -1) for name in part.names] + [-1], np.int32)[part.codes] for part in parts]
+    code_of = {name: number for number, name in enumerate(names)}
+    codes = [np.asarray([code_of.get(name, -1) for name in part.names] + [-1], np.int32)[part.codes] for part in parts]
     return Words(np.concatenate(codes), tuple(names))
 
 
@@ -164,7 +164,7 @@ def _alike(own: Rows, other: Rows) -> bool:
 
 
 def _grouped(keys: Keys) -> tuple[Ints, Ints, Ints]:
-    """Rows in order of their keys, the number of each one's group, and the first row of each group."""
+    """Order of the rows by their keys, the group number of each, and the first row of each group."""
     order = np.lexsort(tuple(reversed(keys)))
     new = np.zeros(len(order), np.bool_)
     new[:1] = True
@@ -183,7 +183,7 @@ def _turns(keys: Keys) -> Ints:
 
 
 def _by_period(times: Ints, period_ns: int, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
-    """Rows of the same period and labels as one."""
+    """Combine the rows of the same period and labels."""
     period = times // period_ns if times.min() > 10**18 else (times - times.min()) // period_ns
     begin = period * period_ns + (0 if times.min() > 10**18 else times.min())
     own = {name: words for name, words in labels.items() if name != "direction"}

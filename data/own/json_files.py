@@ -219,7 +219,7 @@ def netdata_table(path: Path, document: Any) -> tuple[list[str], list[Any]]:
 
 
 def read_netdata_json(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
-    """The columns that a map names; raises DatasetError as `netdata_table`, or for one that is not there."""
+    """The columns that a map names; raises DatasetError as `netdata_table`, or for a missing column."""
     labels, rows = netdata_table(path, load_json(path, on_progress))
     time = entry.time or "time"
     require_columns(path, [time, *entry.columns], labels)
@@ -294,8 +294,8 @@ def _streamed(events: list[Any]) -> dict[str, Any]:
 
 def _sender(document: dict[str, Any]) -> bool | None:
     sums = [own.get("sum") for own in _listed(document.get("intervals"))]
-    found = next((own.get("sender") for own in sums if isinstance(own, dict)), None)
-    return found if isinstance(found, bool) else None
+    sender = next((own.get("sender") for own in sums if isinstance(own, dict)), None)
+    return sender if isinstance(sender, bool) else None
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:
@@ -331,7 +331,7 @@ def _figures(own: dict[str, Any]) -> dict[str, float]:
 
 
 def read_iperf3(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
-    """The figures of each interval that a map names; raises DatasetError as `iperf3_rows`, or for one without."""
+    """The figures of each interval that a map names; raises DatasetError as `iperf3_rows`, or for a missing figure."""
     began, rows, _ = iperf3_rows(path, load_json(path, on_progress))
     require_columns(path, list(entry.columns), sorted({name for row in rows for name in row} - {"start", "end"}))
     lines = np.arange(1, len(rows) + 1)

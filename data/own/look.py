@@ -53,9 +53,9 @@ class Column:
 
     @property
     def values(self) -> Floats:
-        """Its first numbers (N,), NaN for what is none."""
-        found = [number_of(text, self.decimal) for text in self.texts]
-        return np.asarray([math.nan if own is None else own[0] for own in found], np.float64)
+        """Its first numbers (N,), NaN for other texts."""
+        parsed = [number_of(text, self.decimal) for text in self.texts]
+        return np.asarray([math.nan if own is None else own[0] for own in parsed], np.float64)
 
     @property
     def is_number(self) -> bool:
@@ -65,9 +65,9 @@ class Column:
 
     @property
     def unit(self) -> str | None:
-        """The unit behind its numbers, if there is one."""
-        found = (number_of(text, self.decimal) for text in self.texts)
-        return next((own[1] for own in found if own is not None and own[1] is not None), None)
+        """The unit after its numbers, None without a unit."""
+        parsed = (number_of(text, self.decimal) for text in self.texts)
+        return next((own[1] for own in parsed if own is not None and own[1] is not None), None)
 
     def add(self, texts: Sequence[str]) -> None:
         """More of it."""

@@ -18,7 +18,7 @@ from slicepilot.configs import ConfigError, read_yaml, validate
 from .units import factor
 
 KIND = "own"
-"""What tables of users' files are called where releases have their kinds."""
+"""Kind of a table made of a user's own files, beside the kinds of releases."""
 Format = Literal["csv", "parquet", "prometheus", "netdata", "iperf3", "ping", "pcap"]
 TimeUnit = Literal["s", "ms", "us", "ns", "text"]
 Delimiter = Literal[",", ";", "\t", "|"]
@@ -26,7 +26,7 @@ Decimal = Literal[".", ","]
 NS_OF: dict[str, float] = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 OWN_COLUMNS = ("time", "time_s", "slice")
 FILE = "file"
-"""Stands for the name of a row's file, without its ending, where a column or label of words is asked for."""
+"""In fields that name a column or label of words: use the name of the row's file, without its ending."""
 PER_TIME = 1_000
 """Nanoseconds: times of all files are rounded to it, so that the same time written in another way is the same."""
 
@@ -49,8 +49,8 @@ class Mapped:
     Attributes:
         quantity: name of the table's column; its ending is its unit: ``carried_mbps``.
         unit: of the file's values, as in ``bit/s``, ``ms``, ``%``; None: that of the quantity's name.
-        slice: whose it is, where the file has a column for each slice.
-        counter: values are counted up: the table has their increase by second.
+        slice: the slice, where the file has a column for each slice.
+        counter: values are cumulative: the table has their increase per second.
         sum: several columns or series with this mark, of one quantity and slice, are added up.
     """
 
@@ -71,7 +71,7 @@ class FileMap:
     """How files of one layout are read.
 
     Attributes:
-        match: name of the files, ``*`` stands for any characters.
+        match: name of the files; ``*`` matches any characters.
         format: of the files.
         columns: by the file's name of a column, what it becomes. In a long table by the words of the column
             ``quantity``; of series by ``name{label="value"}``, where all labels have to fit; other columns are left
@@ -82,7 +82,7 @@ class FileMap:
         time_zone: of dates without a zone, as in ``Europe/Berlin``.
         start: date of the time 0, of files whose times begin at their start.
         slice: column or label that names the slice, or `FILE`; ``slices`` says what its words become, others are kept.
-        slice_name: the slice, of a file of one slice.
+        slice_name: the slice, for a file of a single slice.
         quantity, value: columns of a long table, with a row for each value.
         keep: columns or labels of words that the table keeps, such as run or load, or `FILE`.
         delimiter, decimal: of CSV.
@@ -141,7 +141,7 @@ def read_map(path: Path) -> DataMap:
     """Read and check a map.
 
     Raises:
-        ConfigError: it cannot be read, or does not say what it has to; one line with the field and its value.
+        ConfigError: it cannot be read or is invalid; the message has the field and its value.
     """
     result = validate(DataMap, read_yaml(path), str(path))
     for number, file in enumerate(result.files):
@@ -168,7 +168,7 @@ def _check(file: FileMap) -> None:
 
 
 def entries_of(data_map: DataMap, paths: Sequence[Path]) -> list[tuple[Path, FileMap]]:
-    """Each file with how it is read; raises ConfigError for a file, or an entry, without the other."""
+    """Pair each file with its entry of the map; raises ConfigError for an unmatched file or entry."""
     result: list[tuple[Path, FileMap]] = []
     for path in paths:
         entry = next((file for file in data_map.files if fnmatchcase(path.name, file.match)), None)

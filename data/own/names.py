@@ -29,7 +29,7 @@ SLICE_LABELS = (
     "upf_id", "pod", "pod_name", "container", "container_name", "workload", "app", "service", "dnn", "tenant",
     "traffic_class", "class", "flow", "ue", "ue_ip", "instance", "namespace", "name", "sst", "sd",
 )  # fmt: skip
-"""Names of columns and labels that tell slices apart, best first."""
+"""Names of columns and labels that identify slices, best first."""
 KEPT = (
     "run", "run_id", "experiment", "exp", "cycle", "trial", "rep", "repetition", "seed", "episode", "condition", "load",
     "scenario", "agent", "policy", "behaviour", "direction", "phase", "test", "group", "setting",
@@ -130,16 +130,16 @@ def guess(
     unit_known = own or in_name
     extra = [word for value in (labels or {}).values() for word in words_of(value) if word in {"n3", "n6"}]
     counter = is_counter(name)
-    found = _by_words({*words, *extra}, words, unit_known, counter, name)
-    if found is None and hints:
-        found = _by_words({*words, *extra, *hints}, [*words, *hints], unit_known, counter, "")
-        if found is not None:
-            found = replace(found, doubt=found.doubt or "only the name of the file says what it is")
-    if found is None:
+    guessed = _by_words({*words, *extra}, words, unit_known, counter, name)
+    if guessed is None and hints:
+        guessed = _by_words({*words, *extra, *hints}, [*words, *hints], unit_known, counter, "")
+        if guessed is not None:
+            guessed = replace(guessed, doubt=guessed.doubt or "only the name of the file says what it is")
+    if guessed is None:
         return _unknown(name, unit_known, counter, values, extra)
-    if found.unit is None:
-        found = _with_unit(found, unit_known, values)
-    return found
+    if guessed.unit is None:
+        guessed = _with_unit(guessed, unit_known, values)
+    return guessed
 
 
 def _by_words(words: Collection[str], order: Sequence[str], unit: str | None, counter: bool, name: str) -> Guess | None:
@@ -165,8 +165,8 @@ def _by_words(words: Collection[str], order: Sequence[str], unit: str | None, co
         return Guess("throttled_ratio", unit)
     if has({"runqueue", "runq", "rq", "sched", "scheduling"}) or {"run", "queue"} <= set(words):
         return Guess("runqueue_delay_us", unit) if unit is None or unit in KINDS["time"] else None
-    if (found := _delay(words, order, unit)) is not None:
-        return found
+    if (guessed := _delay(words, order, unit)) is not None:
+        return guessed
     if has({"loss", "lost", "drop", "drops", "dropped", "plr"}):
         return Guess("loss_ratio", unit) if unit in {None, "1", "%"} and not counter and not has({"packets"}) else None
     if has({"uplink", "link"}) and has(_USED):
@@ -255,17 +255,17 @@ def _rate(words: Collection[str], unit: str | None, counter: bool) -> Guess:
     return Guess("carried_mbps", unit, counter=counter, doubt="what left the UPF, or what came? then offered_mbps")
 
 
-def _with_unit(found: Guess, unit: str | None, values: Floats) -> Guess:
-    """With the unit of the name, else with the one that the size of the values suggests."""
-    if found.quantity == "nice":
-        return replace(found, unit=None)
+def _with_unit(guessed: Guess, unit: str | None, values: Floats) -> Guess:
+    """The guess with the unit of the name, else with the unit that the size of the values suggests."""
+    if guessed.quantity == "nice":
+        return replace(guessed, unit=None)
     if unit is not None:
-        return replace(found, unit=unit)
-    likely = _likely(found.quantity, values)
+        return replace(guessed, unit=unit)
+    likely = _likely(guessed.quantity, values)
     if likely is None:
-        return found
-    doubt = f"{found.doubt}; " if found.doubt else ""
-    return replace(found, unit=likely, doubt=f"{doubt}no unit in the file: {likely} by the size of its values")
+        return guessed
+    doubt = f"{guessed.doubt}; " if guessed.doubt else ""
+    return replace(guessed, unit=likely, doubt=f"{doubt}no unit in the file: {likely} by the size of its values")
 
 
 def _likely(quantity: str, values: Floats) -> str | None:

@@ -41,19 +41,19 @@ def read_ping(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgres
         DatasetError: it cannot be read, or has no round trip.
     """
     require_columns(path, list(entry.columns), [TIME])
-    found = replies(path, faults, on_progress)
-    if not any(math.isfinite(trip) for _, _, trip, _ in found):
+    pings = replies(path, faults, on_progress)
+    if not any(math.isfinite(trip) for _, _, trip, _ in pings):
         raise DatasetError.at(path, "no round trips; expected lines of ping with time=... ms")
-    absolute = all(stamp is not None for stamp, _, _, _ in found)
-    numbers = np.asarray([number for _, number, _, _ in found], np.int64)
+    absolute = all(stamp is not None for stamp, _, _, _ in pings)
+    numbers = np.asarray([number for _, number, _, _ in pings], np.int64)
     if absolute:
-        times = np.asarray([stamp for stamp, _, _, _ in found], np.float64)
+        times = np.asarray([stamp for stamp, _, _, _ in pings], np.float64)
     else:
         times = (numbers - numbers.min()) * entry.interval_s
-    lines = np.asarray([line for _, _, _, line in found], np.int64)
-    trips = checked(np.asarray([trip for _, _, trip, _ in found]), lines, TIME, faults)
+    lines = np.asarray([line for _, _, _, line in pings], np.int64)
+    trips = checked(np.asarray([trip for _, _, trip, _ in pings]), lines, TIME, faults)
     stamps = np.rint(times * (1e9 / PER_TIME)).astype(np.int64) * PER_TIME
-    return Raw(len(found), stamps, absolute, {}, {TIME: trips}, lines)
+    return Raw(len(pings), stamps, absolute, {}, {TIME: trips}, lines)
 
 
 Reply = tuple[float | None, int, float, int]

@@ -81,7 +81,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of the table, out of one file, N rows.
+    """Rows of the table from one file, N of them.
 
     Attributes:
         path: of the file.
@@ -139,18 +139,18 @@ def number_of(text: str, decimal: str = ".", quantity: str = "") -> tuple[float,
 def numbers_of(column: Words, lines: Ints, name: str, entry: FileMap, quantity: str, faults: Faults) -> Floats:
     """Values (N,) of a column of texts; a text that is no number is noted and is NaN.
 
-    A unit that stands behind a number counts, and the values are then in the unit that the map says.
+    A number with its own unit is converted to the unit in the map.
     """
     mapped = entry.columns.get(name)
     own = None if mapped is None else mapped.unit
     known = np.full(len(column.names) + 1, np.nan)
     bad = np.zeros(len(column.names) + 1, np.bool_)
     for code, text in enumerate(column.names):
-        found = number_of(text, entry.decimal, quantity)
-        if found is None:
+        parsed = number_of(text, entry.decimal, quantity)
+        if parsed is None:
             bad[code] = True
             continue
-        value, unit = found
+        value, unit = parsed
         if unit is not None and mapped is not None:
             try:
                 value *= factor(unit, mapped.quantity, mapped.counter) / factor(own, mapped.quantity, mapped.counter)
@@ -186,7 +186,7 @@ def times_of_numbers(values: Floats, entry: FileMap, lines: Ints, faults: Faults
 
 
 def zone_of(name: str) -> datetime.tzinfo:
-    """A time zone; raises ConfigError for one that does not exist."""
+    """A time zone by name; raises ConfigError for an unknown name."""
     if name == "UTC":
         return datetime.UTC
     try:
@@ -200,10 +200,10 @@ def date_ns(text: str, zone: datetime.tzinfo, form: str | None = None) -> int | 
     plain = text.strip()
     try:
         if form is None:
-            found = datetime.datetime.fromisoformat(plain.removesuffix(" UTC").removesuffix(" GMT"))
+            moment = datetime.datetime.fromisoformat(plain.removesuffix(" UTC").removesuffix(" GMT"))
         else:
-            found = datetime.datetime.strptime(plain, form)
-        aware = found if found.tzinfo is not None else found.replace(tzinfo=zone)
+            moment = datetime.datetime.strptime(plain, form)
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
         since = aware - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     except (ValueError, OverflowError):
         return None

@@ -39,7 +39,7 @@ class PublishedSetting:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """Last-five-minutes result of one experiment: throughput in Mbit/s or round-trip latency in ms, of one group.
+    """Result of a group over the last five minutes of an experiment: throughput in Mbit/s or round trip in ms.
 
     ``iqr`` is NaN where it is not printed.
     """
@@ -55,7 +55,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class SeriesRow:
-    """What one group of slices came to at one time of one experiment, means over the study's cycles.
+    """Figures of a group of slices at a time of an experiment, means over the study's cycles.
 
     Attributes:
         time_s: end of the 30 s that the figures are of.
@@ -255,7 +255,7 @@ class MechanismRow:
 
 @dataclass(frozen=True)
 class BottleneckScenario:
-    """A load scenario of Grosvik (2023), in % of the link: two constant loads and one that is on and off."""
+    """A load scenario of Grosvik (2023), in % of the link: two constant loads and an on-off load."""
 
     scenario: int
     critical_pct: float

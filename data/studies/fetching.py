@@ -29,12 +29,12 @@ OnProgress = Callable[[int, int | None], None]
 
 
 class FetchError(RuntimeError):
-    """A transfer that did not succeed: one line with the address and what to do."""
+    """A failed transfer; the message has the address and what to do."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that is there, whole; ``checked``: its SHA-256 was compared with a published one."""
+    """A complete file on disk; ``checked``: its SHA-256 was compared with the published value."""
 
     path: Path
     num_bytes: int
@@ -59,7 +59,7 @@ def fetch(
         sha256, num_bytes: what it must be, where that is published.
         on_progress: called after every chunk.
         timeout_s: longest wait for the server.
-        pause_s: before the second attempt; doubled before each further one.
+        pause_s: before the second attempt; doubled before each further attempt.
 
     Raises:
         FetchError: not HTTP(S), refused by the server, cut off or unanswered in `ATTEMPTS` attempts, or not what was

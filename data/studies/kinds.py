@@ -33,8 +33,8 @@ class Options:
     """What a file does not say itself.
 
     Attributes:
-        units: of exports of Andrade and Wickboldt; a collection for which there is none has the one that is plausible.
-        qfi, condition: of a run of Moreira et al.; None: as its folder is called.
+        units: of exports of Andrade and Wickboldt; a collection without an entry has the plausible unit.
+        qfi, condition: of a run of Moreira et al.; None: taken from the name of its folder.
         traffic_classes: of their UEs, by address.
     """
 
@@ -84,7 +84,7 @@ PAPERWORK = frozenset({"readme", "license", "licence", "copying", "notice", "cha
 PROSE_AND_CODE = frozenset(
     {".md", ".rst", ".py", ".sh", ".bt", ".c", ".h", ".awk", ".yaml", ".yml", ".toml", ".cfg", ".ipynb", ".pdf"}
 )
-"""Endings of such files. A README may quote the very lines of a log, and a probe prints them: neither is one."""
+"""Endings of such files. A README may quote lines of a log, and a probe's source prints them; neither is a log."""
 
 
 _LINE_END = re.compile(rb"[\r\n]")

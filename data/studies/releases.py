@@ -50,7 +50,7 @@ class ReleaseFile:
     known_sha256_start: Annotated[str | None, Field(pattern=r"^[0-9a-f]{8,64}$")] = None
 
     def is_as_known(self, num_bytes: int, sha256: str) -> bool | None:
-        """Whether a file is the one that is known; None where nothing is known of it."""
+        """Whether a file has the known size and checksum; None where these are not known."""
         if self.known_bytes is None or self.known_sha256_start is None:
             return None
         return num_bytes == self.known_bytes and sha256.startswith(self.known_sha256_start)
@@ -58,7 +58,7 @@ class ReleaseFile:
 
 @dataclass(frozen=True)
 class Release:
-    """What one study has released.
+    """The published data of a study.
 
     Attributes:
         name: what commands call it.
@@ -88,10 +88,10 @@ class Release:
         return sum(sizes) if sizes else None
 
     def as_known(self, name: str, num_bytes: int, sha256: str) -> bool | None:
-        """Whether a file is one of the release's as they are known, whatever it is called.
+        """Whether a file has the contents of a known file of the release, whatever its name.
 
         Returns:
-            False for one that is called as one of them but is another; None for one of which nothing is known.
+            False if it has the name of a known file but other contents; None where nothing is known of it.
         """
         if any(file.is_as_known(num_bytes, sha256) for file in self.files):
             return True
@@ -100,7 +100,7 @@ class Release:
 
     @property
     def paper(self) -> str:
-        """Where the paper is to be found."""
+        """Identifiers of the paper, DOI and arXiv."""
         return ", ".join(filter(None, [self.doi and f"doi:{self.doi}", self.arxiv and f"arXiv:{self.arxiv}"]))
 
     def fetchable(self) -> tuple[ReleaseFile, ...]:

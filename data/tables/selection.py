@@ -46,7 +46,7 @@ class Condition:
         return f"{self.column}{self.comparison}{self.value}"
 
     def _operand(self, kind: Any) -> Any:
-        """The value as a column of this type has it; raises ConfigError for one that it cannot have."""
+        """The value converted to the column's type; raises ConfigError if that is impossible."""
         try:
             if pa.types.is_timestamp(kind):
                 moment = datetime.datetime.fromisoformat(self.value)

@@ -23,9 +23,9 @@ from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.files import replacing, what_else
 
 FORMAT, KEY = 1, "slicepilot-dataset"
-ROW_GROUP = 1 << 19  # rows at least, but for the last one
+ROW_GROUP = 1 << 19  # rows of a group at least, except for the last group
 
-# Longer endings first: a column's unit is that of the first one that its name ends with.
+# Longer endings first: the first ending that matches a column's name gives its unit.
 UNITS = {
     "_mbps": "Mbit/s",
     "_kibps": "KiB/s",
@@ -85,10 +85,10 @@ class Origin:
 
 @dataclass(frozen=True)
 class Description:
-    """What a tidy file says about itself.
+    """Metadata of a tidy file.
 
     Attributes:
-        source: ``name``, ``bytes`` and ``sha256`` of the file it was read from; of several, one after the other.
+        source: ``name``, ``bytes`` and ``sha256`` of the file it was read from, or of several files concatenated.
         faults: of that file, as `slicepilot.data.faults.Faults.to_json` has them.
     """
 
@@ -103,7 +103,7 @@ class Description:
 
 
 def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Description:
-    """Write a table in one pass, whatever its size; the file is there when it is whole, and not before.
+    """Write a table in one pass, whatever its size; the file appears only when it is complete.
 
     Args:
         path: the Parquet file.
@@ -161,7 +161,7 @@ def read_description(path: Path) -> Description:
     """What a tidy file says about itself.
 
     Raises:
-        DatasetError: not a Parquet file, not one of `write_tidy`, or one of another format.
+        DatasetError: not a Parquet file, not written by `write_tidy`, or of another format.
     """
     results = describe_if_tidy(path)
     if results is None:
@@ -204,7 +204,7 @@ def read_tidy(path: Path) -> Stream:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file begins as Parquet files do; raises DatasetError for one that cannot be read."""
+    """Whether a file begins as Parquet files do; raises DatasetError if it cannot be read."""
     if problem := what_else(path):
         raise DatasetError.at(path, f"{problem}; expected a regular file")
     try:
@@ -225,7 +225,7 @@ def _opened(path: Path) -> pq.ParquetFile:
 
 
 def _gathered(rows: Stream) -> Iterator[pa.Table]:
-    """Batches put together to row groups; one empty table where there is no row."""
+    """Batches combined to row groups; a single empty table where there is no row."""
     waiting: list[pa.RecordBatch] = []
     held = seen = 0
     for batch in rows.batches:

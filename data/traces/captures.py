@@ -84,7 +84,7 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
         kind = "packets in GTP-U" if gtp else "IP packets"
         raise ConfigError(f"{what}: no packet {chosen}; it has {len(times)} {kind}")
     if len(times) < 2 or times[0] == times[-1]:
-        raise ConfigError(f"{what}: {len(times)} IP packets at one time; expected a capture that lasts")
+        raise ConfigError(f"{what}: {len(times)} IP packets at the same time; expected packets at different times")
     # After the last packet comes a mean gap, so that a loop keeps the rate.
     duration_s = 1e-9 * (times[-1] - times[0]) * len(times) / (len(times) - 1)
     own_s = np.asarray(1e-9 * (np.asarray(packets.times, np.int64) - times[0]), np.float64)

@@ -1,9 +1,8 @@
 """Documents of a MongoDB collection from its exports: mongodump's BSON, mongoexport's JSON and CSV, also
 compressed.
 
-JSON may be one document after the other or an array (``--jsonArray``), plain or extended (MongoDB Extended JSON v2,
-relaxed and canonical: ``{"$numberDouble": "1.5"}``). Documents come one by one; what cannot be read is noted and left
-out.
+JSON may be a sequence of documents or an array (``--jsonArray``), plain or extended (MongoDB Extended JSON v2, relaxed
+and canonical: ``{"$numberDouble": "1.5"}``). Documents that cannot be read are noted and left out.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ENDINGS = (".bson", ".json", ".jsonl", ".ndjson", ".csv")
 LONGEST_BSON = 16 << 20  # https://www.mongodb.com/docs/manual/reference/limits/
 LONGEST_JSON = 1 << 20  # far above any document of the schemas that are read here
 _BETWEEN = re.compile(r"[\s,]*")
-# Where a document after one that cannot be read begins.
+# Where the next document begins after an unreadable one.
 _NEXT_IN_ARRAY = re.compile(r"\}\s*,\s*(?=\{)")
 _NEXT_ON_LINE = re.compile(r"\n(?=[^\s}\]])")
 _BOM = "\ufeff"
@@ -45,9 +44,9 @@ def read_documents(
     """Each document with its line (JSON, CSV) or its number from 1 (BSON).
 
     Args:
-        path: the export; its ending says of which kind.
+        path: the export; its ending determines its format.
         fields: that a CSV export may have, in any order.
-        faults: ``document`` for what is none, ``truncated`` for a last one that is cut off, and those of
+        faults: ``document`` for unreadable documents, ``truncated`` for an incomplete last document, and those of
             `slicepilot.data.csv.blocks.read_blocks`.
         on_progress: called after every part of the file.
 
@@ -105,7 +104,7 @@ def _bson(chunks: Iterator[bytes], faults: Faults) -> Iterator[tuple[int, Docume
 
 
 def _json(chunks: Iterator[bytes], faults: Faults) -> Iterator[tuple[int, Document]]:
-    """Documents one after the other, with or without commas between and brackets around them."""
+    """Documents in sequence, with or without commas between and brackets around them."""
     decoder = json.JSONDecoder()
     decoded = codecs.getincrementaldecoder("utf-8")("replace")
     text, line, ended = "", 1, False

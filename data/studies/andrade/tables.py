@@ -1,6 +1,6 @@
 """Exports of the MongoDB collections of Andrade and Wickboldt (JNSM 33(4):90, 2025) as tidy tables.
 
-The collections ``cpu``, ``latency`` and ``receive`` hold one document per experiment (1 to 26), run of it (``cycle``;
+The collections ``cpu``, ``latency`` and ``receive`` hold a document per experiment (1 to 26), run of it (``cycle``;
 in older exports ``cicle``), time since its start (``ts``, every 30 s up to 1200, in some runs to 1230) and workload: a
 UPF (``open5gs-upf-1``), a UE simulator (``open5gs-my5gran01``) or an iperf server (``open5gs-iperf01``), whose number
 is the slice's. ``receive`` has the rates of UPFs and of iperf servers, distinguished by ``interface``. Rates and round
@@ -9,9 +9,9 @@ was written where Prometheus had no series, and is noted as ``missing``.
 
 The study's scripts (``etl/info.py`` and ``etl/stat.py`` in its repository) count time from the first sample of a run,
 whose start they round down to half a minute: a run may have a 42nd sample, at 1230 s. They take the last five minutes
-as all from 900 s on, without an upper end, and drop values of 0. A round trip of 0 in a slice that has traffic is one
-of which no ping was answered; it is noted as ``unanswered`` and left out. Slices that the experiment leaves without
-traffic have zeros by right, which stay.
+as all from 900 s on, without an upper end, and drop values of 0. A round trip of 0 in a slice with traffic means that
+no ping was answered; it is noted as ``unanswered`` and left out. Zeros of slices without traffic in the experiment are
+valid and kept.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class _Points:
 
 @cache
 def active_slices() -> dict[int, int]:
-    """How many slices have traffic in each experiment: slice1 to this one."""
+    """Number N of slices with traffic in each experiment: slice1 to sliceN."""
     return {setting.experiment: setting.active_slices for setting in published_settings()}
 
 

@@ -83,7 +83,7 @@ def unit_of(collection: str, given: Sequence[str]) -> str | None:
     """Which of some units a collection is in; None if it has none of them.
 
     Raises:
-        ConfigError: a unit of no collection, or two of this one.
+        ConfigError: a unit of no collection, or two units of this collection.
     """
     names = {unit.name: own.name for own in COLLECTIONS.values() for unit in own.units}
     for name in given:
@@ -92,7 +92,7 @@ def unit_of(collection: str, given: Sequence[str]) -> str | None:
             raise ConfigError(f"unit = {name!r}: expected {accepted}")
     own_names = list(dict.fromkeys(name for name in given if names[name] == collection))
     if len(own_names) > 1:
-        raise ConfigError(f"unit = {', '.join(own_names)}: expected one for {collection}")
+        raise ConfigError(f"unit = {', '.join(own_names)}: expected a single unit for {collection}")
     return own_names[0] if own_names else None
 
 
@@ -150,7 +150,7 @@ def choose_unit(
 
 
 def _extremes(own: Collection, columns: dict[str, Any], rows: Any) -> Any:
-    """Of each series (experiment, cycle, workload) among the rows the one with the extreme value."""
+    """The row with the extreme value of each series (experiment, cycle, workload)."""
     _, workload = np.unique(np.asarray(columns["workload"])[rows], return_inverse=True)
     keys = np.stack([columns["experiment"][rows], columns["cycle"][rows], workload], axis=1)
     _, series = np.unique(keys, axis=0, return_inverse=True)

@@ -22,9 +22,9 @@ ROUNDED_US, ROUNDED_RATIO = 1.0, 1e-5
 UNITS = {1e3: "nanoseconds", 1e-3: "milliseconds", 1e-6: "seconds"}  # by what they make of a microsecond
 UNIT_RATIO = 0.1  # how far from such a factor a value may be: short delays in ms have few digits
 MIXED_ROWS, MIXED_SHARE = 100, 0.01  # in another unit: from then on it is the file, and not some rows
-# Rows of different CPUs come through buffers of their own; at the published rates one holds less than a second.
+# Each CPU has its own buffer of rows, which holds less than a second at the published rates.
 REORDERED_NS = 1_000_000_000
-RECENT_ROWS = 1 << 18  # of the last second that are kept, and those of one block at least
+RECENT_ROWS = 1 << 18  # kept of the last second, and at least those of a block
 ODD, UNORDERED = 1, 2
 
 
@@ -37,8 +37,8 @@ def inspect(
 ) -> int:
     """Whether any row (N,) needs a closer look: `ODD`, at its figures; `UNORDERED`, at its order.
 
-    ``latest_ns`` is when the latest one before them left. Without `UNORDERED` they left one after the other, and none
-    is there twice.
+    ``latest_ns`` is when the latest row before them left. Without `UNORDERED` they are in order of time, without
+    duplicates.
     """
     passed_us = (sent_ns - received_ns) / 1e3
     fine = np.abs(delay_us - passed_us) <= ROUNDED_US + ROUNDED_RATIO * passed_us
@@ -123,10 +123,10 @@ class Units:
 class Recent:
     """What left within the second before the latest packet: to know rows again, and the clock when it goes back.
 
-    Rows are given as C columns of integers (N,), the first one being when they left.
+    Rows are given as C columns of integers (N,), the first being the time at which they left.
 
     Attributes:
-        latest_ns: when the latest one left, -1 before there is any.
+        latest_ns: when the latest packet left, -1 before any.
     """
 
     def __init__(self) -> None:

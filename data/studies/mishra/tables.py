@@ -2,8 +2,8 @@
 
 A. D. Mishra, M. Pandey, "Kernel-Level Per-Slice UPF Latency Measurement in Containerised 5G Core Networks",
 arXiv:2605.28185, 2026, and docs/03_dataset_schema.md of its repository: ``o1_forwarding_*.csv`` holds a row for each
-uplink packet that was seen both at N3 and behind the UPF, in the order in which they left it, with readings of one
-monotonic clock; ``o1_pfcp_*.csv`` a row for each PFCP round trip of the SMF. Columns may stand in any order.
+uplink packet that was seen both at N3 and behind the UPF, in the order in which they left it, with readings of the same
+monotonic clock; ``o1_pfcp_*.csv`` a row for each PFCP round trip of the SMF. Columns may be in any order.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def forwarding_batches(
 
     Beside what `slicepilot.data.csv.blocks.read_blocks` notes, rows are left out and noted for the first of these:
     ``range`` (negative delay or time, or a length that no packet has); ``unit`` (a delay that is the difference of the
-    times in another unit); ``mismatch`` (one that is not that difference at all); ``duplicate`` (a row that is in
+    times in another unit); ``mismatch`` (a delay that is not that difference); ``duplicate`` (a row that is in
     the file before, among those that left within the second before). Kept and noted is ``clock``: a row that left more
     than a second before a row that precedes it in the file. Packets of different CPUs may swap within a
     second.

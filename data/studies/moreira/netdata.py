@@ -104,7 +104,7 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
     columns = [tidy_column(name) for name in first.table.column_names if name != "time"]
     names = [*FIXED.names, *(column.name for column in columns)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DatasetError.at(path, f"columns: {', '.join(twice)}: more than one would be called so", 1)
+        raise DatasetError.at(path, f"columns: {', '.join(twice)}: several columns would have this name", 1)
     for column in columns:
         if column.source_unit is None:
             faults.add("unknown", 1, "column", column.source, left_out=False)

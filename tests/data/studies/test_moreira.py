@@ -219,7 +219,7 @@ def test_a_single_impossible_rate_is_noted(tmp_path: Path) -> None:
         ("time,cpu_user\nnoon,1\n", "none of its 1 rows can be used: number: 1 .*; expected times such as 2025-"),
         ("time,cpu_user\n2025-08-01 10:20:00,-1\n", "none of its 1 rows can be used: range: 1 values outside"),
         ("time,cpu_user,cpu_user\n2025-08-01 10:20:00,1,1\n", "twice cpu_user"),
-        ("time,cpu_user,cpu_user_pct\n2025-08-01 10:20:00,1,1\n", "more than one would be called so"),
+        ("time,cpu_user,cpu_user_pct\n2025-08-01 10:20:00,1,1\n", "several columns would have this name"),
     ],
 )
 def test_unusable_resources_are_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_damaged_files(tmp_path: Path) -> None:
         read_packets(swapped, "file", ALL)
     with pytest.raises(ConfigError, match="link type 147"):
         read_packets(sound[:20] + struct.pack("<I", 147) + sound[24:], "file", ALL)
-    with pytest.raises(ConfigError, match="1 IP packets at one time"):
+    with pytest.raises(ConfigError, match="1 IP packets at the same time"):
         read_packets(sound[: 24 + 16 + 114], "file", ALL)
 
 
