@@ -4,7 +4,7 @@ Run it as ``python -m slicepilot.training.calibration.calibrate``.
 
 One set of parameters for all experiments, nothing per experiment. The loss weighs what the study's release says of the
 whole ramp (CPU of the UPFs, rates behind them and at the servers, three quantiles of the round trip, in the steady part
-of each of its five steps) and the tables of its paper (the last five minutes). Repetitions use one seed, so that the
+of each of its five steps) and the tables of its paper (the last five minutes). Repetitions share a seed, so that the
 loss is a deterministic function of the parameters. It is minimised within the bounds below, which are what the hardware
 and the study's figures allow, by CMA-ES (Hansen, "The CMA evolution strategy: a tutorial", arXiv:1604.00772). Writes
 ``configs/hardware/andrade.yaml`` with the errors of a run on other seeds.
@@ -44,7 +44,7 @@ from slicepilot.env.simulator.study import (
 Vector = npt.NDArray[np.float64]
 
 # The study's node: Core i7-5500U, 2 cores / 4 threads, 1 GbE, of which 985 of 1000 Mbit/s are left to packets of 1470
-# bytes. How long threads wait for a CPU is not fitted: medians of 60 ms and more cannot tell.
+# bytes. The time that threads wait for a CPU is not fitted: medians of 60 ms and more do not show it.
 BASE = Hardware(logical_cpus=4.0, physical_cores=2.0, uplink_mbps=985.0, sched_slice_ms=3.0, wake_wait_ms=0.0)
 # Bounds of what is fitted.
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -81,7 +81,7 @@ TABLE_WEIGHTS = {
     ("latency", "others"): 1.0,
 }
 MOST = 3.0
-"""Of the logarithm of a ratio of latencies: the worst that one can be."""
+"""Upper bound of a latency's error, the logarithm of a ratio."""
 # In these, one of ten cycles has no rates (their spread is three times that of the others), but it has CPU and latency.
 LACKING_CYCLE = (1, 8)
 FIT_SEED, CHECK_SEED = 1, 1000
@@ -153,7 +153,7 @@ def experiments() -> list[int]:
 
 
 def hardware_of(point: Sequence[float]) -> Hardware:
-    """Parameters for one point of the unit cube, rounded to four digits."""
+    """Parameters for a point of the unit cube, rounded to four digits."""
     values: dict[str, Any] = {
         name: float(f"{low + (high - low) * min(max(float(x), 0.0), 1.0):.4g}")
         for x, (name, (low, high)) in zip(point, BOUNDS.items(), strict=True)

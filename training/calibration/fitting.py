@@ -15,7 +15,7 @@ from slicepilot.env.simulator.hardware import Hardware
 
 # What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period).
 BOUNDS: dict[str, tuple[float, float]] = {
-    "upf_cost_us": (0.5, 1.6),  # times the testbed's burn, or times 10 us without one
+    "upf_cost_us": (0.5, 1.6),  # times the testbed's burn, or times 10 us without burn
     "rx_cost_us": (0.2, 25.0),
     "tx_cost_us": (0.2, 25.0),
     "sched_slice_ms": (0.2, 10.0),
@@ -46,7 +46,7 @@ class Errors:
     """How far a simulation is from what was observed, over all segments and slices.
 
     Attributes:
-        throughput_pct: absolute error of the carried rate in % of the offered one, (K,).
+        throughput_pct: absolute error of the carried rate in % of the offered rate, (K,).
         delay_factor: how many times the p99 delay is too long or too short, at least 1, (M,).
     """
 
@@ -115,7 +115,7 @@ def search(
         outside = sum(max(0.0, -x, x - 1.0) ** 2 for x in point)
         return loss_at(hardware_of(point)) + 50.0 * outside
 
-    if len(bounds) == 1:  # CMA-ES needs two; of one all that a search of this size could tell apart is tried
+    if len(bounds) == 1:  # CMA-ES needs two parameters; a single parameter is scanned on a grid
         return min((hardware_of([x]) for x in np.linspace(0.0, 1.0, SCANNED)), key=loss_at)
     first = [
         min(max((getattr(start, name) / scale.get(name, 1.0) - low) / (high - low), 0.05), 0.95)

@@ -2,8 +2,8 @@
 
 A schedule is a list of segments: a second or two of random loads under random, fixed knobs. The same segments run on
 the node and in the simulator; what is compared is each slice's carried rate and the 99th percentile of its delay.
-Parameters are fitted on one schedule (`fitting` beside this); the error that counts is the one on a second schedule,
-drawn with another seed.
+Parameters are fitted on one schedule (`fitting` beside this); the error that counts is that on a second schedule, drawn
+with another seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slicepilot.training.evaluation.rollouts import LiveRunBackend
 
 from .fitting import BOUNDS, GENERATIONS, Observed, compare, loss_of, search
 
-# In 1.2 s two plays of one schedule agree within 10% for two thirds of the rates, in 4 s for nearly all.
+# In 1.2 s two runs of the same schedule agree within 10% for two thirds of the rates, in 4 s for nearly all.
 SETTLE_S, MEASURE_S = 0.4, 4.0
 
 
@@ -131,7 +131,7 @@ def _knobs(slices: SliceSet, rng: np.random.Generator, rates: Array) -> Knobs:
 def observe(
     segments: Sequence[Segment], backend: LiveRunBackend, seed: int, on_segment: Callable[[], None] | None = None
 ) -> Observed:
-    """Play the segments one after the other on a live backend."""
+    """Play the segments in sequence on a live backend."""
     rows = []
     for number, segment in enumerate(segments):
         backend.play(segment.scenario)
@@ -142,7 +142,7 @@ def observe(
 
 
 def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, seed: int) -> Observed:
-    """Play all segments side by side in the simulator, one lane each."""
+    """Play all segments side by side in the simulator, each in its own lane."""
     backend = SimulatorBackend(ScheduleEpisodes(segments, slices, hardware), len(segments))
     knobs = Knobs(np.concatenate([segment.knobs.values for segment in segments], axis=2))
     return Observed(*_play(backend, knobs, seed))
@@ -194,7 +194,7 @@ def _joined(kind: type[Any], parts: Sequence[Any]) -> Any:
 
 
 def _padded_events(parts: Sequence[NodeEvents]) -> NodeEvents:
-    """Node events of one lane each, side by side; the last knot of shorter profiles is repeated."""
+    """Join node events of single lanes side by side; the last knot of shorter profiles is repeated."""
     knots = max(part.uplink_time_s.shape[1] for part in parts)
 
     def pad(times: FloatArray, factors: FloatArray) -> tuple[FloatArray, FloatArray]:

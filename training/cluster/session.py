@@ -71,10 +71,10 @@ def ray_session(
     """The module ``ray``, connected; what was started for it is gone at the end.
 
     Args:
-        address: of a cluster's head, ``HOST:PORT``, or ``auto`` for the one that this machine belongs to; None starts
-            processes on this machine. The cluster's own environment says whether it asks for a token.
-        cpus: that Ray shares out on this machine, else all that this process may use. A cluster knows its own.
-        threads: CPU threads of one worker's libraries.
+        address: of a cluster's head, ``HOST:PORT``, or ``auto`` for the cluster that this machine belongs to; None
+            starts processes on this machine. The cluster's own environment says whether it requires a token.
+        cpus: CPUs that Ray may use on this machine, by default those of this process. A cluster knows its own.
+        threads: CPU threads of each worker's libraries.
         environment: further variables of the workers.
 
     Raises:
@@ -102,7 +102,7 @@ def ray_session(
         # Workers inherit the environment; a runtime environment would cost each an agent's help.
         token = {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
         with _environment({**FOR_ALL, **FOR_THIS_MACHINE, **token, **workers}):
-            # Ray opens its own folder to everybody: the one around it is closed.
+            # Ray makes its own folder world-accessible, so the enclosing folder is private.
             settings: dict[str, Any] = {"_temp_dir": str(private / "r"), "object_store_memory": OBJECT_STORE_BYTES}
             settings |= {"num_cpus": cpus or usable_cpus(), "num_gpus": 0, "include_dashboard": False}
             with _connected(address="local", **settings) as ray:

@@ -80,7 +80,7 @@ def _shown(value: float | None) -> str:
 
 
 def _curves(candidates: Sequence[Candidate]) -> list[str]:
-    """A figure for each curve that some run has more than one point of, those of most runs first."""
+    """A figure for each curve with several points in some run, curves of most runs first."""
     runs = [c for c in candidates if c.curves][:MOST_LINES]
     counts: dict[str, int] = {}
     for run in runs:

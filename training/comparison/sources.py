@@ -1,4 +1,4 @@
-"""What there is to compare: runs, bundles, sweeps and evaluations, read from their folders."""
+"""Candidates of a comparison: runs, bundles, sweeps and evaluations, read from their folders."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Candidate:
         name: unique among those that are compared.
         kind: ``run``, ``bundle`` or ``agent``.
         folder: where it was read from.
-        digest: of its bundle, if it has one.
-        facts: when, by whom, from what, with which code, in words.
+        digest: of its bundle; None without a bundle.
+        facts: time, user, source, code revision and so on, as texts.
         parameters: by dotted names.
         figures: of the whole run: its curves' last values, estimates, scores as ``SCENARIO/FIGURE``.
         curves: by name.
@@ -62,27 +62,27 @@ def read_all(folders: Sequence[tuple[str, Path]]) -> list[Candidate]:
     Raises:
         ConfigError: a folder of another kind, or damaged; fewer than two candidates, or more than `MOST_COMPARED`.
     """
-    found: list[Candidate] = []
+    trained: list[Candidate] = []
     evaluated: list[Candidate] = []
     for name, folder in folders:
         if (folder / RESULTS_FILE).is_file():
             evaluated += _of_evaluation(folder)
         elif (folder / SWEEP_FILE).is_file():
-            found += [_of_run(trial, f"{name}/{trial.name}") for trial in _trials(folder)]
+            trained += [_of_run(trial, f"{name}/{trial.name}") for trial in _trials(folder)]
         elif (folder / RUN_FILE).is_file():
-            found.append(_of_run(folder, name))
+            trained.append(_of_run(folder, name))
         elif (folder / SUMS_FILE).is_file():
-            found.append(_of_bundle(folder, name))
+            trained.append(_of_bundle(folder, name))
         else:
             raise ConfigError(f"run = {str(folder)!r}: none of {RUN_FILE}, {SUMS_FILE}, {RESULTS_FILE}; {EXPECTED}")
-    result = _unique(_with_scores(found, evaluated))
+    result = _unique(_with_scores(trained, evaluated))
     if not 2 <= len(result) <= MOST_COMPARED:
         raise ConfigError(f"run: {len(result)} to compare; expected 2 to {MOST_COMPARED}")
     return result
 
 
 def differing(candidates: Iterable[Candidate]) -> dict[str, list[str | None]]:
-    """Parameters that are not the same for all that have some: values in their order, None where one has no value."""
+    """Parameters that differ among candidates with parameters: values in their order, None for missing values."""
     given = [candidate for candidate in candidates if candidate.parameters]
     names = dict.fromkeys(name for candidate in given for name in candidate.parameters)
     values = {name: [candidate.parameters.get(name) for candidate in given] for name in names}
@@ -153,14 +153,14 @@ def _of_agent(evaluation: Evaluation, name: str, folder: Path) -> Candidate:
     return Candidate(name, "agent", str(folder), known.get("digest"), facts, parameters, finite_only(figures))
 
 
-def _with_scores(found: list[Candidate], evaluated: list[Candidate]) -> list[Candidate]:
+def _with_scores(trained: list[Candidate], evaluated: list[Candidate]) -> list[Candidate]:
     """Runs and bundles with what an evaluation has measured of the same bundle; then agents that are neither."""
     scores: dict[str, dict[str, float]] = {}
     for agent in evaluated:
         if agent.digest is not None:
             scores[agent.digest] = scores.get(agent.digest, {}) | agent.figures
-    own = [dataclasses.replace(item, figures=item.figures | scores.get(item.digest or "", {})) for item in found]
-    known = {item.digest for item in found if item.digest}
+    own = [dataclasses.replace(item, figures=item.figures | scores.get(item.digest or "", {})) for item in trained]
+    known = {item.digest for item in trained if item.digest}
     return [*own, *(agent for agent in evaluated if agent.digest not in known)]
 
 

@@ -27,7 +27,7 @@ _IN_JSON = (
 
 @dataclass(frozen=True)
 class AgentResult:
-    """One agent on one scenario.
+    """Results of an agent on a scenario.
 
     Attributes:
         scores: (L,) per key, one value per seed; `slicepilot.training.evaluation.scores.score` defines the keys.
@@ -51,7 +51,7 @@ class AgentResult:
 
 @dataclass(frozen=True)
 class ScenarioResult:
-    """All agents on one scenario."""
+    """Results of all agents on a scenario."""
 
     scenario: str
     description: str

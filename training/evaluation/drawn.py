@@ -1,7 +1,7 @@
 """Scenarios drawn from a seed, to be judged on: nodes, slices, promises and loads that nobody has looked at.
 
 Written apart from the mixture that training draws from (`slicepilot.env.simulator.mixture`) and sharing no code with
-it, so that what is overlooked in the one is not overlooked in the other. A deployment is drawn from what it is for
+it, so that both do not share the same omissions. A deployment is drawn from what it is for
 (remote control, video, web, bulk), with a bottleneck by design: the CPU, the uplink, both, or an edge application.
 Everything ends up in YAML files that ``slicepilot simulate`` plays as well.
 """
@@ -60,7 +60,7 @@ PURPOSES = {
 
 
 def draw_scenarios(folder: Path, seed: int, count: int, period_s: float | None = None) -> list[Scenario]:
-    """Scenarios 0 to ``count`` - 1 of a seed, written below a folder; one does not depend on how many are drawn.
+    """Scenarios 0 to ``count`` - 1 of a seed, written below a folder; a scenario does not depend on ``count``.
 
     Args:
         folder, seed, count: as above.
@@ -144,7 +144,7 @@ def _slices(
     short_of_cpu = bottleneck in {"cpu", "both"}
     load = rng.uniform(1.1, 1.9) if short_of_cpu else rng.uniform(0.35, 0.75)
     mbps = parts / parts.sum() * load * usable / cpu_s_per_mbit
-    # One thread cannot do more than one CPU's work, however long the queue.
+    # A thread cannot use more than one CPU, however long the queue.
     mbps = np.minimum(mbps, 1.3 * threads / cpu_s_per_mbit)
     over = rng.uniform(1.15, 2.0) if bottleneck in {"uplink", "both"} else rng.uniform(0.3, 0.7)
     node["uplink_mbps"] = float(mbps.sum() / over)

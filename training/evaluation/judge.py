@@ -43,7 +43,7 @@ def evaluate_scenario(
         on_period: progress.
 
     Raises:
-        ValueError: two agents of one name, or a subject that is not among the agents.
+        ValueError: two agents of the same name, or a subject that is not among the agents.
     """
     names = [a.name for a in agents]
     if len(set(names)) != len(names) or set(subjects) - set(names):

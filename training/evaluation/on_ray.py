@@ -1,8 +1,8 @@
 """The matrix of an evaluation, scenarios by agents, as tasks of Ray: on this machine's cores or on a cluster.
 
-A task runs one agent on one scenario, with all seeds side by side: the simulator draws the noise of all lanes at once,
-so splitting the seeds would change the figures. As it is they are those of a single process, bit for bit. Another task
-scores each scenario where its recordings are. A task whose worker dies is done again; no other is.
+A task runs an agent on a scenario, with all seeds side by side: the simulator draws the noise of all lanes at once, so
+splitting the seeds would change the figures. This way they equal those of a single process, bit for bit. Another task
+scores each scenario where its recordings are. Only tasks whose worker dies are repeated.
 """
 
 from __future__ import annotations

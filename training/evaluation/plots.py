@@ -176,7 +176,7 @@ def delay_ecdf(result: ScenarioResult) -> str:
 
 
 def over_time(result: ScenarioResult, name: str) -> str:
-    """Throughput, delay and moved knobs of every slice under one agent, on the first seed."""
+    """Throughput, delay and moved knobs of every slice under an agent, on the first seed."""
     trace = result.agent(name).trace
     if trace is None:
         return ""

@@ -75,7 +75,7 @@ class Evaluation:
 
 
 def hardware_fits(results: Iterable[ScenarioResult]) -> dict[str, dict[str, float]]:
-    """Calibration errors of each hardware in use, as its file states them; empty for one that is not fitted."""
+    """Calibration errors of each hardware in use, as its file states them; empty for hardware that is not fitted."""
     return {name: load("hardware", name, HardwareFile).fit for name in dict.fromkeys(r.hardware for r in results)}
 
 
@@ -133,7 +133,7 @@ def read(folder: Path) -> Evaluation:
     """Read what `save` wrote.
 
     Raises:
-        ConfigError: missing, damaged or foreign files, in one line.
+        ConfigError: missing or damaged files, or files of another program.
     """
     try:
         document = json.loads((folder / RESULTS_FILE).read_text(encoding="utf-8"))

@@ -44,7 +44,7 @@ _ROWS = [SLICE_FIELDS.index(name) for name in TELEMETRY_KEPT]
 
 @dataclass(frozen=True)
 class Rollout:
-    """One agent on one scenario: T control periods, S slices, L lanes (one seed each).
+    """A run of an agent on a scenario: T control periods, S slices, L lanes (a seed each).
 
     Attributes:
         weight, committed_mbps: float32 (S, L), of each slice's promise.
@@ -128,7 +128,7 @@ def simulate_rollout(
 def collect_rollout(
     agent: Agent, backend: Backend, seed: int, weights: RewardWeights, on_period: Callable[[], None] | None = None
 ) -> Rollout:
-    """Run an agent to the end of one run of any backend, which stays open; arguments as for `simulate_rollout`."""
+    """Run an agent for a whole run of any backend, which stays open; arguments as for `simulate_rollout`."""
     started = time.perf_counter()
     telemetry = backend.reset(seed)
     context = backend.context
@@ -186,7 +186,7 @@ OnRun = Callable[[int, str], None]
 
 
 class LiveRunBackend(Backend, Protocol):
-    """A backend of one lane in real time, whose scenario and pods can be changed between runs."""
+    """A single-lane real-time backend whose scenario and pods can be changed between runs."""
 
     def play(self, scenario: Scenario) -> None: ...
 
@@ -210,9 +210,9 @@ def interleaved_rollouts(
     weights: RewardWeights,
     on_run: OnRun | None = None,
 ) -> list[Rollout]:
-    """Every agent in its scenario, ``repetitions`` times, as A B C, A B C: drift of the machine affects all alike.
+    """Run every agent in its scenario ``repetitions`` times, interleaved, so that drift affects all alike.
 
-    One rollout per agent, one lane per repetition. Repetition r offers every agent the same traffic, that of seed + r.
+    Each agent has a rollout with a lane per repetition. Repetition r offers all agents the traffic of seed + r.
     """
     rollouts: list[list[Rollout]] = [[] for _ in runs]
     for repetition in range(repetitions):
@@ -233,7 +233,7 @@ def interleaved_rollouts(
 
 
 def _side_by_side(runs: Sequence[Rollout]) -> Rollout:
-    """Rollouts of one lane each as one rollout of several lanes."""
+    """Join single-lane rollouts to a rollout of several lanes."""
     first = runs[0]
     done = [run.work_done for run in runs if run.work_done is not None]
     p99_us = [run.packets_p99_us for run in runs if run.packets_p99_us is not None]

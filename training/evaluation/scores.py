@@ -20,7 +20,7 @@ Window = tuple[float, float]
 
 
 def in_window(recording: Rollout, window_s: Window | None) -> BoolArray:
-    """Periods of a span (from, to], (T,); all of them without one."""
+    """Mask (T,) of the periods in a span (from, to]; all periods without a span."""
     if window_s is None:
         return np.ones(len(recording.time_s), np.bool_)
     half = 0.5 * recording.period_s
@@ -79,7 +79,7 @@ def loss_pct(volume: Array, reference: Array) -> Array:
 
 
 def delay_p99_us(recording: Rollout) -> Array:
-    """99th percentile of each slice's delay, (S, L): of all packets, where they were timed one by one.
+    """99th percentile of each slice's delay, (S, L): of all packets, where they were timed individually.
 
     Else over time of the per-period p99 delay, periods weighted by the volume carried. A slice that carries nothing in
     a whole run is weighted by what it offered; a slice that offers nothing gives 0.
@@ -116,13 +116,13 @@ def broken_s(recording: Rollout) -> Array:
 
 
 def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: Window | None) -> Scores:
-    """All figures of merit of one agent, (L,) each.
+    """All figures of merit of an agent, (L,) each.
 
     Args:
         recording: the agent's run.
-        alone: the priority slice as the only active one, no control (experiment 1).
+        alone: only the priority slice active, no control (experiment 1).
         uncontrolled: all slices active, no control (experiment 5).
-        window_s: span in which the two headline losses are taken; the whole run without one.
+        window_s: span in which the two headline losses are taken; None: the whole run.
 
     Keys:
         slice1_loss_pct, others_loss_pct: volume the priority slice lost against ``alone``, and the others together
@@ -135,7 +135,7 @@ def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: W
         churn_pct: mean over periods of the share of the knobs' full range that was moved, in %.
         return: mean reward per control period, which compares across run lengths.
         episode_reward: sum of the rewards of a run, which Stable-Baselines3's ``evaluate_policy`` reports.
-        edge_work: what an edge application on the node got done, where there is one.
+        edge_work: work done by the node's edge application, where there is an application.
     """
     whole = [group_volumes(r) for r in (recording, alone, uncontrolled)]
     windowed = [group_volumes(r, window_s) for r in (recording, alone, uncontrolled)]

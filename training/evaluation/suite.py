@@ -17,7 +17,7 @@ from .comparison import RIVALS, RULE, Rival, ScenarioResult
 LEAST_OTHERS_LOSS_PCT = 0.5
 """Losses of the others below it count as this much in a ratio."""
 LEAST_SEEDS = 3
-"""Fewer bundles tell next to nothing about training seeds."""
+"""Fewer bundles say next to nothing about training seeds."""
 IN_JSON = {"broken": "broken", "best_effort": "best_effort", "cpu": "cpu_wasted"}
 
 
@@ -120,7 +120,7 @@ def compared(results: Sequence[ScenarioResult], rival: Rival) -> list[AgainstRiv
 
 
 def over_training_seeds(results: Sequence[ScenarioResult], agents: Sequence[str]) -> list[OverTrainingSeeds]:
-    """Policies of one training beside every rival; none for fewer than `LEAST_SEEDS` policies or two scenarios."""
+    """The policies of a training against every rival; none for fewer than `LEAST_SEEDS` policies or two scenarios."""
     if len(agents) < LEAST_SEEDS or len(results) < 2:
         return []
     pooled = []

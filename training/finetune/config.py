@@ -29,7 +29,7 @@ class FinetuneConfig:
             that a choice is held (`slicepilot.agents.heuristics.exploring.ExploringAgent`).
         new_share: part of each batch that comes from the new episodes, the rest is from the log.
         judged_runs: on which offline and fine-tuned policy are compared in the end.
-        seed: of loads, noise and batches; runs to learn from and to judge by never share one.
+        seed: of loads, noise and batches; runs to learn from and runs to judge by never share a seed.
         testbed: name of the testbed, else the default configuration's; a running testbed is used.
         threads: CPU threads of PyTorch. device: ``auto`` takes a GPU that is there.
         tracking: ``mlflow`` or ``none``.

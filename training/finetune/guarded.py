@@ -11,7 +11,7 @@ from slicepilot.env.backend import Backend
 
 
 class Guarded(Backend, Protocol):
-    """A backend of one lane under a guard; what it applies has passed the guard.
+    """A single-lane backend under a guard, which checks everything that it applies.
 
     ``interventions`` counts until it is replaced. ``prepare`` makes ready for a run of an agent, inside of
     ``real_time`` the run keeps its control period as well as the backend can.

@@ -55,7 +55,7 @@ class Round:
 
 
 def is_finetune(checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint is one of `finetune`."""
+    """Whether a checkpoint was written by `finetune`."""
     return "finetune" in checkpoint.config
 
 
@@ -63,13 +63,13 @@ def offline_config_of(checkpoint: Checkpoint) -> OfflineConfig:
     """How the policy was learned that is to be fine-tuned.
 
     Raises:
-        ConfigError: a checkpoint of another kind of training, or one that no reward has moved.
+        ConfigError: a checkpoint of another kind of training, or of training without a reward.
     """
     if is_finetune(checkpoint):
         return OfflineConfig.of(checkpoint.config["offline"], "checkpoint: config")
     algorithm = checkpoint.config.get("algorithm")
     if not is_offline(checkpoint) or algorithm == "bc":
-        raise ConfigError(f"finetune: a run of {algorithm!r}: expected one of train --offline by td3-bc or iql")
+        raise ConfigError(f"finetune: a run of {algorithm!r}; expected a run of train --offline by td3-bc or iql")
     return OfflineConfig.of(checkpoint.config, "checkpoint: config")
 
 

@@ -126,7 +126,7 @@ def finetune(
     Raises:
         ConfigError: a checkpoint of another kind of training, bad values, a dataset that is gone, a scenario with other
             slices than the dataset, a folder that cannot be written.
-        ExportError: the exported policy does not agree with the trained one.
+        ExportError: the exported policy does not agree with the trained policy.
     """
     torch.set_num_threads(config.threads)
     root, offline = Path(folder), offline_config_of(start)

@@ -33,7 +33,7 @@ OBSERVATIONS = 1000
 
 
 class ExportError(RuntimeError):
-    """The exported policy does not decide as the trained one."""
+    """The exported policy does not decide as the trained policy does."""
 
 
 def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
@@ -47,7 +47,7 @@ def to_onnx(policy: DeterministicPolicy | GuidedPolicy) -> bytes:
 
 
 def exported(network: nn.Module, example: Tensor, axes: Mapping[int, Any]) -> Any:
-    """A network of one input and one output as an ONNX model without the exporter's traces.
+    """A network with a single input and output as an ONNX model without the exporter's traces.
 
     Args:
         network: in evaluation mode.

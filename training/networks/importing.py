@@ -21,7 +21,7 @@ def load_weights(policy: GuidedPolicy | DeterministicPolicy, bundle: PolicyBundl
     Raises:
         ConfigError: the bundle's network is not the policy's.
     """
-    other = f"{bundle}: accepted: one whose network is the one that the training config describes"
+    other = f"{bundle}: expected a bundle with the network that the training config describes"
     tensors = onnx.load_from_string(bundle.model).graph.initializer
     constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}
     with torch.no_grad():

@@ -1,10 +1,9 @@
 """One policy for any number of slices: shared weights per slice, pooled context, equivariant to their order.
 
-Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees one slice's row of the observation and its shares of
-the node; the mean and the maximum over the present slices and what they ask of the node together are the context, and a
-head sees row and context. Optionally one block of multi-head attention between the slices (Vaswani et al. 2017,
-arXiv:1706.03762) stands before the pooling. No weight depends on the number of slices, so one ``state_dict`` serves any
-of them.
+Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees a slice's row of the observation and its shares of the
+node. The context is the mean and the maximum over the present slices and their total demand on the node. A head sees
+row and context. Optionally, a block of multi-head attention between the slices (Vaswani et al. 2017, arXiv:1706.03762)
+precedes the pooling. No weight depends on the number of slices, so the same ``state_dict`` serves any number.
 
 Shapes: observations (B, S * D) as the environments give them, or the table (B, S, D); actions (B, S, 3).
 """

@@ -58,7 +58,7 @@ class Choice:
         return self.or_held(self.mean.clamp(-1.0, 1.0))
 
     def or_held(self, actions: Tensor) -> Tensor:
-        """Actions with the held ones where there is nothing to choose."""
+        """Actions, replaced by the held actions where there is nothing to choose."""
         return torch.where(self.mask > HALF, actions, self.held)
 
     def squared_error(self, actions: Tensor) -> Tensor:

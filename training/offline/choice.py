@@ -6,9 +6,9 @@ everywhere else (R. Laroche, P. Trichelair, R. Tachet des Combes, "Safe Policy I
 ICML 2019, arXiv:1712.06924). Of several such settings it takes that of the largest lower bound, not of the largest mean
 (Y. Jin, Z. Yang, Z. Wang, "Is Pessimism Provably Efficient for Offline RL?", ICML 2021, arXiv:2012.15085).
 
-The bound is that of the difference from no control between mean rewards of runs: one-sided, of unequal variances (B.
-Welch, Biometrika 34, 1947), at 95% for all comparisons of a log together (Bonferroni: O. J. Dunn, JASA 56, 1961). What
-was not measured of a setting counts as broken, and is left out of no control's reward.
+The bound is that of the difference in the runs' mean reward from no control: one-sided, for unequal variances (B.
+Welch, Biometrika 34, 1947), at 95% for all comparisons of a log together (Bonferroni: O. J. Dunn, JASA 56, 1961).
+Unmeasured promises count as broken in a setting's reward and are left out of the reward of no control.
 
 In logs whose settings are all alike, and in which a run in seven goes wrong, at most 5% of 3,000 drawn logs got a
 choice, with 3 to 27 settings of 30 to 40 runs each. With settings of 8 to 25 runs beside 40 of no control it was 18%:
@@ -43,10 +43,11 @@ from slicepilot.training.networks.export import ExportError
 from .data import slices_of
 
 LEAST_RUNS = 30
-"""Runs of a setting in a context: one that goes wrong in a run of ten shows that in 96% of the cases."""
+"""Runs of a setting in a context: a setting that fails in a tenth of its runs fails in at least one of these with
+probability 96%."""
 LEVEL = 0.95
 STEADY = 1e-4
-"""Actions that differ by no more than this are of one setting."""
+"""Actions that differ by no more than this are the same setting."""
 ACTIVE = FEATURES.index("active")
 OPSET, IR_VERSION = 18, 8
 
@@ -222,7 +223,7 @@ def _above_low(setting: Runs, control: Runs, comparisons: int) -> float:
 
 
 def _settings(steady: Sequence[Episode], episodes: EpisodeSet, slices: SliceSet) -> list[Setting]:
-    """Settings in order of first appearance; runs with the same knobs and weights are of one."""
+    """Settings in order of first appearance; runs with the same knobs and weights share a setting."""
     actions: list[FloatArray] = []
     groups: list[list[Episode]] = []
     for episode in steady:

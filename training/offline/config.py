@@ -29,12 +29,12 @@ class OfflineConfig:
         dataset: name of a recorded dataset that is shipped, or a file or folder of episodes.
         behaviours: whose episodes are learned from; ``*`` matches any part of a name.
         reward: name of the reward weights, applied to the terms that were recorded; none = those of the dataset.
-        updates: budget in gradient steps; minutes: budget in wall-clock time. At least one; the first to be used up
-            ends the run. ``choice`` has neither. Only runs bounded by updates alone are reproducible by seed.
+        updates: budget in gradient steps; minutes: budget in wall-clock time. At least one is given; the first to be
+            used up ends the run. ``choice`` has neither. Only runs bounded by updates alone are reproducible by seed.
         batch_steps: steps per update, drawn with replacement.
-        hold_s: an action that held for several control periods is learned from as one step, of at most this time; 0
-            takes each period by itself.
-        gamma: discount per control period of at least a quarter of a second; shorter ones have a higher one
+        hold_s: an action that held for several control periods is learned from as a single step, of at most this time;
+            0 takes each period by itself.
+        gamma: discount per control period of at least a quarter of a second; shorter periods have a higher discount
             (`slicepilot.training.online.advantages.Discount`).
         seed: of network, batches and noise.
         network: size of policy, critics and values.

@@ -36,10 +36,9 @@ def read_dataset(name_or_path: str) -> EpisodeSet:
 def open_dataset(name_or_path: str) -> EpisodeSet:
     """As `read_dataset`, in stretches that can be learned from; raises ConfigError where `without_faults` does.
 
-    Episodes end where a tick was missed: what was measured there is not of one period. They end too where so little was
-    measured that a step has no reward (`slicepilot.data.episodes.episodes.Episode.unbroken`). Where a single slice was
-    not measured, the step's reward is of the others, and the observation does not show the slice: to the networks it is
-    one that is not there.
+    Episodes end where a tick was missed, because the measurement there covers several periods. They also end where so
+    little was measured that a step has no reward (`slicepilot.data.episodes.episodes.Episode.unbroken`). Where a single
+    slice was not measured, the step's reward is that of the others, and the observation marks the slice as absent.
     """
     return without_faults(read_dataset(name_or_path).unbroken(), name_or_path)
 

@@ -1,4 +1,4 @@
-"""Implicit Q-learning: values of the better logged actions, without ever asking for one that was not logged.
+"""Implicit Q-learning: values of the better logged actions, without evaluating actions that were not logged.
 
 I. Kostrikov, A. Nair, S. Levine, "Offline Reinforcement Learning with Implicit Q-Learning", 2021, arXiv:2110.06169.
 With target critics Q' = min_i Q'_i and the expectile loss L_tau(u) = |tau - 1(u < 0)| u^2:

@@ -1,4 +1,4 @@
-"""What the offline algorithms have in common: a batch in, one gradient step per network, a state to go on from."""
+"""Base of the offline algorithms: a gradient step per network from a batch, and a state to resume from."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Batch(NamedTuple):
             them.
         actions: (B, S, K), or (B, K) for tasks without slices; in [-1, 1].
         rewards: (B,); discounts: (B,), what the value of the next observation counts, 0 where it is a final state.
-        decided: (B,), 1 where the action was chosen anew, 0 where it only went on. A draw that is held for ten periods
-            was one choice: nine of ten steps would teach that the best knobs are those that hold already.
+        decided: (B,), 1 where the action was chosen anew, 0 where it was held. A draw that is held for ten periods was
+            a single choice: nine of ten steps would teach that the best knobs are the current knobs.
     """
 
     inputs: Tensor
@@ -66,7 +66,7 @@ class Learner(nn.Module, ABC):
 
     @abstractmethod
     def update(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn from one batch; figures for curves, detached and without axes."""
+        """Learn from a batch; returns figures for curves, detached and without axes."""
 
     @property
     def policy(self) -> nn.Module:

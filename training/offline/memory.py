@@ -1,8 +1,8 @@
-"""A dataset as tensors to draw batches from: inputs computed once, rewards brought to one scale, holds as one step.
+"""A dataset as tensors to draw batches from: inputs computed once, rewards scaled, held actions merged to single steps.
 
 A control period is short: knobs act on a queue over some ten of them. Where a choice held for several periods, a critic
 that learns from single periods mostly sees an action that holds already, and attributes its reward to the state. So a
-choice is one step that lasts as long as it held, up to a bound: rewards are summed, and the next state is the one at
+choice is a single step that lasts as long as it held, up to a bound: rewards are summed, and the next state is that at
 its end. That is a semi-Markov decision process (R. Sutton, D. Precup, S. Singh, "Between MDPs and semi-MDPs",
 Artificial Intelligence 112, 1999, section 3), with actions as options that persist. A setting that never changes may be
 cut anywhere: each of its periods begins such a step.
@@ -55,11 +55,11 @@ class Memory:
 
     Attributes:
         inputs: (N + E, ...), every observation as the networks take it.
-        at, then: (N,), where in ``inputs`` a step's observation is, and the one at its end.
+        at, then: (N,), indices into ``inputs`` of the observations at a step's start and end.
         actions: (N, ...); rewards: (N,), scaled, discounted and summed over the periods that the step lasts.
         discounts: (N,), at its end; 0 where an episode ends in a final state.
         decided: (N,), 0 where ``decisions["held"]`` of the episode says that an earlier choice was held.
-        chosen: (N,), the step that is drawn for each: itself, or the one that began what it belongs to.
+        chosen: (N,), the step that is drawn for each: itself, or the step at which its action was chosen.
     """
 
     inputs: Tensor
@@ -82,7 +82,7 @@ class Memory:
     ) -> Memory:
         """From episodes; ``discounts`` (N,) per period, those at the end of episodes that terminate are taken as 0.
 
-        An action that held for several periods is one step, of at most so many ``periods``.
+        An action that held for several periods is a single step, of at most so many ``periods``.
         """
         parts = [episode for episode in episodes if len(episode)]
         lengths = np.asarray([len(episode) for episode in parts])
@@ -134,12 +134,12 @@ def _decided(episode: Episode) -> npt.NDArray[np.float32]:
 def _holds(
     actions: npt.NDArray[np.float32], decided: npt.NDArray[np.float32], last: npt.NDArray[np.int64], periods: int
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Which steps (N,) began something, and for how many periods each one's action held from then on; ``last`` (E,) are
-    the last steps of episodes."""
+    """Which steps (N,) changed the action, and for how many periods each step's action held from then on; ``last`` (E,)
+    are the last steps of episodes."""
     moved = np.abs(np.diff(actions, axis=0)).max(axis=tuple(range(1, actions.ndim)), initial=0.0) > SAME
     moved[last[:-1]] = True
     begins = np.concatenate([[True], moved | (decided[1:] > 0)])
-    ends = np.append(np.flatnonzero(moved), len(actions) - 1)  # of stretches with one action
+    ends = np.append(np.flatnonzero(moved), len(actions) - 1)  # of stretches with the same action
     steps = np.arange(len(actions))
     return begins, np.minimum(ends[np.searchsorted(ends, steps)] - steps + 1, periods)
 

@@ -15,7 +15,7 @@ from .actors import Actor, SliceActor, Spread
 
 
 class Networks(Protocol):
-    """Makes the networks of an algorithm, on one device.
+    """Makes the networks of an algorithm on its device.
 
     Critics take inputs of B states and actions (B, ...) and give values (critics, B); a value network gives (B,).
     """

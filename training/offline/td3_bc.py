@@ -28,7 +28,7 @@ class Td3BcConfig:
     Attributes:
         alpha: weight of the critic against the logged actions, after both are brought to the same scale.
         policy_noise, noise_clip: deviation and bound of the noise on the target's action, on the action's scale.
-        actor_interval: updates of the critics for one of the actor.
+        actor_interval: updates of the critics per update of the actor.
         target_rate: how fast the targets follow.
         actor_learning_rate, critic_learning_rate: of Adam.
     """

@@ -44,7 +44,7 @@ from .networks import Networks, SliceNetworks
 from .td3_bc import Td3Bc
 
 REPORT_S = 0.5
-AVERAGED_UPDATES = 10  # so many updates of the policy make one of its average
+AVERAGED_UPDATES = 10  # updates of the policy per update of its average
 RECORDED_OBSERVATIONS = 1000
 FREE = {"updates", "minutes", "checkpoint_minutes", "threads", "device", "tracking"}
 
@@ -85,7 +85,7 @@ Accept = Callable[[OfflineResult, RunRecord], bool]
 
 
 def is_offline(checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint is one of `train_offline`."""
+    """Whether a checkpoint was written by `train_offline`."""
     return checkpoint.config.get("algorithm") in get_args(OfflineAlgorithm)
 
 
@@ -139,18 +139,18 @@ def train_offline(
     Args:
         config: what to do; with ``resume`` from `resumed_config`.
         folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
-        name: of the configuration; as one of a sweep, of the MLflow run.
+        name: of the configuration; of a sweep's trial, the name of its MLflow run.
         resume: go on from here, as if the run had never stopped.
         report: called about twice a second with the state of the run; it may raise
             `slicepilot.training.runs.run.RunStopped`.
         accept: called with the finished policy before it is saved; None saves it.
         labels: name and tags of the command line.
-        parent_run_id: MLflow run under which this one is kept, as one of a sweep.
+        parent_run_id: MLflow run of the sweep that this run belongs to.
 
     Raises:
         ConfigError: bad values, a dataset that cannot be read or learned from, a folder that cannot be written, a
             checkpoint that does not fit.
-        ExportError: the exported policy does not agree with the trained one.
+        ExportError: the exported policy does not agree with the trained policy.
     """
     if config.algorithm == "choice":
         return _choose(config, Path(folder), name, accept, labels or RunLabels(), parent_run_id)

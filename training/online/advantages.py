@@ -56,7 +56,7 @@ class AdvantageBuffer(RolloutBuffer):
     Args:
         discount: per control period. The value after a run's last period still counts with SB3's own scalar gamma: at
             the end of each run, lanes of short periods learn from a target that lies too near the mean.
-        groups, copies: of lanes; with one copy there is no baseline.
+        groups, copies: of lanes; with a single copy there is no baseline.
         references: the first copies, from which nothing is learned: others act there.
     """
 

@@ -57,7 +57,7 @@ class SacConfig:
     Attributes:
         replay_transitions: size of the replay memory; it is not part of checkpoints and fills anew after a resume.
         warmup_transitions: collected before the first gradient step.
-        steps_per_update: vector steps between updates; gradient_steps: of one update.
+        steps_per_update: vector steps between updates; gradient_steps: of each update.
         batch_transitions: transitions per gradient step.
         target_rate: how fast the target critics follow.
     """
@@ -77,18 +77,18 @@ class TrainingConfig:
 
     Attributes:
         algorithm: ``ppo`` corrects a rule's decision (`slicepilot.training.networks.guided`), ``sac`` decides on knobs.
-        scenario, mixture: where runs come from; exactly one of them. A mixture draws hardware, loads and promises at
+        scenario, mixture: source of the runs; exactly one is given. A mixture draws hardware, loads and promises at
             random for every lane (domain randomisation).
         hardware: name or file of the node, instead of that of the scenario or mixture.
         reward: weights of the reward terms.
-        total_steps: budget in control periods summed over lanes; minutes: budget in wall-clock time. At least one; the
-            first to be used up ends the run. Only runs bounded by steps alone are reproducible by seed.
+        total_steps: budget in control periods summed over lanes; minutes: budget in wall-clock time. At least one is
+            given; the first to be used up ends the run. Only runs bounded by steps alone are reproducible by seed.
         seed: of network, exploration and environments.
         num_envs: lanes; phase_groups: groups of lanes that end their runs at different times; copies: so many lanes of
             a group each meet the same arrivals and noise, and PPO's advantages are taken against their mean
             (`slicepilot.training.online.advantages`), 1 = none do. ``phase_groups * copies`` divides ``num_envs``.
-        gamma: discount per control period; for PPO that of periods of at least a quarter of a second, shorter ones have
-            a higher one (`slicepilot.training.online.advantages.Discount`).
+        gamma: discount per control period; for PPO that of periods of at least a quarter of a second, shorter periods
+            have a higher discount (`slicepilot.training.online.advantages.Discount`).
         learning_rate: at the start; falls linearly to ``final_learning_rate`` over the budget.
         broken_over_reference: promises may be broken for this share of the time of the better of two references, the
             rule and a static order by weight (`slicepilot.training.online.objective`), which play the first two

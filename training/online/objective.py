@@ -37,7 +37,7 @@ LEAST_FACTORS, MOST_FACTOR = np.asarray([0.25, 1.0, 0.05], np.float32), 8.0
 # A loss of this much of the rule's best effort is as bad as breaking promises, or wasting CPU, e times as much.
 BEST_EFFORT_SCALE = np.float32(0.01)
 BEST_EFFORT_FLOOR, WASTED_FLOOR = np.float32(0.02), np.float32(0.01)
-# As much of the rule's best effort is worth so much of the CPU that it wastes: 2 points and 5% (`axes`).
+# Exchange rate between the rule's best effort and the CPU that it wastes: 2 points for 5% (`axes`).
 WASTED_PRICE = np.float32(0.4)
 
 

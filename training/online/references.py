@@ -65,7 +65,7 @@ def with_references(coding: type[Coding], copies: int) -> type[Coding]:
 
 
 class SideBySide:
-    """Several agents as one, each with its equal part of the lanes."""
+    """Combines several agents; each controls an equal part of the lanes."""
 
     request_mcpu: FloatArray | None = None
     name = "side by side"

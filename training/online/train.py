@@ -2,7 +2,7 @@
 
 PPO: Schulman et al. 2017, arXiv:1707.06347. SAC: Haarnoja et al. 2018, arXiv:1812.05905.
 
-`train` reads top to bottom: environments, learner, then Stable-Baselines3's loop with one callback that watches the
+`train` reads top to bottom: environments, learner, then Stable-Baselines3's loop with a callback that watches the
 budget, reports progress and writes checkpoints; at the end the policy is exported, checked and saved as a bundle.
 """
 
@@ -185,7 +185,7 @@ class _Monitor(BaseCallback):
         self.budget.start()
 
     def _on_step(self) -> bool:
-        """Stop at the first step of a rollout: a whole one has always been learned from."""
+        """Stop only at the first step of a rollout, so that every whole rollout is learned from."""
         return self.budget.fraction(self.num_timesteps) < 1.0 or (self.n_calls - 1) % self._chunk != 0
 
     @property
@@ -284,7 +284,7 @@ def _restore(learner: Any, env: Sb3VecEnv, average: PolicyAverage[Any], checkpoi
 
 
 def resumed_config(checkpoint: Checkpoint, config: TrainingConfig | None) -> TrainingConfig:
-    """The checkpoint's configuration; the given one may differ in budget, checkpoints, threads and tracking only.
+    """The checkpoint's configuration; ``config`` may differ from it in budget, checkpoints, threads and tracking only.
 
     Raises:
         ConfigError: names the first other field that differs.
@@ -312,18 +312,18 @@ def train(
     Args:
         config: what to do; with ``resume`` from `resumed_config`.
         folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
-        name: of the configuration; as one of a sweep, of the MLflow run.
+        name: of the configuration; of a sweep's trial, the name of its MLflow run.
         resume: go on from here. Step count, optimiser, generators and MLflow run continue; environments start new runs.
         report: called a few times per second with the state of the run.
-        start: a policy to start from instead of an untrained one; its critic is learned anew.
+        start: a policy to start from instead of an untrained policy; its critic is learned anew.
         say: called with what is done before and after training.
-        parent_run_id: MLflow run under which this one is kept, as one of a sweep.
+        parent_run_id: MLflow run of the sweep that this run belongs to.
         labels: name, tags and origin of the command line.
 
     Raises:
         RunStopped: ``report`` did.
         ConfigError: bad values, unknown names, a folder that cannot be written, a checkpoint that does not fit.
-        ExportError: the exported policy does not agree with the trained one.
+        ExportError: the exported policy does not agree with the trained policy.
     """
     torch.set_num_threads(config.threads)
     root = Path(folder)

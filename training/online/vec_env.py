@@ -89,7 +89,7 @@ class _Group(SliceVectorEnv):
 
 
 class Sb3VecEnv(VecEnv):
-    """`SliceVectorEnv`s over one or more backends as one ``VecEnv`` of all their lanes.
+    """`SliceVectorEnv`s over one or more backends, combined to a ``VecEnv`` of all their lanes.
 
     All lanes of a backend end at the same step. With several backends, their first runs are played ahead without
     control (with ``guided``, by the rule) by staggered lengths, so that at any time different groups of lanes are at

@@ -134,7 +134,7 @@ def mean_rewards(episodes: EpisodeSet) -> dict[str, Interval]:
 class Difference:
     """An estimate less what the best behaviour earned, reward per control period, with its 95% interval.
 
-    The interval adds both intervals as independent errors. It is infinite where one of them is not known.
+    The interval adds both intervals as independent errors. It is infinite where either is not known.
     """
 
     value: float
@@ -202,7 +202,7 @@ def improvement_over_best(
 ) -> Improvement:
     """Estimate a policy against the best behaviour of the data that it was learned from.
 
-    Compared are the episodes with the most slices: a behaviour with one slice of five earns more, and is no better.
+    Only episodes with the most slices are compared: a behaviour with one slice of five earns more, and is no better.
 
     Args:
         agent: the policy, on the pods as declared.

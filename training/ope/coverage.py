@@ -27,7 +27,7 @@ from .logged import ACTIVE, arrivals
 
 SIMILAR, NEAR, ENOUGH = 0.1, 0.1, 0.8
 APART_S = 0.05
-"""Logged states that are nearer in time are nearly the same; one of them represents all."""
+"""Logged states that are nearer in time are nearly the same; one represents all."""
 MAX_STATES = 4000
 KNOWN_QUANTILE = 0.99
 STEADY = 1e-4
@@ -44,8 +44,8 @@ class Coverage:
 
     Attributes:
         slices: names, S.
-        support: (S, 3), share of states in which the knob lies near a logged one of similar states.
-        states: share of the policy's own states that are like logged ones.
+        support: (S, 3), share of states in which the knob lies near a logged knob in similar states.
+        states: share of the policy's own states that are like logged states.
     """
 
     slices: tuple[str, ...]
@@ -121,7 +121,7 @@ class LoggedSupport:
         self._known = self._usual_distance(moves.episode[whole])
 
     def _usual_distance(self, episode: npt.NDArray[np.int64]) -> float:
-        """How far nearly all logged states lie from the nearest one of another episode; infinite if there is one."""
+        """Bound of nearly all logged states' distance to the nearest state of another episode; inf for one episode."""
         near, index = self._states.query(self._states.data, min(len(episode), 200))
         elsewhere = episode[np.reshape(index, (len(episode), -1))] != episode[:, None]
         nearest = np.where(elsewhere, np.reshape(near, elsewhere.shape), np.inf).min(axis=1)
@@ -156,7 +156,7 @@ class LoggedSupport:
 class _Standard:
     """Some columns of observations (N, S, D) as (N, S * columns) of mean 0 and deviation 1.
 
-    What never varied in the data is left out; a state in which it does is one that the data do not know of in any case.
+    Columns that never varied in the data are left out; states in which they vary are unknown to the data in any case.
     """
 
     def __init__(self, observations: Floats, columns: list[int]) -> None:

@@ -22,11 +22,11 @@ class Estimate:
 
     Attributes:
         value: the figure; NaN where there is none.
-        low, high: ends of its interval; infinite where one episode is all there is, or nearly all: how much a figure
-            depends on which episodes were logged is then not known.
+        low, high: ends of its interval; infinite where a single episode has all or nearly all of the weight, because
+            the variation between episodes is then not known.
         diagnostics: plain values that say how it came about, such as ``held_out_error``: by how much the estimator was
             off, root mean square, on policies whose reward is known and whose episodes it did not see.
-        refused: why there is no figure, in a few words; empty where there is one.
+        refused: why there is no figure, in a few words; empty if there is a figure.
     """
 
     value: float
@@ -67,8 +67,8 @@ def widened(
     Args:
         value: the figure.
         draws: bootstrap draws of it (R,): their deviation is the sample's error.
-        independent: how many episodes there are, as `episodes_that_count` says. One less is the degrees of freedom, or
-            one less than the draws where these are fewer.
+        independent: number of independent episodes, as `episodes_that_count` says. The degrees of freedom are one less,
+            or one less than the draws where these are fewer.
         error: the estimator's own, root mean square over policies whose reward is known.
         groups: how many of these are independent of each other, its degrees of freedom; 0 where there are none.
         diagnostics: further ones.

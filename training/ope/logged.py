@@ -40,7 +40,7 @@ class Node:
 
     @classmethod
     def of(cls, episodes: EpisodeSet) -> Node:
-        """From the set's facts; raises ConfigError where one is missing, or observations mean something else here."""
+        """From the set's facts; raises ConfigError if a fact is missing or the observations have another encoding."""
         facts = episodes.facts
         for name in ("slices", "period_s", "logical_cpus", "reward"):
             if name not in facts:
@@ -135,8 +135,8 @@ def telemetry_of(table: Floats) -> Telemetry:
 def run_numbers(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
     """Which run each episode (E,) is a stretch of, from 0.
 
-    Stretches between steps that have no reward are of one run, and share its ``info``: they are not
-    independent of each other. Where nothing was unmeasured every episode is a run.
+    Stretches between steps without a reward belong to the same run and share its ``info``, so they are not independent.
+    Where everything was measured every episode is a run.
     """
     keys: dict[int, int] = {}
     result = []
@@ -147,7 +147,7 @@ def run_numbers(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
 
 
 def alike(episodes: EpisodeSet) -> npt.NDArray[np.int64]:
-    """Numbers of groups, one for each of `EpisodeSet.behaviours`.
+    """The group number of each of `EpisodeSet.behaviours`.
 
     A group has those that do nearly the same on average, or nearly the same as another member: within `AROUND`,
     root mean square over slices and knobs.

@@ -1,4 +1,4 @@
-"""Runs of the simulator whose arrivals are what logged episodes measured, one episode in each lane."""
+"""Runs of the simulator with the arrivals that logged episodes measured, an episode in each lane."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BITS_TO_MBPS = 125_000.0
 
 
 class MeasuredLoads:
-    """`slicepilot.env.simulator.backend.RunSource` of rates that were measured, one per control period.
+    """`slicepilot.env.simulator.backend.RunSource` of measured rates, one per control period.
 
     A slice that is absent throughout an episode is absent in its run; where it comes and goes it offers nothing
     meanwhile. Episodes shorter than the longest end with their last rates.

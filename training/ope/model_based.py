@@ -2,12 +2,12 @@
 
 The model has errors, and what they do to the reward is known for those who acted: their logged actions are played under
 the loads of their own episodes, and what they earn is held against what they did earn. A straight line through these
-pairs puts the model's figures on the scale of real ones. Its slope is drawn towards 1, which is a model's that is only
-shifted, with the weight of one more pair: pairs are few, and estimated policies may lie beyond them.
+pairs puts the model's figures on the scale of real rewards. Its slope is drawn towards 1, the slope of a model with a
+constant error, with the weight of one more pair: pairs are few, and estimated policies may lie beyond them.
 
-Behaviours that do nearly the same count as one pair, because they say the same. By how much each pair is missed by the
-line through the others is the model's error on policies unlike all that acted, which widens the interval beside a
-bootstrap of episodes.
+Behaviours that do nearly the same count as a single pair, because they carry the same information. The distance of each
+pair from the line through the others is the model's error on policies unlike all that acted, which widens the interval
+beside a bootstrap of episodes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Replayed:
     """Does what was logged: an agent for the model's errors.
 
     Args:
-        episodes: one per lane.
+        episodes: an episode per lane.
         node: of them.
     """
 
@@ -63,7 +63,7 @@ class Replayed:
         self._step = 0
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """The next one."""
+        """The next recorded action."""
         self._step += 1
         return self._decoder.decode(self._actions[self._step - 1])[0]
 
@@ -72,7 +72,7 @@ class Witness:
     """Lets an agent decide and keeps some of what it sees, as observations.
 
     Args:
-        agent: who decides.
+        agent: takes the decisions.
         every: control periods from one observation kept to the next.
     """
 
@@ -138,7 +138,7 @@ class Calibration:
 def line(said: Array, earned: Array) -> tuple[float, float]:
     """Intercept and slope by least squares with a ridge towards a slope of 1, for pairs (G,).
 
-    The ridge weighs as much as the mean pair, and as one that is `SPREAD` away from the middle.
+    The ridge weighs as much as the mean pair, and as a pair that is `SPREAD` away from the middle.
     """
     centred = said - said.mean()
     spread = float(centred @ centred)
@@ -200,7 +200,7 @@ class IdentifiedModel:
         return np.asarray(np.sum(rewards * (self._all_steps if counted is None else counted), axis=0, dtype=np.float64))
 
     def estimate(self, agent: Agent, resamples: int = RESAMPLES) -> tuple[Estimate, FloatArray]:
-        """Mean reward per period on the scale of real ones; and observations (N, S, D) of the agent's runs."""
+        """Mean reward per period on the scale of real rewards; and observations (N, S, D) of the agent's runs."""
         witness = Witness(agent, max(1, round(APART_S / self.node.period_s)))
         earned = self.earned(witness)
         scale = self.calibration

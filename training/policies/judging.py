@@ -47,7 +47,7 @@ def evaluate(
         interval, ``over(name, "rule")`` the comparison with the rule, ``to_json()`` what the command prints.
 
     Raises:
-        ConfigError: an unknown name, a policy that is made for other slices, two policies of one name.
+        ConfigError: an unknown name, a policy that is made for other slices, two policies of the same name.
     """
     given = [policies] if isinstance(policies, Agent | str | Path) else list(policies)
     played = [scenarios] if isinstance(scenarios, Scenario | str | Path) else list(scenarios)

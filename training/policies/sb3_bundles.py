@@ -50,8 +50,8 @@ def bundle_of_sb3(name: PolicyName, slices: SliceSet | None = None) -> PolicyBun
         versions={str(package): str(version) for package, version in facts["versions"].items()},
     )
     bundle = bundle_of(model, name.what, record, slices)
-    found = Agreement(**{**answer["agreement"], "slice_counts": tuple(answer["agreement"]["slice_counts"])})
-    return PolicyBundle(**{**vars(bundle), "agreement": found})
+    agreement = Agreement(**{**answer["agreement"], "slice_counts": tuple(answer["agreement"]["slice_counts"])})
+    return PolicyBundle(**{**vars(bundle), "agreement": agreement})
 
 
 def _convert(source: Sb3Source) -> tuple[dict[str, Any], bytes]:

@@ -1,8 +1,8 @@
 """A policy of Stable-Baselines3 as ONNX, with the proof that both decide alike.
 
-What is exported is the deterministic action: the mean of PPO's and its relatives' Gaussian, the squashed mean of SAC's,
-the output of TD3's actor; before it, the normalisation of `VecNormalize` where there is one. Observations go in as the
-environment gives them, (lanes, slices * 20), actions come out as (lanes, slices * 3).
+The exported output is the deterministic action: the mean of the Gaussian of PPO and its relatives, the squashed mean of
+SAC's, the output of TD3's actor. The normalisation of `VecNormalize`, if any, comes before it. Observations go in as
+the environment gives them, (lanes, slices * 20), actions come out as (lanes, slices * 3).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def warm_up() -> None:
 
 
 def _keep_sources() -> None:
-    """Read the exporter's own sources, which it compiles to ONNX one function at a time as they are needed.
+    """Read the exporter's own sources, which it compiles to ONNX function by function as they are needed.
 
     Entries without a time of change are not looked for on disk again (`linecache.checkcache`).
     """
@@ -141,9 +141,9 @@ def _export(network: nn.Module, width: int) -> bytes:
 def _agreement(source: Sb3Policy, model: bytes, width: int, what: str) -> Agreement:
     observation = np.random.default_rng(0).uniform(-1.0, 1.0, (OBSERVATIONS, width)).astype(np.float32)
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    found: Any = session.run([OUTPUT_NAME], {INPUT_NAME: observation})[0]
+    onnx_actions: Any = session.run([OUTPUT_NAME], {INPUT_NAME: observation})[0]
     trained = source.predict(observation)[0].reshape(OBSERVATIONS, -1)
-    error = float(np.abs(np.clip(found, -1.0, 1.0) - trained).max())
+    error = float(np.abs(np.clip(onnx_actions, -1.0, 1.0) - trained).max())
     if not error <= TOLERANCE:
         raise ConfigError(f"{what}: as ONNX its actions differ by {error:.2e}; expected at most {TOLERANCE:g}")
     return Agreement(error, OBSERVATIONS, (width // NUM_FEATURES,))

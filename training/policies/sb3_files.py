@@ -193,21 +193,21 @@ def _no_learning(_: float) -> float:
 
 def _normaliser(data: bytes, policy: BasePolicy, what: str) -> VecNormalize:
     try:
-        found = _Unpickler(data, f"{what}: statistics").load()
+        normaliser = _Unpickler(data, f"{what}: statistics").load()
     except ConfigError:
         raise
     except Exception as error:  # as in `load_sb3`
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ConfigError(f"{what}: statistics: not a file of VecNormalize's save ({reason})") from error
-    means = getattr(getattr(found, "obs_rms", None), "mean", None)
-    if not isinstance(found, VecNormalize) or not isinstance(means, np.ndarray):
-        raise ConfigError(f"{what}: statistics: {type(found).__name__}; expected a VecNormalize of a Box")
+    means = getattr(getattr(normaliser, "obs_rms", None), "mean", None)
+    if not isinstance(normaliser, VecNormalize) or not isinstance(means, np.ndarray):
+        raise ConfigError(f"{what}: statistics: {type(normaliser).__name__}; expected a VecNormalize of a Box")
     if means.shape != policy.observation_space.shape:
         raise ConfigError(
             f"{what}: statistics: of observations {means.shape}; expected {policy.observation_space.shape}"
         )
-    found.training = False
-    return found
+    normaliser.training = False
+    return normaliser
 
 
 def _versions(info: str) -> dict[str, str]:

@@ -70,8 +70,8 @@ class Joined:
 
     Attributes:
         runs: experiments times cycles of which there is anything.
-        left_out: points of runs that make no episode, because no step of theirs could be scored: one of the
-            collections has nothing of them.
+        left_out: points of runs that make no episode, because a collection has nothing of them and no step can be
+            scored.
     """
 
     episodes: EpisodeSet
@@ -80,13 +80,13 @@ class Joined:
 
 
 def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
-    """Join tidy tables to one episode per experiment and cycle, with what was not measured marked.
+    """Join tidy tables to an episode per experiment and cycle, in which missing measurements are marked.
 
     Actions say what `slicepilot.training.recording.recording` has them say: nice of process scope, which the study set,
     moves no weight between pods; it is in ``info["process_nice"]``.
 
     Args:
-        tables: ``latency``, ``receive`` and, if there is one, ``cpu``, as
+        tables: ``latency``, ``receive`` and optionally ``cpu``, as
             `slicepilot.data.studies.andrade.tables.read_andrade` and `slicepilot.data.tables.tidy.read_tidy` give them.
         weights: of the reward.
 

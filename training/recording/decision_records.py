@@ -1,14 +1,13 @@
 """Records of a running controller as episodes, from which policies are learnt and judged offline.
 
-An episode is a stretch of decisions that follow each other a period apart, in one mode and under one description of
-the run. A tick between two modes belongs to neither. What the policy saw is worked out anew
-(`slicepilot.training.recording.relabel`): as it sees averages over several periods, the first ticks after a gap only
-serve to know the next one's observation.
+An episode is a stretch of decisions a period apart, in the same mode and under the same description of the run. A tick
+between two modes belongs to neither. Observations are computed anew (`slicepilot.training.recording.relabel`). They are
+averages over several periods, so the first ticks after a gap only serve to compute later observations.
 
-An action is what held after the tick, whoever set it: in live what the guard let through, in shadow what others have
-set, which the policy's decision had no part in. ``wanted`` is what a policy drew, also beyond the declared bounds, and
-the density is of that; of a policy that does not draw, or of records from before draws were kept, it is the decision as
-knobs, inside the bounds and without a density.
+An action is the knobs after the tick, whatever set them: in live mode the guarded decision, in shadow mode the settings
+of others, independent of the policy's decision. ``wanted`` is what a policy drew, also beyond the declared bounds, with
+its density. For a policy that does not draw, or for records from before draws were kept, it is the decision as knobs,
+inside the bounds and without a density.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def episodes_of(stretches: Iterable[Stretch], weights: RewardWeights) -> Episode
         own = facts_of(run.slices, run.context, weights) | {"codes": CODES}
         facts = facts or own
         if other := [key for key in own if own[key] != facts[key] and key not in OWN_TO_A_FILE]:
-            raise ConfigError(f"run {run_id}: {other[0]}: differs from that of another; expected runs of one kind")
+            raise ConfigError(f"run {run_id}: {other[0]}: differs from that of another run; expected the same in all")
         result += run.episodes(weights)
     if not result:
         raise ConfigError("records: no decision with what came of it; expected three ticks in a row, or more")
@@ -75,7 +74,7 @@ def episodes_of(stretches: Iterable[Stretch], weights: RewardWeights) -> Episode
 
 
 class _Run:
-    """The ticks of one run.
+    """The ticks of a run.
 
     Raises:
         ConfigError: a description without slices.
@@ -148,9 +147,9 @@ class _Run:
             )
 
     def _usable(self, ticks: Records) -> npt.NDArray[np.bool_]:
-        """Which ticks' decisions are known with what was seen before and what came of them in one period."""
+        """Which ticks have a decision, the observation before it and the measurement of the single period after it."""
         usable = np.zeros(len(ticks), np.bool_)
-        # In the ticks just before and after, too: with the mode, whoever sets the knobs changes between two ticks.
+        # The ticks just before and after count too: with the mode, the source of the knobs changes between two ticks.
         same = (np.diff(ticks["mode"]) == 0) & (np.diff(ticks["description"]) == 0)
         usable[1:-1] = same[:-1] & same[1:] & (np.diff(ticks["missed"])[1:] == 0)
         if ticks["sequence"][0] != 1:

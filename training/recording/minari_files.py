@@ -64,7 +64,7 @@ def write_minari(episodes: EpisodeSet, path: Path) -> None:
     staging = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # By its descriptor: whoever owns the folder around it may put a link in its place.
+        # Opened by descriptor: the owner of the parent folder may replace it by a link.
         itself = Path(f"/proc/self/fd/{folder}")
         os.fchmod(folder, 0o755)
         (itself / DATA).mkdir()
@@ -82,7 +82,7 @@ def read_minari(path: Path) -> EpisodeSet:
     """Read what `write_minari` wrote.
 
     Raises:
-        ConfigError: no such folder, a damaged dataset, or one that something else has made.
+        ConfigError: no such folder, a damaged dataset, or a dataset of another program.
     """
     if not is_minari(path):
         raise ConfigError(f"{path}: no Minari dataset; expected a folder with {DATA}/{METADATA_FILE_NAME} in it")
@@ -125,7 +125,7 @@ def _write(episodes: EpisodeSet, header: Header, document: str, folder: Path, na
 
 
 def _box(shape: tuple[int, ...], axes: int) -> gym.spaces.Box:
-    """Entries are encoded to lie in [-1, 1]; a table is flattened to a vector where one axis is wanted."""
+    """A box of entries in [-1, 1]; flattened to a vector if ``axes`` is 1."""
     flat = (int(np.prod(shape)),) if axes == 1 else shape
     return gym.spaces.Box(-1.0, 1.0, flat, np.float32)
 

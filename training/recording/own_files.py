@@ -67,9 +67,9 @@ class EpisodesSpec:
         slices: their promises, which rewards need.
         period_s: of control; None: that of the table.
         knobs: ``logged``: as the table's columns say; ``none``: none was set, and nothing logged.
-        stand_ins: by a column that the table lacks, the one that stands for it.
+        stand_ins: the substitute for each column that the table lacks.
         uplink_mbps, logical_cpus: of the node; None: not known.
-        behaviour: who acted; None: as a kept column says, else ``as-logged``.
+        behaviour: name of the acting policy; None: taken from a kept column, else ``as-logged``.
         episode_s: length of an episode at most.
     """
 
@@ -181,8 +181,8 @@ class _Columns:
         names = self._run_words()
         codes = np.stack([self.words[name][0] for name in names], axis=1) if names else np.zeros((self.rows, 1), int)
         runs, index = np.unique(codes, axis=0, return_inverse=True)
-        place = np.asarray([slices.names.index(name) for name in self.words["slice"][1]])
-        of_slice = place[self.words["slice"][0]]
+        slice_of_word = np.asarray([slices.names.index(name) for name in self.words["slice"][1]])
+        of_slice = slice_of_word[self.words["slice"][0]]
         for run in range(len(runs)):
             rows = np.flatnonzero(index.reshape(-1) == run)
             words = {name: self._word(name, int(code)) for name, code in zip(names, runs[run].tolist(), strict=False)}
@@ -253,7 +253,7 @@ class _Columns:
         return node
 
     def _knobs(self, grid: Any, count: int, slices: int) -> Array:
-        """Settings (T, 3, S); one that is not logged in a period is that of the period before."""
+        """Settings (T, 3, S); settings that are not logged in a period are those of the period before."""
         knobs = np.full((count, NUM_KNOBS, slices), np.inf)
         knobs[:, NICE] = 0.0
         for row, name in enumerate(KNOB_FIELDS):
@@ -310,5 +310,5 @@ def _episodes(
     """A stretch as episodes of the longest length or less."""
     acted = spec.behaviour or next((run[name] for name in BEHAVIOURS if run.get(name)), "as-logged")
     about = {"backend": "own files", "scenario": None, "run": dict(run), "request_mcpu": [0.0] * len(slices)}
-    found = episodes_of(trace, slices, context, weights, acted, context.num_steps)
-    return [replace(episode, info=about) for _, _, episode in found if episode is not None]
+    stretches = episodes_of(trace, slices, context, weights, acted, context.num_steps)
+    return [replace(episode, info=about) for _, _, episode in stretches if episode is not None]

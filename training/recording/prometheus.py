@@ -1,9 +1,9 @@
 """A range of time in a Prometheus server as episodes: what was measured then, the knobs that held, a reward.
 
-Each step is one control period, and each query is for the whole range, so that a policy would have seen at a step what
-`slicepilot.controller.telemetry.prometheus.source` reads at that time. What is missing, stale or not plausible is NaN:
-its slice is ``unmeasured`` in that step, as in the runs of `slicepilot.training.recording.andrade`, and no step is left
-out. Rows that no query names are NaN throughout.
+Each step is a control period, and each query is for the whole range, so that the values at a step are those that
+`slicepilot.controller.telemetry.prometheus.source` reads at that time. Missing, stale or implausible values are NaN:
+their slice is ``unmeasured`` in that step, as in the runs of `slicepilot.training.recording.andrade`, and no step is
+left out. Rows without a query are NaN throughout.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .recording import facts_of
 from .relabel import Trace, episodes_of
 
 MOST_POINTS = 40_000
-"""Of one answer; and no more steps than the server's own limit of 11,000 points for a series."""
+"""Points of an answer; the server's own limit is 11,000 points per series, which bounds the steps."""
 MOST_STEPS = 5_000
 MOST_ALL_STEPS = 1_000_000
 BEHAVIOUR = "as-found"

@@ -1,4 +1,4 @@
-"""`slicepilot.read_dataset`: episodes and tables by path, whatever wrote them."""
+"""`slicepilot.read_dataset`: episodes and tables by path, of any supported format."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from .decision_records import episodes_of
 
 
 def read_dataset(path: str | Path, *, reward: str = "default") -> EpisodeSet | pa.Table:
-    """What slicepilot has written, or Minari, as one object.
+    """Read a dataset that slicepilot or Minari has written.
 
     Args:
         path: a file or folder of episodes (``dataset record``, ``run --record``), the name of a shipped dataset, a
             folder of Minari's, the records of a controller, or a table of ``dataset import``.
-        reward: by which a controller's records are scored; episodes have their own.
+        reward: weights by which a controller's records are scored; episodes have their own.
 
     Returns:
         Episodes, whose arrays have a row for each step, or for a table an Arrow table with a row for each measurement:
         ``to_pandas()`` makes a data frame of it.
 
     Raises:
-        ConfigError: there is nothing, or something else; or it is damaged.
+        ConfigError: the path does not exist, is damaged, or is no dataset.
     """
-    place = find(str(path))
-    if is_minari(place):
+    source = find(str(path))
+    if is_minari(source):
         from .minari_files import read_minari  # Minari, which nothing else needs
 
-        return read_minari(place)
-    if place.is_dir() and list_segments(place):
-        return episodes_of(SegmentReader(place).stretches(), RewardWeights.from_yaml(reward))
-    if not place.is_dir():
-        if problem := what_else(place):
-            raise ConfigError(f"path = {str(place)!r}: {problem}; expected a regular file or folder")
-        if not is_parquet(place):
+        return read_minari(source)
+    if source.is_dir() and list_segments(source):
+        return episodes_of(SegmentReader(source).stretches(), RewardWeights.from_yaml(reward))
+    if not source.is_dir():
+        if problem := what_else(source):
+            raise ConfigError(f"path = {str(source)!r}: {problem}; expected a regular file or folder")
+        if not is_parquet(source):
             raise ConfigError(
-                f"path = {str(place)!r}: no Parquet; expected what `slicepilot dataset import` makes of it"
+                f"path = {str(source)!r}: no Parquet; expected what `slicepilot dataset import` makes of it"
             )
-        if describe_if_tidy(place) is not None:
-            stream = read_tidy(place)
+        if describe_if_tidy(source) is not None:
+            stream = read_tidy(source)
             return pa.Table.from_batches(stream.batches, stream.schema)
-    return read_episodes(place)
+    return read_episodes(source)

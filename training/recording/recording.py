@@ -73,7 +73,7 @@ def record_simulated(
 
 
 class LiveRuns(Backend, Protocol):
-    """A backend of one lane in real time, whose pods can be changed between runs."""
+    """A single-lane real-time backend whose pods can be changed between runs."""
 
     def deploy(self, request_mcpu: FloatArray | None) -> None: ...
 
@@ -89,11 +89,12 @@ def record_live(
     info: dict[str, Any],
     on_run: Callable[[int, str], None] | None = None,
 ) -> EpisodeSet:
-    """Every agent on so many runs of a backend in real time; agents take turns, A B C, A B C.
+    """Record every agent on so many runs of a real-time backend; agents take turns, A B C, A B C.
 
-    An agent's n-th run has draws of seed + n, and traffic of it where the backend makes that, so that the n-th runs of
-    all can be compared; one that is named several times has several a turn. ``decisions["missed_ticks"]`` counts the
-    ticks that went by between a decision and the measurement of what came of it, which then is of so many periods more.
+    An agent's n-th run uses seed + n for its draws, and for the traffic if the backend generates it, so that the n-th
+    runs of all agents can be compared. An agent that is named several times has several runs a turn.
+    ``decisions["missed_ticks"]`` counts the ticks between a decision and the measurement of its effect, which then
+    covers so many periods more.
 
     Args:
         info: of all episodes: scenario, backend.
@@ -216,7 +217,7 @@ class Kept:
 
 
 def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = None) -> Kept:
-    """Run an agent to the end of one run of any backend, which stays open."""
+    """Run an agent for a whole run of any backend, which stays open."""
     telemetry = backend.reset(seed)
     context = backend.context
     view = SlidingView(context)

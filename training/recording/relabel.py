@@ -55,7 +55,7 @@ class Trace:
         return len(self.slices)
 
     def beside(self, part: slice) -> Telemetry:
-        """Some of the measurements as lanes of one: lane n * L + l is lane l of the n-th."""
+        """Some measurements joined as lanes: lane n * L + l is lane l of the n-th measurement."""
         valid = _side_by_side(self.valid[part])
         age_s = np.zeros(valid.shape[-1], np.float32)
         return Telemetry(_side_by_side(self.slices[part]), _side_by_side(self.node[part]), age_s, valid)
@@ -122,14 +122,13 @@ def _of_measured(
     lacking: npt.NDArray[np.bool_],
     rates: FloatArray,
 ) -> tuple[FloatArray, dict[str, FloatArray]]:
-    """Rewards (L,) and terms from which slices that could not be measured have been taken out again.
+    """Rewards (L,) and terms without the slices that could not be measured.
 
-    A slice whose figures are zero counts in ``sla`` as one whose promise is kept, and in ``delay`` as one without
-    delay; both are means over slices by weight. Here they are means over the slices that were measured (those that are
-    not there count as kept, as everywhere). ``carried`` is what the others carry of what they offer, of those whose
-    rates (2, S, L), offered and carried, are known. Where no slice with traffic was measured, or no other's rate is
-    known, there is nothing to say ``sla`` and ``delay``, or ``carried``, by: they are NaN, and so is the
-    reward where they count.
+    A slice whose figures are zero counts in ``sla`` as kept promise, and in ``delay`` as no delay; both are means over
+    slices by weight. Here they are means over the measured slices (absent slices count as kept, as everywhere).
+    ``carried`` is the carried share of what the others offer, over slices whose rates (2, S, L), offered and carried,
+    are known. ``sla`` and ``delay`` are NaN where no slice with traffic was measured, ``carried`` is NaN where no other
+    slice's rate is known, and the reward is NaN where such a term counts.
     """
     weight = context.promises.weight
     share = weight / weight.sum(axis=0)

@@ -32,7 +32,7 @@ class Checkpoint:
         average: state of `slicepilot.training.networks.averaging.PolicyAverage`.
         optimizers: state of each optimiser by name; ``temperature`` is SAC's entropy coefficient, if learned.
         scaler: state of the reward scaling.
-        objective: state of the multiplier of broken promises, if there is one.
+        objective: state of the multiplier of broken promises, if any.
         generators: states of Python's, NumPy's and PyTorch's global generators.
     """
 
@@ -51,7 +51,7 @@ class Checkpoint:
     format_version: int = FORMAT_VERSION
 
     def write(self, path: Path) -> None:
-        """Replace the file at ``path``; the old checkpoint stays whole until the new one is on disk.
+        """Replace the file at ``path``; the old checkpoint stays whole until the new checkpoint is on disk.
 
         Raises:
             ConfigError: it cannot be written, for instance because the disk is full.
@@ -69,7 +69,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, path: str | Path, option: str = "resume") -> Checkpoint:
-        """Read a checkpoint file, or the one in a run's folder; ``option`` is the one that named it.
+        """Read a checkpoint file, or the checkpoint in a run's folder; ``option`` is the option that named it.
 
         Raises:
             ConfigError: no such file, not a checkpoint, damaged, or of another format version.
@@ -95,7 +95,7 @@ class Checkpoint:
 def generator_states() -> dict[str, Any]:
     """States of the global random generators, as plain values and tensors."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (the one SB3 draws from)
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (SB3 draws from it)
     return {
         "python": [version, list(internal), gauss],
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],

@@ -2,8 +2,8 @@
 
 ``challenger`` is the version that was trained last, ``champion`` the version that `slicepilot promote` has promoted. A
 version's tag ``slicepilot.digest`` has the digest of its bundle (`slicepilot.agents.learned.files.BundleFiles.digest`).
-The registry is somebody's server: what it returns is checked against that tag and by the bundle's own sums, and by its
-signature where a key is trusted.
+The registry is not trusted: downloads are checked against that tag, by the bundle's own sums, and by its signature
+where a key is trusted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXAMPLE_SLICES = 3
 
 @dataclass(frozen=True)
 class Registered:
-    """A version of a registered model, and the logged model that it is."""
+    """A version of a registered model, with its logged model."""
 
     name: str
     version: str
@@ -52,7 +52,7 @@ class Registered:
 def register(tracker: Tracker, bundle: PolicyBundle, name: str | None) -> Registered | None:
     """Log a run's policy, and make it the challenger among the versions of a registered model.
 
-    A server that fails costs the entry, as with everything that a tracker sends.
+    If the server fails, the entry is lost, as with everything that a tracker sends.
 
     Args:
         tracker: of the run.
@@ -72,7 +72,7 @@ def register(tracker: Tracker, bundle: PolicyBundle, name: str | None) -> Regist
 
 
 def _logged(tracker: Tracker, bundle: PolicyBundle, files: BundleFiles) -> str:
-    """Id of the logged model: `mlflow.onnx` for whoever has no slicepilot, the bundle for whoever has."""
+    """Log the policy as `mlflow.onnx`, for users without slicepilot, with the bundle beside; returns the model's id."""
     import mlflow
     import mlflow.onnx as mlflow_onnx
     import numpy as np
@@ -89,7 +89,7 @@ def _logged(tracker: Tracker, bundle: PolicyBundle, files: BundleFiles) -> str:
     slices = len(bundle.slices) if not bundle.transfers else EXAMPLE_SLICES
     record = bundle.training
     tags = {DIGEST_TAG: files.digest, "algorithm": record.algorithm, "source": record.source}
-    # In the run's experiment: without an active run MLflow would take its own default, and that one's folder.
+    # In the run's experiment: without an active run MLflow would take its default experiment, and its folder.
     made = tracker.client.create_logged_model(
         tracker.experiment_id,
         "policy",
@@ -146,8 +146,8 @@ def _version(client: Any, name: str, model_id: str, run_id: str | None, files: B
 
 def versions_of(client: MlflowClient, digest: str) -> list[Registered]:
     """The versions of any registered model that hold a bundle, the newest first."""
-    found = client.search_model_versions(f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=MOST_VERSIONS)
-    newest = sorted(found, key=lambda version: -int(version.creation_timestamp))
+    versions = client.search_model_versions(f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=MOST_VERSIONS)
+    newest = sorted(versions, key=lambda version: -int(version.creation_timestamp))
     return [
         Registered(str(v.name), str(v.version), str(v.source).rpartition("/")[2])
         for v in newest
@@ -156,7 +156,7 @@ def versions_of(client: MlflowClient, digest: str) -> list[Registered]:
 
 
 class Champions:
-    """Where a promotion is entered: the registry, found before a bundle is judged.
+    """The registry, in which a promotion is entered; it is contacted before the bundle is judged.
 
     Args:
         digest: of the bundle.
@@ -223,32 +223,32 @@ def download(address: str, folder: Path) -> Download:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         try:
-            found = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, version)
+            entry = client.get_model_version_by_alias(name, alias) if alias else client.get_model_version(name, version)
         except MlflowException as error:
             raise ConfigError(
                 f"bundle = {address!r}: {on_a_line(str(error)).rstrip('.')}; expected models:/NAME@ALIAS or "
                 "models:/NAME/VERSION"
             ) from error
-        digest = found.tags.get(DIGEST_TAG)
+        digest = entry.tags.get(DIGEST_TAG)
         if digest is None:
             raise ConfigError(
-                f"bundle = {address!r}: version {found.version} has no tag {DIGEST_TAG}; expected a version that "
+                f"bundle = {address!r}: version {entry.version} has no tag {DIGEST_TAG}; expected a version that "
                 "`slicepilot train` has registered"
             )
-        where = client.get_model_version_download_uri(name, str(found.version))
+        where = client.get_model_version_download_uri(name, str(entry.version))
         repository: Any = get_artifact_repository(where, tracking_uri=uri)
         there = {item.path for item in repository.list_artifacts(FOLDER)}
-        # File by file, to a path that is ours: what the server lists decides nothing but which of them it has.
+        # File by file, to a path of our own: the server's listing only decides which of the known files exist.
         for part, most in LIMITS_BYTES.items():
             if f"{FOLDER}/{part}" in there:
                 with _at_most(most):
                     repository._download_file(f"{FOLDER}/{part}", str(folder / part))
-    return Download(name, str(found.version), str(digest), found.run_id)
+    return Download(name, str(entry.version), str(digest), entry.run_id)
 
 
 @contextmanager
 def _at_most(size: int) -> Iterator[None]:
-    """Let this process write no larger file (OSError): what a server sends may have no end."""
+    """Limit the size of files that this process writes (OSError), as a server may send data without end."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

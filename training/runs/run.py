@@ -79,7 +79,7 @@ def plain_config(config: Any) -> dict[str, Any]:
 
 
 def check_resumed(stored: Config, given: Config, free: set[str]) -> Config:
-    """The given configuration of a run that goes on; it may differ from the stored one in ``free`` fields only.
+    """The given configuration of a resumed run; it may differ from the stored configuration in ``free`` fields only.
 
     Raises:
         ConfigError: names the first other field that differs.
@@ -130,9 +130,9 @@ def open_record(
         config: dataclass with the field ``tracking``.
         source: what it learns from, in words.
         labels: of the command line.
-        run_id: MLflow run to go on with; a new one is started where it no longer exists.
-        parent_run_id: run under which it is kept. A run of that name that is already there is gone on with: a process
-            that was killed before its first checkpoint leaves no second one behind.
+        run_id: MLflow run to continue; a new run is started if it no longer exists.
+        parent_run_id: run under which it is kept. An existing run of the same name there is continued, so that a
+            process that was killed before its first checkpoint leaves no duplicate.
         datasets: what it learns from.
 
     Raises:

@@ -32,7 +32,7 @@ SAID_AFTER_S = 1.0
 
 
 def database_uri(path: Path) -> str:
-    """Address of an SQLite database at an absolute path: the single place where such a path is quoted.
+    """Address of an SQLite database at an absolute path, which only this function quotes.
 
     SQLAlchemy decodes the path and ends it at a question mark. With the driver's name MLflow leaves the address alone;
     of ``sqlite:///`` it also makes the folders, without decoding them. Raises ConfigError for a path that is not UTF-8.

@@ -47,7 +47,7 @@ FLUSH_S = 5.0
 # MLflow's own are 7 retries and 120 s: a server that has gone would hold a run up for minutes, again and again.
 RETRIES, REQUEST_S = 1, 10
 PAUSE_RATIO = 10.0
-"""How much longer than a failed attempt took the next one is put off: training goes on meanwhile."""
+"""Pause before the next attempt, in multiples of the duration of the failed attempt; training goes on meanwhile."""
 
 
 def experiment_name() -> str:
@@ -153,14 +153,14 @@ def check_tracking() -> None:
 class Tracker:
     """One MLflow run.
 
-    Curves are buffered and sent every few seconds. When the server is lost during the run, work goes on: what could
-    not be sent is counted in ``lost``.
+    Curves are buffered and sent every few seconds. When the server is lost during the run, work goes on, and ``lost``
+    counts the values that could not be sent.
 
     Args:
         name: of the run.
-        run_id: continue this run instead of starting one; a new one is started where it no longer exists.
-        parent_run_id: the run under which it is kept; one of the same name there is continued.
-        tags: of a run that is started.
+        run_id: continue this run; a new run is started if it no longer exists.
+        parent_run_id: the run under which it is kept; an existing run of the same name there is continued.
+        tags: of a new run.
         system: also log the use of CPU, memory, disk and network, as MLflow does with
             ``MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING``, which turns it off by ``false``.
 
@@ -234,7 +234,7 @@ class Tracker:
         return list(results)
 
     def end_children(self) -> None:
-        """End the runs under this one whose processes have not come to do it."""
+        """End the child runs that their processes left open."""
         with quiet():
             try:
                 for run in self._children(self.experiment_id, self.run_id):
@@ -317,12 +317,12 @@ class Tracker:
         metrics: Mapping[str, float],
         digest: str | None = None,
     ) -> None:
-        """A finished run under this one: a candidate of a comparison.
+        """Log a finished child run: a candidate of a comparison.
 
         Args:
             name: of the run.
             tags, parameters, metrics: of it; parameters may be nested.
-            digest: of the candidate's bundle; the metrics are shown with its logged model, too, if there is one.
+            digest: of the candidate's bundle; the metrics are also logged with the bundle's logged model, if any.
         """
         from mlflow.entities import Param
 
@@ -343,10 +343,10 @@ class Tracker:
                 self.lost += len(metrics) + len(flat)
 
     def _logged_model(self, digest: str) -> str | None:
-        found = self.client.search_logged_models(
+        models = self.client.search_logged_models(
             [self.experiment_id], f"tags.`{DIGEST_TAG}` = '{digest}'", max_results=1
         )
-        return str(found[0].model_id) if found else None
+        return str(models[0].model_id) if models else None
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: ``FINISHED``, ``FAILED`` or ``KILLED``. Says how many entries are lost, if any are."""

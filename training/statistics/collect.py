@@ -38,7 +38,7 @@ class Delays:
     """What was read.
 
     Attributes:
-        columns: which ones.
+        columns: the chosen columns.
         groups: delays of each group, ascending (N,), in the natural order of the groups' names.
         rows: a sample of rows: ``delay``, ``group``, and each covariate by its name in the regression, (M,) each.
         read: rows with a delay and a group; ``missing``: rows without.
@@ -95,7 +95,7 @@ def collect(
     for number, source in enumerate(sources):
         if absent := needed - set(source.stream.schema.names):
             raise ConfigError(
-                f"{source.name}: no column {min(absent)} as in {sources[0].name}; expected tables of one kind"
+                f"{source.name}: no column {min(absent)} as in {sources[0].name}; expected tables of the same kind"
             )
         for batch in source.stream.batches:
             kept.add(source.name, number, batch)
@@ -136,7 +136,7 @@ class _Kept:
         self._keep_rows(batch, source, delays, names, codes, good)
 
     def _groups(self, file: str, batch: pa.RecordBatch) -> tuple[list[str], npt.NDArray[Any]]:
-        """Names of groups and each row's index into them, -1 for rows without one."""
+        """Names of groups and each row's index into them, -1 for rows without a group."""
         if self.columns.by == FILE:
             return [file], np.zeros(batch.num_rows, np.int8)
         column = batch.column(self.columns.by)
@@ -170,7 +170,7 @@ class _Kept:
         codes: npt.NDArray[Any],
         good: npt.NDArray[Any],
     ) -> None:
-        # Rows without a group have the last one's share, and are not good.
+        # Rows without a group get the last group's share, and are not good.
         shares = np.asarray([self._rows_shares.setdefault(name, 1.0) for name in names] or [1.0])[codes]
         chosen = np.flatnonzero(good & (self._rng.random(len(good)) < shares))
         if not len(chosen):
@@ -191,7 +191,7 @@ class _Kept:
             self._drop_rows()
 
     def _drop_rows(self) -> None:
-        """Halve the largest group until there is room: of a rare one few rows would be left otherwise."""
+        """Halve the largest group until there is room, so that rare groups keep their rows."""
         whole = _joined(self._rows)
         positions = {name: np.flatnonzero(whole["group"] == name) for name in self._rows_shares}
         while sum(map(len, positions.values())) > self._max_rows:

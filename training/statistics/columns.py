@@ -64,7 +64,7 @@ def choose(
         on: the covariates.
 
     Raises:
-        ConfigError: no such column, none that looks like it, or one of the wrong type.
+        ConfigError: no such column, no similar column, or a column of the wrong type.
     """
     chosen = delay_column(schema, value)
     if chosen is None:

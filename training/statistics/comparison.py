@@ -95,7 +95,7 @@ class Suite:
     seed: int
 
     def description_rows(self, by: str) -> list[dict[str, Any]]:
-        """The study's table of one grouping: ``by``, n, median, p90, p95, p99, iqr; then what is added to it."""
+        """The study's table of a grouping: ``by``, n, median, p90, p95, p99, iqr, then further columns."""
         return [
             {by: d.group, "n": d.n, "median": d.median.value, "p90": d.p90, "p95": d.p95.value, "p99": d.p99}
             | {"iqr": d.iqr, "mad": d.mad}
@@ -141,7 +141,7 @@ def noisy_neighbour(
         on_progress: called with the part that is done, 0..1.
 
     Raises:
-        ConfigError: no such baseline; a group with fewer than two values, or with one that is not finite.
+        ConfigError: no such baseline; a group with fewer than two values, or with a value that is not finite.
     """
     if baseline not in groups:
         raise ConfigError(f"baseline = {baseline!r}: expected {', '.join(groups)}")
@@ -168,7 +168,7 @@ def _ordered(name: str, values: npt.ArrayLike) -> Array:
 
 
 def describe(group: str, ordered: Array, resamples: int = RESAMPLES, seed: int = 0) -> Description:
-    """The figures of one group's ordered delays (N,)."""
+    """The figures of a group's ordered delays (N,)."""
     median, p95 = (quantile_interval(ordered, level, resamples, seed) for level in COMPARED)
     p25, p75, p90, p99 = (quantile(ordered, level) for level in (0.25, 0.75, 0.9, 0.99))
     mad = float(np.median(np.abs(ordered - median.value)))

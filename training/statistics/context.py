@@ -103,7 +103,7 @@ class RunResources:
     The latencies carry no time, only their order: those of a table and a run are spread evenly over the run's seconds.
 
     Args:
-        tables: of resources, one row a second in order of time, with the columns of `RUN`.
+        tables: of resources, a row per second in order of time, with the columns of `RUN`.
 
     Raises:
         ConfigError: what reading them raises.
@@ -120,7 +120,7 @@ class RunResources:
         for table in tables:
             self.loads = self.loads or loads_of(table.schema)
             if absent := {*self.loads.values(), *RUN} - set(table.schema.names):
-                raise ConfigError(f"resources: a table without {min(absent)}; expected tables of one kind")
+                raise ConfigError(f"resources: a table without {min(absent)}; expected tables of the same kind")
             for batch in table.batches:
                 self._keep(batch)
 

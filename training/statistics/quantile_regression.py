@@ -25,7 +25,7 @@ from slicepilot.data.intervals import Array
 QUANTILES = (0.5, 0.95, 0.99)
 MAX_LEVELS = 20
 EQUAL, INDEPENDENT = 1e-12, 1e-8  # part of a column that must not be constant, nor explained by others
-EXPLAINS = 1e-4  # of a column that is left out, part that another one makes up
+EXPLAINS = 1e-4  # share of a left-out column that another column makes up
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Term:
     """A column of the regression.
 
     Attributes:
-        name: the covariate, or for one level of a categorical one the level, with the covariate's name in front where
-            the level is a number: ``cpu``, ``qfi9``, ``constant_rate``.
+        name: the covariate, or the level of a categorical covariate, with the covariate's name in front where the level
+            is a number: ``cpu``, ``qfi9``, ``constant_rate``.
         covariate: where it comes from.
         level: of a categorical covariate.
         scale: standard deviation of a number, 1 for a level: what `Coefficient.beta` is the effect of.
@@ -111,7 +111,7 @@ def regress(
     Args:
         delays: (N,).
         covariates: by name (N,): numbers are numbers, texts are levels of a categorical covariate.
-        references: reference level of categorical covariates [default: the most frequent one].
+        references: reference level of categorical covariates [default: the most frequent level].
         quantiles: each inside of (0, 1).
         on_progress: called with the part that is done, 0..1.
 
@@ -141,7 +141,7 @@ def regress(
 def _design(
     covariates: Mapping[str, npt.NDArray[Any]], references: Mapping[str, str]
 ) -> tuple[list[Array], list[Term], dict[str, str]]:
-    """Columns and terms; a categorical covariate makes one of each level but its reference."""
+    """Columns and terms; a categorical covariate has a column for each level but its reference."""
     columns: list[Array] = []
     terms: list[Term] = []
     chosen: dict[str, str] = {}
@@ -225,7 +225,7 @@ def _fit(y: Array, design: Array, terms: Sequence[Term], level: float) -> Fit:
 
 
 def solve(y: Array, design: Array, level: float) -> Array:
-    """Coefficients (K,) of one quantile of y (N,) on the columns of ``design`` (N, K), the first of them constant.
+    """Coefficients (K,) of a quantile of y (N,) on the columns of ``design`` (N, K), the first of them constant.
 
     Raises:
         ConfigError: the solver gives up.

@@ -20,7 +20,7 @@ from scipy.special import comb, ndtr, ndtri
 from slicepilot.data.intervals import LEVEL, Array, Interval
 
 RESAMPLES = 10_000
-TIE = 1e-14  # statistics this close, relative to the one observed, count as equal, as in SciPy
+TIE = 1e-14  # statistics this close, relative to the observed statistic, count as equal, as in SciPy
 Indices = npt.NDArray[np.int64]
 
 
@@ -31,7 +31,7 @@ def quantile(ordered: Array, level: float) -> float:
 
 
 def _position(size: int, level: float) -> tuple[int, float]:
-    """Index of the order statistic below a quantile, and how far the quantile is on the way to the next one."""
+    """Index of the order statistic below a quantile, and the quantile's fractional distance to the next."""
     at = (size - 1) * level
     below = min(math.floor(at), size - 1)
     return below, at - below
@@ -52,7 +52,7 @@ def permutation_p(
     """Two-sided p values of the difference of quantiles between two groups, were their labels exchangeable.
 
     Twice the smaller tail, at most 1. All divisions into groups are tried where there are no more than ``resamples``
-    of them; else random ones, the observed one counted among them, so that p is never 0 (B. Phipson, G. Smyth,
+    of them; else random divisions and the observed division, so that p is never 0 (B. Phipson, G. Smyth,
     "Permutation p-values should never be zero", SAGMB 9(1), 2010).
 
     Args:
@@ -136,7 +136,7 @@ def shuffled_ranks(
 
 
 def _deal(low: Indices, middle: Indices, high: Indices, labels: Indices, rng: np.random.Generator) -> Indices:
-    """Labels in the left half of each stretch (T, R), the same for the same stretch of a resample; 0 in single ones."""
+    """Labels in the left half of each stretch (T, R), equal for equal stretches of a resample; 0 for a single rank."""
     left = np.zeros_like(low)
     for t in range(len(low)):
         fresh = high[t] - low[t] > 1
@@ -201,7 +201,7 @@ def without_each(ordered: Array, level: float) -> Jackknife:
     following = min(below + 1, size - 2)
     removed = [i for i in (0, below + 1, below + 2) if i < size]
     counts = np.diff([*removed, size])
-    # Leaving one out moves all behind it forward by one.
+    # Leaving out a value moves all later values forward by one.
     values = [_between(ordered[below + (i <= below)], ordered[following + (i <= following)], share) for i in removed]
     return Jackknife(np.asarray(values), counts.astype(np.float64))
 

@@ -25,7 +25,7 @@ def render(result: Reproduction) -> str:
         ("rows", "Its tables", _rows(document["rows"])),
         ("how", "How the figures were made", bullets(escape(remark) for remark in document["remarks"])),
     ]
-    return page(f"{study.title}, reproduced", f"{study.asked} {study.citation}", sections, "slicepilot reproduce")
+    return page(f"{study.title}, reproduced", f"{study.question} {study.citation}", sections, "slicepilot reproduce")
 
 
 def pictures_of(result: Reproduction) -> dict[str, str]:

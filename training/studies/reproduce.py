@@ -1,4 +1,4 @@
-"""Play a study's sources and put them beside what it printed."""
+"""Reproduce a study and compare the figures with those it published."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COMPARED: tuple[Source, ...] = ("simulated", "measured", "release")
 
 @dataclass
 class Reproduction:
-    """A study with what was played or read of it, by source."""
+    """A study with its findings by source."""
 
     study: Study
     sources: dict[Source, Findings] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dictionary a row: what each source has, and the first source's difference from what was printed."""
+        """A dictionary per row: each source's figure, and the first source's difference from the published figure."""
         result = []
         for row in self.study.rows():
             shown: dict[str, Figure | None] = {name: self._figure(name, row.key) for name in COMPARED}
@@ -49,8 +49,8 @@ class Reproduction:
                     "cause": row.cause if outcome == "differs" else "",
                 }
             )
-        for name, found in self.sources.items():
-            for key, figure in found.extra.items():
+        for name, findings in self.sources.items():
+            for key, figure in findings.extra.items():
                 shown = {str(each): figure if each == name else None for each in COMPARED}
                 result.append(
                     {
@@ -68,22 +68,22 @@ class Reproduction:
         return result
 
     def _figure(self, source: Source, key: str) -> Figure | None:
-        found = self.sources.get(source)
-        return None if found is None else found.values.get(key)
+        findings = self.sources.get(source)
+        return None if findings is None else findings.values.get(key)
 
     def _comparable(self, source: Source, key: str) -> bool:
         return key not in self.sources[source].shown_only
 
     def verdicts(self) -> list[dict[str, Any]]:
-        """A dictionary a finding: whether it holds, and by which figures, in print and in each source."""
+        """A dictionary per finding: whether it holds, and by which figures, in print and in each source."""
         printed = {row.key: row.published for row in self.study.rows() if row.published is not None}
         result = []
         for finding in self.study.findings():
             verdict: dict[str, Any] = {"claim": finding.claim, "criterion": finding.criterion}
             evidence = {}
             for name in SOURCES:
-                found = self.sources.get(name)
-                values = as_figures(printed) if name == "published" else found.values if found else {}
+                findings = self.sources.get(name)
+                values = as_figures(printed) if name == "published" else findings.values if findings else {}
                 holds = finding.holds(values) if values else None
                 verdict[name] = None if holds is None else holds[0]
                 if holds is not None:
@@ -100,16 +100,16 @@ class Reproduction:
         printed = {row.key: row.published for row in self.study.rows()}
         result = []
         for text, keys in self.study.orders().items():
-            for source, found in self.sources.items():
-                known = [key for key in keys if printed.get(key) is not None and key in found.values]
+            for source, findings in self.sources.items():
+                known = [key for key in keys if printed.get(key) is not None and key in findings.values]
                 if source in COMPARED and len(known) >= LEAST_RANKED:
-                    pairs = np.asarray([[printed[key], found.values[key].value] for key in known], np.float64)
+                    pairs = np.asarray([[printed[key], findings.values[key].value] for key in known], np.float64)
                     result.append({"order": text, "source": source, "rows": len(known), "spearman": spearman(pairs)})
         return result
 
     def document(self) -> dict[str, Any]:
         """As `slicepilot reproduce --json` prints it."""
-        remarks = [remark for found in self.sources.values() for remark in found.remarks]
+        remarks = [remark for findings in self.sources.values() for remark in findings.remarks]
         return {
             "study": self.study.name,
             "citation": self.study.citation,
@@ -137,7 +137,7 @@ def as_figures(values: Mapping[str, float]) -> dict[str, Figure]:
 
 
 def study_of(name: str) -> Study:
-    """A study by name; raises ConfigError with those that there are."""
+    """A study by name; raises ConfigError with the known names."""
     if name not in STUDIES:
         raise ConfigError(f"study: unknown name {name!r}; {did_you_mean(name, STUDIES)}")
     study: Study = import_module(f".{name}", __package__).STUDY
@@ -147,18 +147,18 @@ def study_of(name: str) -> Study:
 def reproduce(
     name: str, where: Sequence[str], data: Path | None, effort: Effort, folder: Path | None, resume: bool
 ) -> Reproduction:
-    """Play and read what is asked for.
+    """Run a study's experiments and read its release.
 
     Args:
         name: of the study.
         where: ``simulator``, ``testbed``, or both.
         data: folder of the study's release.
-        effort: how.
-        folder: keeps what was done, for ``resume``; None keeps nothing.
-        resume: what is in the folder is not done again.
+        effort: how many and how long the runs are.
+        folder: stores results for ``resume``; None stores nothing.
+        resume: reuse the results in the folder.
 
     Raises:
-        ConfigError: an unknown study or place, a release that is not whole.
+        ConfigError: an unknown study, an incomplete release.
     """
     study = study_of(name)
     result = Reproduction(study)

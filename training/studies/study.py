@@ -153,7 +153,7 @@ class Study(Protocol):
     name: str
     title: str
     citation: str
-    asked: str
+    question: str
 
     def rows(self) -> Sequence[Row]: ...
 
@@ -174,8 +174,8 @@ class Study(Protocol):
 
 def spearman(pairs: npt.NDArray[np.float64]) -> float:
     """Rank correlation of the two columns of (N, 2)."""
-    places = pairs.argsort(axis=0).argsort(axis=0)
-    return float(np.asarray(np.corrcoef(places.T))[0, 1])
+    ranks = pairs.argsort(axis=0).argsort(axis=0)
+    return float(np.asarray(np.corrcoef(ranks.T))[0, 1])
 
 
 def figures_of(kept: Mapping[str, Any]) -> dict[str, Figure]:

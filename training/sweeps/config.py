@@ -93,7 +93,7 @@ class AshaConfig:
 
     Attributes:
         grace_pct: share of its budget, in whole percent, that every trial may use.
-        reduction_factor: one in so many goes on past each rung; the rungs are ``grace_pct`` times its powers.
+        reduction_factor: of so many trials one continues past each rung; the rungs are ``grace_pct`` times its powers.
     """
 
     __pydantic_config__ = _STRICT
@@ -142,8 +142,8 @@ class SweepConfig:
         training: the training configuration that trials share, a shipped name or a file; or
         offline: the same of offline training.
         axes: what they differ in. Keys are fields of the training configuration, with dots into its parts (``seed``,
-            ``algorithm``, ``ppo.clip_range``), or ``reward.TERM`` for one weight of the reward. Values are lists, or
-            ranges ``{low, high, log}`` to draw from. A list of one value sets it for all.
+            ``algorithm``, ``ppo.clip_range``), or ``reward.TERM`` for a weight of the reward. Values are lists, or
+            ranges ``{low, high, log}`` to draw from. A list with a single value sets it for all.
         samples: so many trials, each drawn at random; None = every combination of the lists.
         sample_seed: what they are drawn from.
         search: ``random``, or ``optuna``, which draws trials by what others have achieved (the tree-structured Parzen
@@ -230,7 +230,7 @@ def _check(config: SweepConfig) -> SweepConfig:
 
 
 def _check_metric(config: SweepConfig) -> SweepConfig:
-    """With a scheduler that fits the metric; raises ValueError where none that was asked for does."""
+    """The configuration with a scheduler that fits the metric; raises ValueError if the given scheduler does not."""
     if config.offline is not None and config.metric in RUNNING:
         raise ValueError(f"metric = {config.metric!r}: expected {ESTIMATE} or {', '.join(SCORES)} with offline")
     if config.training is not None and config.metric == ESTIMATE:
@@ -253,7 +253,7 @@ def _check_metric(config: SweepConfig) -> SweepConfig:
 
 
 def _values(axis: Axis) -> tuple[Value, ...]:
-    """What an axis lists; of a range, something of more than one value."""
+    """The values of a list; the two ends of a range."""
     return (axis.low, axis.high) if isinstance(axis, Range) else axis
 
 
@@ -266,10 +266,10 @@ class Trial:
 
     Attributes:
         name: ``000`` and so on, its folder's as well.
-        values: by axis, those with one value for all left out.
+        values: by axis, without axes that have a single value.
         config: of its training.
-        weights: of its reward, where an axis changes one; they are written beside it, and ``config.reward`` is that
-            file once it is.
+        weights: of its reward, where an axis changes a weight. They are written to a file in the trial's folder, which
+            is then ``config.reward``.
     """
 
     name: str

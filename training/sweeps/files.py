@@ -2,7 +2,7 @@
 
 ``sweep.json`` has the trials, ``trials/NAME/`` is a training run's folder (``config.yaml``, ``checkpoint.pt``,
 ``bundle/``) with ``reports.jsonl``, ``worker.json`` and, at the end, ``result.json`` beside; with population-based
-training also ``copies.jsonl``, which says when the trial went on from another one's policy. Nothing here is ever
+training also ``copies.jsonl``, which says when the trial continued from another trial's policy. Nothing here is ever
 unpickled: Ray's own state is not kept, a resumed sweep is submitted to Ray anew.
 """
 
@@ -36,7 +36,7 @@ class Sweep:
     Attributes:
         name: of the sweep, and of its run in MLflow.
         config: what it does.
-        trials: in the order of their names; each one's reward weights are in its folder.
+        trials: in the order of their names; each trial's reward weights are in its folder.
         run_id: of its run in MLflow, if trials are tracked.
         tracking: whether trials that are still to be drawn may be tracked.
     """
@@ -148,8 +148,8 @@ class Outcome:
         metrics: figures of the last report, empty before the first: ``progress_pct`` of the budget, ``steps``,
             ``elapsed_s``, ``reward`` and its terms per control period.
         bundle: of a finished trial.
-        starts: workers that have worked on it: one, and one for each that died or was interrupted.
-        error: of a failed trial, in one line.
+        starts: number of workers so far: 1, plus 1 for each worker that died or was interrupted.
+        error: of a failed trial, a single line.
     """
 
     status: str

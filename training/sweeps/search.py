@@ -60,16 +60,16 @@ class OptunaTrials(Searcher):
         if self._left:
             trial = self._left.pop(0)
             self._study.enqueue_trial(self._values(trial))
-            asked = self._study.ask(self._axes)
+            suggestion = self._study.ask(self._axes)
         elif len(self.sweep.trials) < (self.sweep.config.samples or 0):
-            asked = self._study.ask(self._axes)
-            values: dict[str, Value] = dict(asked.params)
+            suggestion = self._study.ask(self._axes)
+            values: dict[str, Value] = dict(suggestion.params)
             name = f"{len(self.sweep.trials):03d}"
             self.sweep = self.sweep.added(trial_of(name, values, self.sweep.config, self.sweep.config.base))
             trial = self.sweep.trials[-1]
         else:
             return Searcher.FINISHED
-        self._running[trial_id] = asked, trial.name
+        self._running[trial_id] = suggestion, trial.name
         return {"trial": self._spec(self.sweep, trial)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -79,16 +79,16 @@ class OptunaTrials(Searcher):
             self._running[trial_id][0].report(float(value), int(result[PROGRESS]))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The end: of one that was stopped early, what it had reached counts for less."""
-        asked, name = self._running.pop(trial_id)
+        """Report the trial's end to Optuna; the value of a trial that was stopped early counts for less."""
+        suggestion, name = self._running.pop(trial_id)
         outcome = outcome_of(self.sweep.folder / "trials" / name)
         value = (result or outcome.metrics).get(str(self.metric))
         if error or value is None or math.isnan(value):
-            self._study.tell(asked, state=TrialState.FAIL)
+            self._study.tell(suggestion, state=TrialState.FAIL)
         elif outcome.status == "finished":
-            self._study.tell(asked, float(value))
+            self._study.tell(suggestion, float(value))
         else:
-            self._study.tell(asked, state=TrialState.PRUNED)
+            self._study.tell(suggestion, state=TrialState.PRUNED)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing of it: the trials' folders say it all. Ray looks for the file."""

@@ -1,4 +1,4 @@
-"""Run a sweep: its trials as actors of Ray Tune, under one run in MLflow, until each has an end."""
+"""Run a sweep: its trials as actors of Ray Tune, under a common run in MLflow, until each has ended."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_sweep(
         ]
         undrawn = sweep.config.search == "optuna" and len(sweep.trials) < (sweep.config.samples or 0)
         if left or undrawn:
-            for trial in left:  # one that has failed is tried again
+            for trial in left:  # failed trials are tried again
                 (sweep.folder_of(trial) / RESULT_FILE).unlink(missing_ok=True)
             # ASHA compares all trials: ended trials report again.
             sweep = _run(sweep, sweep.trials if sweep.config.asha else left, address, parallel, on_report)
@@ -94,7 +94,7 @@ def run_sweep(
 
 
 def _register(tracker: Tracker, best: Outcome, labels: RunLabels) -> None:
-    """Make the best trial's policy the challenger: one of its trials alone, not each as it ends."""
+    """Make the best trial's policy the challenger, once for the sweep and not as each trial ends."""
     from slicepilot.agents.learned.bundle import PolicyBundle
     from slicepilot.training.runs.registry import register
 
@@ -266,7 +266,7 @@ def _watcher(count: int, on_report: OnReport | None) -> Any:
 
 
 def _cause(error: BaseException) -> str:
-    """What has gone wrong in a worker, in one line: Ray wraps it in its own errors with their stacks."""
+    """The cause of a worker's failure, as a single line: Ray wraps it in its own errors with their stacks."""
     cause = getattr(error, "cause", None) or error
     lines = [line.strip() for line in str(cause).strip().splitlines() if line.strip()]
     return (lines[-1] if lines else type(cause).__name__)[:300]

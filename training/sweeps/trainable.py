@@ -76,7 +76,7 @@ class TrialRun(Trainable):
         self._thread: threading.Thread | None = None
 
     def step(self) -> dict[str, Any]:
-        """The next report; the last one has ``done``."""
+        """The next report; the last report has ``done``."""
         result = read_json(self._folder / RESULT_FILE)
         if self._old:
             report = self._old.pop(0)
@@ -203,7 +203,7 @@ class TrialRun(Trainable):
     def _advance(
         self, steps: int, elapsed_s: float, fraction: float, means: dict[str, float], save: Callable[[], None] | None
     ) -> None:
-        """Report, where it is due, and wait for whoever has asked."""
+        """Report where it is due, then wait until Ray Tune calls for the next step."""
         from slicepilot.training.runs.run import RunStopped
 
         if self._ending:

@@ -1,4 +1,4 @@
-"""Arguments and errors of this package's commands: argparse, one line of error, exit code 2."""
+"""Arguments and errors of this package's commands: argparse, errors on a single line, exit code 2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def count(text: str) -> int:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Call a command; what is wrong with its input is one line, as in ``slicepilot``."""
+    """Call a command and report invalid input on a single line, as ``slicepilot`` does."""
     try:
         main()
     except ConfigError as error:

@@ -5,9 +5,9 @@
 The covariance matrix adaptation evolution strategy (Hansen, "The CMA Evolution Strategy: A Tutorial",
 arXiv:1604.00772; the package cma) searches the logarithms of the gains. What it maximises is what policies are trained
 on: the reward of ``configs/reward``, summed over a run and averaged over random deployments of the mixture. Each
-generation is played on deployments of its own, the same for all its members. What is kept is the mean of the last
-distribution, which has met many deployments, and not the best member, which has met one lot and was lucky; both it and
-the gains that the search started with are then judged on deployments that neither has met.
+generation is played on deployments of its own, the same for all its members. The result is the mean of the last
+distribution, which was fitted to many deployments, and not the best member, which saw a single lot and was lucky. It
+and the initial gains are then judged on deployments that neither has seen.
 """
 
 from __future__ import annotations

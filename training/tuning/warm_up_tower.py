@@ -3,8 +3,8 @@
     python -m slicepilot.training.tuning.warm_up_tower
 
 As the authors do (appendix A.7 of the paper, ``evaluation.py`` of their code), first every choice is tried alike, then
-the best known one with a neighbour of it in half of the steps. Where they do so for twelve hours on the one application
-that Tower will run, here every lane is another deployment, and what they have in common is the prior: coefficients from
+the best known choice, or in half of the steps a neighbour of it. They do so for twelve hours on the application that
+Tower will run. Here every lane is another deployment, and the lanes have the prior in common: coefficients from
 a regression within lanes (each lane has a mean of its own, since nobody would compare the CPU of two nodes), their
 precision in proportion to the spread of the features, and an intercept as uncertain as lanes differ.
 
@@ -59,7 +59,7 @@ def blank(grouping: Grouping) -> TowerPrior:
 def steps_of(
     prior: TowerPrior, tower: TowerConfig, episodes: MixtureEpisodes, lanes: int, seed: int
 ) -> list[TowerStep]:
-    """Steps of Tower in one run of so many deployments."""
+    """Steps of Tower in a run of so many deployments."""
     agent = CaptainTower(prior, tower)
     agent.steps = []
     collect_rollout(agent, SimulatorBackend(episodes, lanes), seed, RewardWeights.from_yaml())

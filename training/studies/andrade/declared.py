@@ -33,7 +33,7 @@ class Andrade:
         'M. Andrade, J. Wickboldt, "A Study on 5G Network Slice Isolation Based on Native Cloud and Edge Computing '
         'Tools", Journal of Network and Systems Management 33(4):90, 2025'
     )
-    asked = (
+    question = (
         "Which fixed CPU limits, nice values and Cilium egress limits keep a priority slice's throughput and latency "
         "while four neighbours on the same edge node add users."
     )

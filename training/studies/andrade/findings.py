@@ -16,7 +16,7 @@ from slicepilot.training.studies.study import Finding, Values
 from .samples import METRICS, key
 
 NICE_CAUSE = (
-    "Nice ranks the threads of one cpu cgroup and does nothing between pods (measured: benchmarks/nice_between_pods). "
+    "Nice ranks threads inside a cpu cgroup and does nothing between pods (measured: benchmarks/nice_between_pods). "
     "Runs of a setting differ by some 12 Mbit/s in the study; the interval of 15 over 7 in its release has 1 in it."
 )
 NICE_PAIRS = ((14, 6), (15, 7), (16, 8), (23, 17), (24, 20), (25, 18), (26, 21))
@@ -56,13 +56,13 @@ def _both(*parts: Any) -> Any:
     return holds
 
 
-def _ratio(one: int, other: int, low: float, high: float, values: Values) -> tuple[bool, str] | None:
-    """Whether slice 1's throughput in one experiment over that in another is between two bounds."""
-    read = _read(values, "throughput", (one, "slice1"), (other, "slice1"))
+def _ratio(above: int, below: int, low: float, high: float, values: Values) -> tuple[bool, str] | None:
+    """Whether the ratio of slice 1's throughput in two experiments is between two bounds."""
+    read = _read(values, "throughput", (above, "slice1"), (below, "slice1"))
     if read is None:
         return None
     ratio = read[0] / read[1]
-    return low <= ratio <= high, f"{one} over {other}: {ratio:.3f} (slice1, throughput)"
+    return low <= ratio <= high, f"{above} over {below}: {ratio:.3f} (slice1, throughput)"
 
 
 def _nice_over_all(values: Values) -> tuple[bool, str] | None:

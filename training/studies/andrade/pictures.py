@@ -84,7 +84,7 @@ def _gains(rows: Sequence[Row], sources: Mapping[Source, Findings]) -> str:
     """Slice 1's mean throughput in per cent of experiments 1 and 5, in print and in each source."""
     printed = {row.key: row.published for row in rows if row.published is not None}
     shown: dict[str, Mapping[str, float]] = {"published": printed}
-    shown |= {name: {key: f.value for key, f in found.values.items()} for name, found in sources.items()}
+    shown |= {name: {key: f.value for key, f in findings.values.items()} for name, findings in sources.items()}
     numbers = [number for members in GROUPS_OF_SETTINGS.values() for number in members]
     with figure(4.4, rows=2, width_in=WIDE_IN) as (drawn, axes):
         for axis, against in zip(axes, (1, 5), strict=True):

@@ -44,8 +44,8 @@ def read_release(folder: Path, effort: Effort) -> Findings:
         for row in table.published():
             for statistic in STATISTICS:
                 if row[statistic] is not None:
-                    found = f"{row['experiment']}/{row['group']}/{metric}/{statistic}"
-                    result.values[found] = Figure(row[statistic])
+                    key = f"{row['experiment']}/{row['group']}/{metric}/{statistic}"
+                    result.values[key] = Figure(row[statistic])
         result.remarks += [f"release: {path.name}, {faults.total} faults", *SPREADS[metric](table, effort.seed)]
     return result
 

@@ -31,7 +31,7 @@ def _statistics(samples: Array) -> dict[str, float]:
 
 
 def figures_of_samples(name: int | str, group: str, metric: str, samples: Array) -> Iterator[tuple[str, Figure]]:
-    """Rows of one group's samples (T, S, repetitions): statistics of all together.
+    """Rows of a group's samples (T, S, repetitions): statistics of all samples together.
 
     The interval is that of the mean over repetitions, of means and medians alone.
     """

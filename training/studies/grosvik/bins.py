@@ -1,4 +1,4 @@
-"""What a run comes to in bins of 50 ms, told apart by what best effort does, and the study's figures from that."""
+"""A run in bins of 50 ms, separated by what best effort does, and the study's figures computed from them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNITS = {
 
 @dataclass(frozen=True)
 class Bins:
-    """Of each group of classes, by its place in `GROUPS`: (2, T).
+    """Figures of each group of classes, (2, T), in the order of `GROUPS`.
 
     Attributes:
         offered, carried, lost: Mbit/s, of all classes of the group together.
@@ -82,14 +82,13 @@ def _median(values: Array) -> float:
     return float(np.median(known)) if known.size else float("nan")
 
 
-def ks_distance(one: Array, other: Array) -> float:
-    """The largest distance between two empirical distribution functions (Kolmogorov and Smirnov); NaN of nothing."""
-    if not one.size or not other.size:
+def ks_distance(first: Array, second: Array) -> float:
+    """The largest distance between two empirical distribution functions (Kolmogorov, Smirnov); NaN without values."""
+    if not first.size or not second.size:
         return float("nan")
-    both = np.concatenate([one, other])
-    places = (np.searchsorted(np.sort(values), both, side="right") / values.size for values in (one, other))
-    first, second = places
-    return float(np.abs(first - second).max())
+    both = np.concatenate([first, second])
+    cdfs = [np.searchsorted(np.sort(values), both, side="right") / values.size for values in (first, second)]
+    return float(np.abs(cdfs[0] - cdfs[1]).max())
 
 
 def over_turns(prefix: str, turns: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, Figure]]:

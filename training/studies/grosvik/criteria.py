@@ -13,12 +13,12 @@ from .policies import AGENT, MOST_CLASSES, PACKET_MS
 LOST_PCT = 0.01
 """Up to this share of its packets a class counts as losing none."""
 WAIT_MS = 1.1 * PACKET_MS
-"""What even strict priority cannot spare a packet: one of another class that is being sent, with 10% for measuring."""
+"""Delay that even strict priority cannot avoid: a packet of another class being sent, plus 10% for measuring."""
 LEAST_SHARE_PCT = 95.0
 
 ISOLATION = (
     f"In all loads the critical class loses nothing (at most {LOST_PCT:g}% of its packets) and, in the steady state, "
-    f"its 99th percentile of the delay is at most {WAIT_MS:.2f} ms, one packet's time on the link, longer while best "
+    f"its 99th percentile of the delay is at most {WAIT_MS:.2f} ms, a packet's time on the link, longer while best "
     f"effort sends more than the link has left than while it does not."
 )
 REALLOCATION = (

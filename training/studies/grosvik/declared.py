@@ -29,7 +29,7 @@ class Grosvik:
         'S. G. Grosvik, "Towards a Methodology to Assess Quality of 5G Slicing", Norwegian University of Science and '
         "Technology (NTNU), 2023"
     )
-    asked = (
+    question = (
         "Which of seven policies on a bottleneck of 35 Mbit/s isolates a critical class from best effort, lets best "
         "effort have what is left, and serves many classes."
     )

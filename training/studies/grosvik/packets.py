@@ -67,7 +67,7 @@ def _bring_up(route: Any, device: str, address: str) -> None:
 def send(due_ns: npt.NDArray[np.int64], flows: npt.NDArray[np.int64], priorities: list[int], frame_bytes: int) -> Any:
     """Send a frame of each flow when it is due (CLOCK_REALTIME); returns when each was sent.
 
-    ``priorities`` are the sockets' ``SO_PRIORITY``, one a flow. What is late is sent at once.
+    ``priorities`` has the ``SO_PRIORITY`` of each flow's socket. Late frames are sent at once.
     """
     sockets = []
     for priority in priorities:

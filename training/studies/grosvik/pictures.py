@@ -24,9 +24,9 @@ LEAST_MS = 0.01
 def pictures(sources: Mapping[Source, Findings]) -> Sequence[str]:
     """HTML figures of all sources that have series."""
     result = []
-    for source, found in sources.items():
-        result += [_carried(source, found.material), _waits(source, found.material), _summary(source, found)]
-        distributions = {name: found.material.get(f"{name}/distributions") for name in NAMES}
+    for source, findings in sources.items():
+        result += [_carried(source, findings.material), _waits(source, findings.material), _summary(source, findings)]
+        distributions = {name: findings.material.get(f"{name}/distributions") for name in NAMES}
         if any(distributions.values()):
             result += [_distributions(source, distributions, which) for which in ("delay", "interarrival")]
     return result
@@ -71,14 +71,14 @@ def _waits(source: str, material: Mapping[str, Any]) -> str:
         return panel(drawn, f"waits-{source}", caption)
 
 
-def _summary(source: str, found: Findings) -> str:
+def _summary(source: str, findings: Findings) -> str:
     """By load: how much longer the critical class waits, and what best effort has of what is left."""
     loads = [load.scenario for load in bottleneck_scenarios()]
     with figure(4.6, rows=2, width_in=WIDE_IN) as (drawn, axes):
         for at, name in enumerate(NAMES):
             style: Any = {"color": _colour(name), "linestyle": DASHES[at % len(DASHES)], "marker": "."}
             on, off, share = (
-                [_value(found, f"{name}/{load}/{key}") for load in loads]
+                [_value(findings, f"{name}/{load}/{key}") for load in loads]
                 for key in ("critical/delay-p99/on", "critical/delay-p99/off", "best-effort/share/on")
             )
             axes[0].plot(loads, np.maximum(np.subtract(on, off), LEAST_MS), label=name, **style)
@@ -93,8 +93,8 @@ def _summary(source: str, found: Findings) -> str:
         return panel(drawn, f"summary-{source}", f"The two criteria (lines) by load and policy, {source}.")
 
 
-def _value(found: Findings, key: str) -> float:
-    figure_of = found.values.get(key)
+def _value(findings: Findings, key: str) -> float:
+    figure_of = findings.values.get(key)
     return float("nan") if figure_of is None else figure_of.value
 
 

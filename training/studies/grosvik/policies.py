@@ -12,7 +12,7 @@ from slicepilot.env.slices import SliceSet
 
 LINK_MBPS, HALF_MBPS = 35.0, 17.5
 FRAME_BYTES = 1250
-"""Of every packet, so that the link sends one in 0.29 ms."""
+"""Size of every packet; the link sends a packet in 0.29 ms."""
 PACKET_MS = FRAME_BYTES * 8e-3 / LINK_MBPS
 QUEUE_MS, SHORT_QUEUE_MS = 50.0, 10.0
 """Queue limits: the default of the routers' policy language, and that of the policy ``tail_drop``."""
@@ -35,9 +35,9 @@ class Policy:
 
     Attributes:
         name: of the study, or of an agent.
-        limit: how best effort is held to half of the link; None: it is not.
+        limit: how best effort is limited to half of the link; None: it is not limited.
         queue_ms: how long what is held back may wait.
-        classes: of critical and best effort on the link; None: it is one FIFO.
+        classes: of critical and best effort on the link; None: the link is a single FIFO.
         burst_ms: of the critical class, what it may exceed its ceiling by at once, in time at that rate.
         agent: moves ceilings every control period.
     """
@@ -72,7 +72,7 @@ def with_agents(names: Sequence[str]) -> tuple[Policy, ...]:
 
 @dataclass(frozen=True)
 class Flow:
-    """A constant load, or with ``spans`` (from_s, to_s) of a run only then; ``kind`` is the place in `GROUPS`.
+    """A constant load, during ``spans`` (from_s, to_s) of a run if given; ``kind`` is an index into `GROUPS`.
 
     ``burst`` packets are sent at once.
     """

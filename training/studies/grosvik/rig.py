@@ -1,7 +1,7 @@
 """The bottleneck in the kernel: a veth pair whose sending end has the policy's qdiscs and programs.
 
-HTB makes the link where classes share it, TBF where it is one FIFO; policing and early drop are a BPF program in front
-(``controller/telemetry/bpf/limit.bpf.c``), for kernels without act_police and sch_red.
+HTB is the link where classes share it, TBF where it is a single FIFO. Policing and early drop are a BPF program in
+front (``controller/telemetry/bpf/limit.bpf.c``), for kernels without act_police and sch_red.
 """
 
 from __future__ import annotations
@@ -182,9 +182,9 @@ def _matched(flows: Any, sent_ns: Any, records: Any, started_ns: int) -> Run:
     """Packets that were sent beside those that came, by flow and sequence number."""
     received = np.zeros(len(flows), np.int64)
     for flow in np.unique(flows):
-        places = np.flatnonzero(flows == flow)
+        positions = np.flatnonzero(flows == flow)
         own = records[records["flow"] == flow]
-        received[places[own["sequence"]]] = own["received_ns"].astype(np.int64)
+        received[positions[own["sequence"]]] = own["received_ns"].astype(np.int64)
     return Run(flows, sent_ns, received, started_ns)
 
 

@@ -31,7 +31,7 @@ class Mishra:
         'A. D. Mishra, M. Pandey, "Kernel-Level Per-Slice UPF Latency Measurement in Containerised 5G Core Networks", '
         "arXiv:2605.28185, 2026"
     )
-    asked = (
+    question = (
         "How the delay from N3 to N6 of an eMBB, a URLLC and an mMTC slice responds to load, and whether PFCP keeps "
         "inside the 2 ms that orchestrators assume."
     )

@@ -1,8 +1,8 @@
 """Single packets through the UPFs of Mishra and Pandey (2026), beside the simulator's fluid engine.
 
-The engine has the CPUs that a UPF gets and the queues that follow, by control period. What it has not, the study's
-delays on an idle server consist of: packets one after the other through one thread (Lindley's recursion), the wake-up
-of a sleeping CPU, and pauses of the one gNB process that carries all three slices, after which packets come at once.
+The engine models a UPF's CPU share and its queues by control period. The study's delays on an idle server come from
+effects below that: packets pass a thread in sequence (Lindley's recursion), a sleeping CPU has to wake up, and the gNB
+process that carries all three slices pauses, after which packets come in a burst.
 Deep idle states pay from some 0.6 ms of sleep on (Linux, drivers/idle/intel_idle.c, ``skx_cstates``: C6), and the
 busier the server, the less often all of it sleeps. That these are the causes is assumed; the study does not say.
 
@@ -55,8 +55,8 @@ def packets_per_s(load: Load) -> float:
 def arrivals_s(load: Load, seconds: float, path: PacketPath, cost_us: float, rng: np.random.Generator) -> Array:
     """When packets of a load come to N3 (N,), in order: evenly for cbr, else at random, and after the gNB's pauses."""
     count = round(packets_per_s(load) * seconds)
-    places = np.arange(count) / max(count, 1) if load.kind == "cbr" else np.sort(rng.random(count))
-    sent_s = places * seconds
+    shares = np.arange(count) / max(count, 1) if load.kind == "cbr" else np.sort(rng.random(count))
+    sent_s = shares * seconds
     starts_s = np.sort(rng.random(rng.poisson(seconds * path.paused_ratio / path.pause_s))) * seconds
     last = np.searchsorted(starts_s, sent_s, side="right") - 1
     ends_s = np.append(starts_s, -path.pause_s)[last] + path.pause_s

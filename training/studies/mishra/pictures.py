@@ -17,8 +17,8 @@ WIDE_IN, HIGH_IN = 8.0, 6.4
 def pictures(sources: Mapping[Source, Findings]) -> list[str]:
     """HTML figures of each source, with the runs under control as thin lines."""
     result = []
-    for source, found in sources.items():
-        curves = found.material.get("curves", {})
+    for source, findings in sources.items():
+        curves = findings.material.get("curves", {})
         cells = [f"pfcp/{kind}" for kind in TRANSACTIONS]
         for label, names in (("delay", list(SLICES)), ("pfcp", cells)):
             shown = [name for name in names if any(f"{load}/{name}" in curves for load in LOADS)]
@@ -28,7 +28,7 @@ def pictures(sources: Mapping[Source, Findings]) -> list[str]:
 
 
 def _panels(curves: Mapping[str, Any], names: Sequence[str], label: str, source: str) -> str:
-    """A panel for each slice or transaction, a curve for each load, on one logarithmic axis of microseconds."""
+    """A panel for each slice or transaction and a curve for each load, on a shared logarithmic axis of microseconds."""
     with figure(HIGH_IN, rows=len(names), width_in=WIDE_IN) as (drawn, axes):
         for axis, name in zip(axes, names, strict=True):
             for at, load in enumerate(LOADS):

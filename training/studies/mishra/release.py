@@ -23,7 +23,7 @@ def read_release(folder: Path, effort: Effort) -> Findings:
     """Read a folder with the study's files, or with files like them, such as those that ``--out`` gets.
 
     Raises:
-        ConfigError: no folder, or one of the six files is missing in it, or there twice.
+        ConfigError: no folder, or one of the six files is missing or twice in it.
     """
     if not folder.is_dir():
         raise ConfigError(f"data = {str(folder)!r}: no folder; ask the authors, `slicepilot dataset list` names them")

@@ -90,16 +90,16 @@ def matched_as_in_the_study(received_ns: npt.NDArray[Any], sent_ns: npt.NDArray[
 @njit(cache=True)
 def _match(times_ns: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     result, free = np.empty(len(times_ns)), np.empty(len(times_ns), np.int64)
-    found = waiting = 0
+    count = waiting = 0
     for event in range(len(times_ns)):
         if not leaves[event]:
             free[waiting] = times_ns[event]
             waiting += 1
         elif waiting and times_ns[event] - free[waiting - 1] <= WINDOW_NS:
             waiting -= 1
-            result[found] = times_ns[event] - free[waiting]
-            found += 1
-    return result[:found]
+            result[count] = times_ns[event] - free[waiting]
+            count += 1
+    return result[:count]
 
 
 def folder_of(store: Store, name: str) -> Path | None:

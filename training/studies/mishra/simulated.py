@@ -45,7 +45,7 @@ def scenario_of(load: str) -> Scenario:
 
 
 def players_of(effort: Effort) -> dict[str, str]:
-    """Agents by what the keys of their rows begin with: nobody, the controller, and those asked for."""
+    """Agents by the prefix of their rows' keys: no control, the controller, and the requested agents."""
     return {"": "no-control", CONTROLLED: CONTROLLER} | {f"{name}/": name for name in effort.agents}
 
 
@@ -141,7 +141,7 @@ def _packets(
         arrived_s = arrivals_s(load, scenario.duration_s, path, cost_us, rng)
         period = np.minimum((arrived_s / scenario.control_period_s).astype(np.int64), len(node) - 1)
         offered, carried, p50_us, p99_us = node[period, :, s].T.astype(np.float64)
-        # The engine's own way of one packet, which is in the packet's path already.
+        # The engine's own delay of a single packet, which the packet model already includes.
         busy_us = min(1e-6 * cost_us * packets_per_s(load), 1.0) * 1e6 * load.burst_s
         wait_us = np.maximum(p50_us - 1.01 * (cost_us + 0.5 * busy_us) - 1.0, 0.0)
         long_us = np.maximum(p99_us - 1.01 * (cost_us + busy_us) - 1.0, wait_us)

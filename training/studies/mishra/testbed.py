@@ -105,7 +105,7 @@ class _Testbed:
                 self._backend.close()
 
     def play(self, load: str, agent: str | None, seconds: float, seed: int, folder: Path | None) -> dict[str, Any]:
-        """Cells of one load: delays by slice, and latencies by kind of transaction below ``pfcp/``."""
+        """Cells of a load: delays by slice, and latencies by kind of transaction below ``pfcp/``."""
         scenario = scaled_scenario(load, seconds)
         self._open(scenario)
         self._control(agent)

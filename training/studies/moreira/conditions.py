@@ -1,4 +1,4 @@
-"""The sensor's neighbours of Moreira et al. (2026) as loads, and one place where they are all played."""
+"""The sensor's neighbours of Moreira et al. (2026) as loads, and their scenario."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARM_UP_PERIODS = 10
 
 @cache
 def scenario(condition: str, qfi: int) -> Scenario:
-    """The sensor beside neighbours of one kind."""
+    """The sensor beside neighbours of a condition."""
     base = Scenario.from_yaml(SCENARIO)
     loads = {name: own for name, own in base.loads.items() if name not in NEIGHBOURS}
     loads |= {name: own for name in NEIGHBOURS if (own := _load(condition, name))}
@@ -51,7 +51,7 @@ def _load(condition: str, neighbour: str) -> tuple[Load, ...]:
 def rows_of(rollout: Rollout, condition: str, qfi: int) -> dict[str, Any]:
     """Latencies of the sensor's packets of a run, a control period each, with the CPU and the packets of the node.
 
-    At ten packets a second a period of 100 ms has one packet, so that its median is that packet's latency.
+    At ten packets a second a period of 100 ms has a single packet, whose latency is the period's median.
     """
     sensor = rollout.slices.priority_index
     span = slice(WARM_UP_PERIODS, None)

@@ -23,7 +23,7 @@ class Moreira:
         'R. Moreira, L. F. Rodrigues Moreira, T. C. Carvalho, F. de Oliveira Silva, "Noisy Neighbor Influence in the '
         'Data Plane of Beyond 5G Networks", arXiv:2601.12106, 2026'
     )
-    asked = (
+    question = (
         "Whether traffic of other slices changes the time that a user plane takes for a sensor's packets, and whether "
         "a QFI of higher priority protects them."
     )

@@ -28,15 +28,15 @@ def _differs(group: str, p: str, difference: str, shorter: bool | None, values: 
 
 def _effect(quantiles: Sequence[str], term: str, sign: int, values: Values) -> tuple[bool, str] | None:
     """Whether a term's effect on quantiles has a sign and is significant; where ``sign`` is 0, is not."""
-    found, holds = [], True
+    texts, holds = [], True
     for quantile in quantiles:
         beta, p = (values.get(f"regression/{quantile}/{term}_{kind}") for kind in ("beta", "p"))
         if beta is None or p is None:
             return None
         significant = p.value < LEVEL
         holds &= not significant if sign == 0 else significant and beta.value * sign > 0
-        found.append(f"{quantile}: {beta.value:+.3g}, p {p.value:.2g}")
-    return holds, "; ".join(found)
+        texts.append(f"{quantile}: {beta.value:+.3g}, p {p.value:.2g}")
+    return holds, "; ".join(texts)
 
 
 def _negligible(group: str, values: Values) -> tuple[bool, str] | None:

@@ -22,8 +22,8 @@ CAPTIONS = {
 def pictures(sources: Mapping[Source, Findings], baseline_agent: str) -> Sequence[str]:
     """HTML figures of each source that has latencies."""
     result = []
-    for source, found in sources.items():
-        rows = found.material.get("rows")
+    for source, findings in sources.items():
+        rows = findings.material.get("rows")
         if not rows:
             continue
         analysis = analysis_of(Table.of_rows(rows[baseline_agent]), "traffic_class", 0)

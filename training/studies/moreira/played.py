@@ -52,7 +52,7 @@ def measure(effort: Effort, store: Store) -> Findings:
         def play(agent: str, condition: str, qfi: int, turn: int) -> list[dict[str, Any]]:
             return [testbeds.play(agent, condition, qfi, effort.seed + turn)]
 
-        # A testbed has one QFI: all of its runs before the other's.
+        # A testbed has a single QFI: play all runs of a QFI before those of the next.
         cells = [(*cell, turn) for qfi in QFIS for turn in range(turns) for cell in _cells(effort) if cell[2] == qfi]
         return _findings(effort, store, "measured", cells, play, f"{turns} turns")
 

@@ -48,7 +48,7 @@ class Table:
 
     @classmethod
     def of_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Table:
-        """Of rows with ``traffic_class``, ``qfi``, and lists ``latency_us``, ``cpu``, ``packets`` of one length."""
+        """Of rows with ``traffic_class``, ``qfi``, and lists ``latency_us``, ``cpu``, ``packets`` of equal length."""
         rows = list(rows)
         lengths = [len(row["latency_us"]) for row in rows]
         columns = {
