@@ -1,4 +1,4 @@
-"""The command line: looks commands up by name, and reports errors in one line."""
+"""The command line: looks commands up by name, and reports errors on a single line."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ def sim(
 ) -> None:
     """Measure environment steps per second of the simulator, with decoding, encoding and reward.
 
-    Of the vector environment over one generator, as training uses it; of `gymnasium.make_vec`, whose environments have
-    a generator each; and of a single environment.
+    Measured are the vector environment with a shared generator, as training uses it; `gymnasium.make_vec`, whose
+    environments have a generator each; and a single environment.
 
     Example: [bold]slicepilot bench sim --num-slices 64[/bold]
     """
@@ -84,7 +84,7 @@ def sim(
 
 
 def _rate(step: Callable[[int], object], seconds: float, batch: int) -> float:
-    """Calls per second over about ``seconds``, after one batch of warm-up."""
+    """Calls per second over about ``seconds``, after a batch of warm-up."""
     for i in range(batch):
         step(i)
     calls, start = 0, time.perf_counter()

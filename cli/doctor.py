@@ -105,7 +105,7 @@ def _machine_checks() -> list[Check]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     disk = shutil.disk_usage(Path.cwd()).free / 2**30
     return [
-        Check("CPUs", cpus >= 2, str(cpus), "train", "training and demo are sized for two CPUs; one will take longer"),
+        Check("CPUs", cpus >= 2, str(cpus), "train", "training and demo are sized for two CPUs; one CPU takes longer"),
         Check(
             "memory",
             memory >= MIN_MEMORY_GIB,

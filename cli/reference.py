@@ -76,7 +76,7 @@ NOTES = {
     "restore": "Exit code 1: a knob could not be restored.",
     "control status": "`slices[].history` is left out. The control socket answers the same.",
     "node check": "Exit code 1: a slice could not be measured.",
-    "k8s status": "Exit code 1: there is no agent, or one is not ready.",
+    "k8s status": "Exit code 1: there is no agent, or an agent is not ready.",
     "dataset import": "Exit code 2: a file is unusable; the others are imported.",
     "dataset analyse": "[Statistics](statistics.md) defines each figure.",
     "dataset estimate": "[Offline evaluation](evaluation-offline.md) says how far to trust each estimator.",
@@ -124,7 +124,7 @@ COMMON = {
     "ticks, late_ticks, missed_ticks": "ticks that ran, exceeded their budget, and could not run in time",
     "wakeup, observe, infer, guard, apply": "stages of a tick; wakeup: how late it began",
     "ready, total, record": "observe to guard; observe to apply; recording the tick",
-    "scheduling": "scheduling class of the loop's thread, and why it has no better one",
+    "scheduling": "scheduling class of the loop's thread, and why it has no better class",
     "episodes, steps, period_s": "number of episodes, of their control periods, length of a control period",
     "kind, rows, faults, citation": "kind and rows of a file, its faults, how to cite its study",
     "path, files, not_read, unusable": "files read or written; of unknown kind; that cannot be used, and why",
@@ -211,7 +211,7 @@ def _fields(name: str, schema: dict[str, Any]) -> Iterator[str]:
         (f"{field}{'' if field in required else '?'}", _type(kind), " ".join(kind.get("description", "").split()))
         for field, kind in schema["properties"].items()
     ]
-    # Neighbours of one type that need no description share a line.
+    # Adjacent fields of the same type without a description share a line.
     for (kind, text), group in groupby(fields, key=lambda field: (field[1], field[2])):
         names = [name for name, _, _ in group]
         yield from (_line(f"  {part}: {kind}", text) for part in ([", ".join(names)] if not text else names))
@@ -239,7 +239,7 @@ def _type(kind: dict[str, Any]) -> str:
 
 
 def _line(lead: str, text: str) -> str:
-    """A description beside its lead, or below one that is too long."""
+    """A description beside its lead, or below if the lead is too long."""
     first = f"{lead}  " if len(lead) >= COLUMN else lead.ljust(COLUMN)
     return "\n".join(
         textwrap.wrap(first + text, WIDTH, subsequent_indent=" " * COLUMN, break_on_hyphens=False)

@@ -1,10 +1,10 @@
 """What nice does between pods, inside a pod, and between sessions, on this kernel: CPU time that processes get.
 
-Five processes that want all CPU time they can get stand for the UPFs of Andrade and Wickboldt (JNSM 33(4):90, 2025).
-Each is in a cpu cgroup of its own, as in a pod, unless an arm says otherwise. In turn nobody has a nice level, and the
-first has -5 and the others 5, as in the study's settings 9 to 16 and 23 to 26. The figure is the share of the first in
-the CPU time of all five, with nice over without, with its 95% interval over pairs of phases. Where nice acts the ratio
-is far above 1; the arms inside a pod and in a single group show that it would be seen.
+Five CPU-bound processes represent the UPFs of Andrade and Wickboldt (JNSM 33(4):90, 2025). Each is in a cpu cgroup of
+its own, as in a pod, unless an arm says otherwise. Phases alternate: no process has a nice level, or the first has -5
+and the others 5, as in the study's settings 9 to 16 and 23 to 26. The figure is the share of the first in the CPU time
+of all five, with nice over without, with its 95% interval over pairs of phases. Where nice acts the ratio is far above
+1; the arms inside a pod and in a single group show that the measurement would detect it.
 
 Run as root: ``python -m benchmarks.nice_between_pods.measure``. Prints a table and JSON. Groups and processes are its
 own and are removed at the end.

@@ -29,7 +29,7 @@ def slicepilot(*arguments: str) -> str:
 
 
 def judged(scenario: Path, out: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The policy of one deployment beside its rivals, as ``evaluate --json`` summarises it."""
+    """The policy of a deployment and its rivals, as ``evaluate --json`` summarises them."""
     file = out / "judged.json"
     if not file.exists():
         train = ["-c", "node", "--scenario", str(scenario), "--minutes", f"{options.minutes:g}", "--out", str(out)]

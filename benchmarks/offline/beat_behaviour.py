@@ -5,8 +5,8 @@
     python benchmarks/offline/beat_behaviour.py log.parquet --behaviours "$only"
     python benchmarks/offline/beat_behaviour.py testbed-contention --behaviours "$only" --backend testbed --seeds 5
 
-Everybody plays the same seeds of the same scenario, on pods with the CPU requests that the slices declare, as they did
-when the dataset was recorded. The best behaviour is the one with the highest mean return on these seeds, in hindsight.
+All policies run on the same seeds of the same scenario, on pods with the CPU requests that the slices declare, as when
+the dataset was recorded. The best behaviour is, in hindsight, that with the highest mean return on these seeds.
 Differences from it are paired by seed, with their intervals. The return is the mean reward per control period.
 """
 
@@ -108,7 +108,7 @@ def trained(options: argparse.Namespace) -> list[Agent]:
 
 
 def behaviours(episodes: EpisodeSet, scenario: Scenario, reward: str) -> list[Agent]:
-    """The policies that the dataset was logged by; raises ConfigError for one that is not in the registry."""
+    """The policies that logged the dataset; raises ConfigError for a policy that is not in the registry."""
     slices, node, weights = scenario.slice_set(), scenario.hardware_spec(), RewardWeights.from_yaml(reward)
     return [on_declared_pods(make(name, slices, node, weights)) for name in episodes.behaviours]
 

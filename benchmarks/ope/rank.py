@@ -138,7 +138,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run (default 6)")
     parser.add_argument("--period-ms", type=float, default=10.0, help="control period (default 10)")
     parser.add_argument("--episodes", type=int, default=2, help="of each behaviour (default 2)")
-    parser.add_argument("--truth", help="kept episodes of all policies, in place of new runs; needs --data")
+    parser.add_argument("--truth", help="stored episodes of all policies, instead of new runs; needs --data")
     parser.add_argument(
         "--truths", type=int, help="runs of each policy for the truth (default 10 in the simulator, 5 on a testbed)"
     )
@@ -184,7 +184,7 @@ def other_node(out: Path, off: float, seed: int) -> Path:
 
 
 def recorded(path: Path, scenario: Scenario, weights: RewardWeights, options: argparse.Namespace) -> EpisodeSet:
-    """The given episodes, else new ones; raises ConfigError if their period, reward or scenario is another."""
+    """The given episodes, else new episodes; raises ConfigError if their period, reward or scenario differs."""
     if options.data is None:
         names = [f"experiment-{n}-scaled" for n in SETTINGS] + ["random"]
         names += [f"exploring-experiment-{n}-scaled" for n in EXPLORED]

@@ -34,7 +34,7 @@ READ_TRACE = "[ -e {0}/trace_pipe ] || mount -t tracefs none {0}; exec cat {0}/t
 
 
 def main() -> None:
-    """Measure, and print one JSON object."""
+    """Measure, and print a JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pps", type=int, default=20_000, help="packets per second (default 20000)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each run (default 5)")
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def report(result: dict[str, list[dict[str, float]]], pps: int, seconds: float) -> dict[str, Any]:
-    """Medians over the rounds; CPU in thousandths of one."""
+    """Medians over the rounds; CPU in mCPU."""
     summary: dict[str, Any] = {"packets_per_s": pps, "seconds": seconds}
     for way, rounds in result.items():
         summary[way] = {key: statistics.median(item[key] for item in rounds) for key in rounds[0]}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /*
- * The usual way to time packets through a user plane: print a line where each packet comes in and one where it leaves, and
- * match the lines afterwards. The packet is named by the same hash as in the probe, so that only the way differs.
+ * The usual way to time packets through a user plane: print a line where each packet enters and where it leaves, and
+ * match the lines afterwards. Packets are identified by the same hash as in the probe, so that only the method differs.
  */
 #include "gtpu.h"
 #include "inner.h"

@@ -41,7 +41,7 @@ def convert(
         raise ConfigError(f"out = {str(target)!r}: exists; expected a new path")
     what = what_is(source)
     if what == "folder":
-        raise ConfigError(f"in = {str(source)!r}: a folder; expected one file")
+        raise ConfigError(f"in = {str(source)!r}: a folder; expected a file")
     if what == "file":
         raise ConfigError(f"in = {str(source)!r}: neither a table nor episodes; `dataset import` reads releases")
     with writing_to(target.parent):

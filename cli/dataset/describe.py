@@ -61,8 +61,8 @@ def _table_at(path: Path) -> Path:
         tables = [file for file in sorted(path.glob("*.parquet")) if what_is(file) == "tidy"]
         if len(tables) == 1:
             return tables[0]
-        found = ", ".join(file.name for file in tables[:5]) or "none"
-        raise ConfigError(f"path = {str(path)!r}: tables in it: {found}; expected one")
+        names = ", ".join(file.name for file in tables[:5]) or "none"
+        raise ConfigError(f"path = {str(path)!r}: a folder with the tables {names}; expected a single table")
     raise ConfigError(f"path = {str(path)!r}: {what}; expected a table of `dataset import`")
 
 

@@ -39,7 +39,7 @@ def estimate(
         typer.Option(help="Hardware of the node: a name or a file (default: the data's)."),
     ] = None,
     reward: Annotated[
-        str | None, typer.Option(help="Reward weights (default: the recorded ones): a name or a YAML file.")
+        str | None, typer.Option(help="Reward weights: a name or a YAML file (default: the recorded weights).")
     ] = None,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Log the estimates to MLflow.")] = False,
     run_name: RunName = None,

@@ -47,7 +47,7 @@ def import_files(
     ue: UeOption = None,
     map_file: Annotated[
         Path | None,
-        typer.Option("--map", help="Map of your own files, as `dataset map` proposes it: they become one table."),
+        typer.Option("--map", help="Map of your own files, as `dataset map` proposes it; they become a single table."),
     ] = None,
     reward: Annotated[str, typer.Option(help="Reward weights of episodes: a name or a YAML file.")] = "default",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -55,7 +55,7 @@ def import_files(
     """Convert files of a release, or your own by a map, to tidy Parquet tables, and where they suffice to episodes.
 
     Unusable rows are left out, counted, and recorded in the table with their lines. An existing table is replaced
-    only by one from the same file. Exit code 2: a file is unusable; the others are imported.
+    only by a table from the same file. Exit code 2: a file is unusable; the others are imported.
 
     Example: slicepilot dataset import datasets/moreira --out tables
     """
@@ -153,9 +153,9 @@ def _import(path: Path, kind: Kind, options: Options, target: Path, progress: Pr
 
 
 def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward: str) -> dict[str, Any] | None:
-    """Episodes out of Andrade's tables, if there is one of each collection that they need.
+    """Make episodes of Andrade's tables, if there is a table of each collection that they need.
 
-    Those of an earlier import are replaced only where all of these tables have been.
+    Episodes of an earlier import are replaced only if all of these tables were replaced.
     """
     from slicepilot.data.studies.andrade.units import COLLECTIONS
 

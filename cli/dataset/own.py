@@ -1,4 +1,4 @@
-"""``slicepilot dataset import --map``: a user's own files to one table, and where they suffice to episodes."""
+"""``slicepilot dataset import --map``: make a table of a user's own files, and episodes if they suffice."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _files(paths: list[Path]) -> list[Path]:
 def _import(
     data_map: DataMap, map_file: Path, files: list[Path], out: Path, reward: str, progress: Progress
 ) -> tuple[Path, Description, dict[str, Any] | None]:
-    """Write the table; one of an earlier import is replaced where it was made of the same files."""
+    """Write the table; it replaces a table of an earlier import that was made of the same files."""
     from slicepilot.data.faults import Faults
     from slicepilot.data.own.join import joined
     from slicepilot.data.own.map import KIND

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KindOption = Annotated[str | None, typer.Option("--kind", help="File type (default: detected).")]
 UnitOption = Annotated[
     list[str] | None,
-    typer.Option(help="Unit of an Andrade export, as COLUMN=UNIT (default: the plausible one); may be repeated."),
+    typer.Option(help="Unit of an Andrade export, as COLUMN=UNIT (default: the plausible unit); may be repeated."),
 ]
 QfiOption = Annotated[int | None, typer.Option(help="QFI of a run of Moreira (default: taken from the folder name).")]
 ConditionOption = Annotated[str | None, typer.Option(help="Condition (default: taken from the folder name).")]
@@ -68,7 +68,7 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 
 def report_unusable(problems: Sequence[str]) -> None:
-    """One line for each file that could not be used; raises ConfigError with the last of them, if there is one."""
+    """Print a line for each unusable file, but raise ConfigError for the last."""
     for line in problems[:-1]:
         stderr.print(f"slicepilot: error: {line}", markup=False, highlight=False, soft_wrap=True)
     if problems:

@@ -1,4 +1,4 @@
-"""``slicepilot dataset record``: let agents play, in the simulator or on real UPFs, and keep it to learn from."""
+"""``slicepilot dataset record``: record agents in the simulator or on real UPFs, as data to learn from."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def record(
 
 
 def _check_out(out: Path) -> None:
-    """Say before anything is recorded that it could not be written; raises ConfigError."""
+    """Check that the output can be written, before anything is recorded; raises ConfigError."""
     if out.suffix != ".parquet":
         from slicepilot.training.recording.minari_files import check_new
 
@@ -133,7 +133,7 @@ def _check_out(out: Path) -> None:
 def _check_node(
     node: str | None, mode: str, backend: str, scenario: str | None, name: str | None, requests: bool
 ) -> None:
-    """Say what does not go together; raises ConfigError."""
+    """Raises ConfigError for options that exclude each other."""
     if node is None:
         if mode != "shadow":
             raise ConfigError(f"mode = {mode!r}: needs --node; elsewhere agents always act")
@@ -161,7 +161,7 @@ def _make_agents(
     weights: RewardWeights,
     requests: bool,
 ) -> list[Agent]:
-    """Who plays, with names that differ; raises ConfigError for a name that does not exist, or nobody."""
+    """The agents to record, under distinct names; raises ConfigError for an unknown name, or no agent."""
     from slicepilot.agents.heuristics.registry import make
     from slicepilot.training.recording.recording import on_declared_pods
 

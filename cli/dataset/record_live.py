@@ -1,4 +1,4 @@
-"""``slicepilot dataset record`` on real UPFs: those of the testbed, or a node's that somebody else runs."""
+"""``slicepilot dataset record`` on real UPFs: those of the testbed, or those of a node that others operate."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def watch_node(
 
     if mode == "shadow" and set(names) - {AS_FOUND}:
         raise ConfigError(
-            f"agents = {','.join(names)}: accepted with --mode live; in shadow nobody moves a knob, and what an agent "
-            "would have done is recorded by slicepilot run --record"
+            f"agents = {','.join(names)}: need --mode live, because in shadow no agent moves a knob; slicepilot run "
+            "--record records what an agent would have done"
         )
     backend = plugin("node").call("open_live", node, period_s, mode=mode, seconds=seconds or SECONDS, run=run)
     with closing(backend):

@@ -118,7 +118,7 @@ def _opened(result: Tables, path: Path, report: OnProgress) -> tuple[str, Stream
 
         return path.name, record_rows(path, result.broken, report)
     if what == "file":
-        raise ConfigError(f"path = {str(path)!r}: no table; expected one of `dataset import`, episodes or records")
+        raise ConfigError(f"path = {str(path)!r}: no table; expected a table of `dataset import`, episodes or records")
     from slicepilot.training.statistics.slice_rows import episode_rows
 
     from .convert import read_any_episodes

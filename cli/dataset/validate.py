@@ -88,7 +88,7 @@ def validate(
 
 
 def _check(path: Path, kind: str | None, options: Options, progress: Progress) -> dict[str, Any]:
-    """What is in one file or dataset, and what is wrong in it."""
+    """The contents and faults of a file or dataset."""
     from slicepilot.data.faults import Faults
 
     what = what_is(path)

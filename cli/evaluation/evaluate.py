@@ -39,7 +39,7 @@ LEGEND = """prio: the slice with the largest weight.
 broken: seconds with broken promises, summed over slices by share of weight.
 best effort: what slices carry beyond their promises, loss: against no control.
 CPU wasted: core-seconds that limits hold and no slice uses; an edge
-application's work counts instead where there is one.
+application's work, if there is any, counts instead.
 dominates: not worse in any of the three, and better in some, by 10% of broken
 seconds, 2 points of best effort or 5% of CPU. rule: queue-greedy.
 best fixed: the best fixed setting of each scenario, in hindsight."""
@@ -117,7 +117,7 @@ def evaluate(
 
         need_ray("evaluate --ray")
         if settings.backend != SIMULATOR:
-            raise ConfigError(f"ray: needs the backend {SIMULATOR}: a {settings.backend} runs on one machine")
+            raise ConfigError(f"ray: needs the backend {SIMULATOR}: a {settings.backend} runs on a single machine")
     bundles = load_learned(bundle or [])
     learned = [*bundles, *load_policies(policy or [], bundles)]
     if mlflow is None:
@@ -165,7 +165,7 @@ def evaluate(
 
 
 def _candidates(addresses: Sequence[Path], learned: Sequence[LearnedAgent]) -> dict[str, dict[str, Any]]:
-    """What is remembered of the learned policies, by name."""
+    """The recorded facts of the learned policies, by name."""
     from slicepilot.agents.learned.files import BundleFiles
     from slicepilot.training.evaluation.results import candidate_of
 
@@ -177,7 +177,7 @@ def _candidates(addresses: Sequence[Path], learned: Sequence[LearnedAgent]) -> d
 
 
 def _others(policies: Sequence[str], agents: Sequence[Agent]) -> dict[str, dict[str, Any]]:
-    """The same of other libraries' policies."""
+    """The recorded facts of other libraries' policies, by name."""
     return {agent.name: {"policy": given} for given, agent in zip(policies, agents, strict=True)}
 
 
@@ -201,7 +201,7 @@ def _judge(
 
     judged = []
     with progress_bar() as progress:
-        # Two more runs per scenario: the references that losses are taken against.
+        # Two more runs per scenario: the references of the losses.
         total = sum(played.num_steps * (len(made) + 2) for played, made in zip(scenarios, made_for_each, strict=True))
         task = progress.add_task("evaluating", total=total)
         periods = 0
@@ -241,7 +241,7 @@ def _judge_on_ray(
 def _judge_live(
     played: Scenario, made: Sequence[Agent], settings: EvaluationConfig, learned: Sequence[Agent]
 ) -> ScenarioResult:
-    """One scenario on real UPFs, agents interleaved, with progress."""
+    """A scenario on real UPFs, agents interleaved, with progress."""
     from slicepilot.configs.backends import plugin
     from slicepilot.env.reward import RewardWeights
     from slicepilot.training.evaluation.judge import judge, runs_of
@@ -401,7 +401,7 @@ def print_suite(judged: Sequence[ScenarioResult], alike: Sequence[Sequence[str]]
 
 
 def _print_pooled(rows: Sequence[OverTrainingSeeds]) -> None:
-    """Policies of one training together."""
+    """Print a table of the policies of a training together."""
     from slicepilot.training.evaluation.axes import AXES, RELATIONS, shown
     from slicepilot.training.evaluation.comparison import RIVALS
 

@@ -18,7 +18,7 @@ def report(
     results: Annotated[Path, typer.Argument(help="Folder that `evaluate` has written.", show_default=False)],
     output: Annotated[Path, typer.Option("-o", "--output", help="Output file (HTML).")] = OUTPUT,
 ) -> None:
-    """Render the results of an evaluation as one self-contained HTML file.
+    """Render the results of an evaluation as a self-contained HTML file.
 
     Example: slicepilot report reports/evaluation -o report.html
     """

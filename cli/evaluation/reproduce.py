@@ -48,15 +48,15 @@ def reproduce(
     from slicepilot.training.studies.study import Effort
 
     study_of(study)
-    places = tuple(dict.fromkeys(where or (() if data is not None else WHERE[:1])))
-    for place in places:
-        if place not in WHERE:
-            raise ConfigError(f"in = {place!r}: {did_you_mean(place, WHERE)}")
+    systems = tuple(dict.fromkeys(where or (() if data is not None else WHERE[:1])))
+    for system in systems:
+        if system not in WHERE:
+            raise ConfigError(f"in = {system!r}: {did_you_mean(system, WHERE)}")
     if resume and out is None:
         raise ConfigError("resume: needs --out FOLDER, which has the finished runs")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    if not as_json and "simulator" in places:
+    if not as_json and "simulator" in systems:
         announce_compilation()
     with progress_bar() as progress:
         task = progress.add_task(study, total=1.0)
@@ -64,7 +64,7 @@ def reproduce(
         def say(what: str, share: float) -> None:
             progress.update(task, completed=share, description=f"{study}: {what}")
 
-        result = play(study, places, data, Effort(quick, names_of(agents or []), seed, say), out, resume)
+        result = play(study, systems, data, Effort(quick, names_of(agents or []), seed, say), out, resume)
     document = result.document()
     if out is not None:
         _write(result, out, document)

@@ -1,4 +1,4 @@
-"""``slicepilot simulate``: replay published experiments, or play a scenario under one agent."""
+"""``slicepilot simulate``: replay published experiments, or run a scenario under an agent."""
 
 from __future__ import annotations
 

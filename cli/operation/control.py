@@ -113,7 +113,7 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
 
 
 def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict[str, Any]:
-    """The status for that order, for others the answer; one line and exit code 1 where there is none."""
+    """The controller's answer to an order; without an answer, an error line and exit code 1."""
     from slicepilot.configs.documents import DocumentError, check
     from slicepilot.controller.service.control_client import ControlClient, ControlError, find_socket
 
@@ -153,7 +153,7 @@ def _print_status(document: dict[str, Any]) -> None:
     table: Table = figures_table("", ["slice", "offered", "carried", "p99 ms", "CPU limit", "nice", "egress"])
     table.padding = 0
     table.columns[0].max_width = NAME_CELLS
-    table.add_column("guard", min_width=max(len(reason.label) for reason in Reason))  # the next ones go on below
+    table.add_column("guard", min_width=max(len(reason.label) for reason in Reason))  # later reasons go below
     for entry in document["slices"]:
         knobs = entry["knobs"]["applied"] or dict.fromkeys(KNOB_FIELDS)
         delay_us = entry["delay_p99_us"]

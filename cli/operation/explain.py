@@ -23,7 +23,7 @@ def explain(
     at: Annotated[str, typer.Option(help="Time: RFC 3339, HH:MM:SS, relative (-5s, -2min), or last.")] = "last",
     window: Annotated[str | None, typer.Option(help="Summarise a window before that time, for instance 1s.")] = None,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default=False)] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the controller; not needed if there is only one.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the controller; not needed if it is the only one.")] = None,
     state: Annotated[
         Path, typer.Option(help="Directory with one subdirectory of records per controller.")
     ] = STATE_ROOT,
@@ -77,7 +77,7 @@ def explain(
 
 
 def _only_name(state: Path, run: Path) -> str:
-    """The controller that has left records or is running, if there is one alone."""
+    """Name of the only controller that has left records or is running."""
     names = {path.parent.name for root, what in ((state, "records"), (run, "ticks")) for path in root.glob(f"*/{what}")}
     if not names:
         raise ConfigError(f"no controller runs and no records are in {state}; give --name or --records")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slicepilot.controller.telemetry.report.export import PacketFile, PfcpFile
     from slicepilot.controller.telemetry.source import KernelSource
 
-IDLE_S = 60.0  # a flow without a packet for so long may lose its place to another
+IDLE_S = 60.0  # a flow without a packet for so long may be evicted
 DRAIN_S = 0.05  # between two looks at the events: a ring buffer holds 32,000
 
 
@@ -135,7 +135,7 @@ def _watch(
     as_json: bool,
     shown_on: Console,
 ) -> None:
-    """Show a table per interval until the time is over, somebody stops it, or the UPFs have gone."""
+    """Show a table per interval until the time is over, the user stops it, or the UPFs have gone."""
     from rich.live import Live
 
     from slicepilot.controller.system.bpf.errors import ProbeError

@@ -69,7 +69,7 @@ def promote(
             f"{str(folder_of(bundle))!r}, or what `slicepilot train --from {bundle}` makes"
         )
     files = BundleFiles.read(local_bundle(bundle))
-    policy = PolicyBundle.of(files)  # whether it is one: its model is tried out by who runs it
+    policy = PolicyBundle.of(files)  # checks that it is a bundle; its model is tried out where it runs
     key = signing_key(sign, no_sign)
     if key is None and SIGNATURE_FILE in files.parts:
         raise ConfigError(

@@ -69,6 +69,6 @@ def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
         path = journal_path(folder)
         if not path.exists() or (skip_living and Journal.load(path).alive):
             return None
-    # A supervisor that is restoring holds the lock. If the folder was removed there cannot be one.
+    # A supervisor that is restoring holds the lock. Without the folder there is no supervisor.
     with Locks({f"controller {folder.name}": folder} if folder.is_dir() else {}):
         return restore_left(folder)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 REFRESH_TICKS = 50
 LEAST_MEASURED_PCT = 99.0
-"""Of ticks in which a slice was measured: below it is said."""
+"""Share of ticks in which a slice was measured, below which a warning is printed."""
 
 
 def run(
@@ -77,7 +77,7 @@ def run(
     tag: Tags = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Watch real UPFs with an agent and, if asked to, move their knobs; restore the original settings at the end.
+    """Watch real UPFs with an agent and optionally move their knobs; restore the original settings at the end.
 
     The default mode is shadow, which changes nothing. Uses the running testbed, or starts one for a scenario.
 
@@ -332,6 +332,6 @@ def _print_charge(document: dict[str, Any], budget_ratio: float) -> None:
     if "overrun" in loop["interventions"]:
         console.print(
             f"overrun: {loop['late_ticks']} of {loop['ticks']} decisions took longer than {budget_ratio:.0%} of the "
-            f"control period of {1e3 * document['period_s']:g} ms: choose a longer one (--period-ms), or another agent",
+            f"control period of {1e3 * document['period_s']:g} ms: choose a longer period (--period-ms) or agent",
             highlight=False,
         )

@@ -28,7 +28,7 @@ def top(
 ) -> None:
     """Show a running controller: slices, delays, rates, knobs, guard and budget. Read-only; q quits.
 
-    Without a terminal, or on one that cannot move its cursor, it prints the status once.
+    Without a terminal, or on a terminal that cannot move its cursor, it prints the status once.
 
     Example: [bold]slicepilot top --name sp[/bold]
     """
@@ -60,7 +60,7 @@ def top(
 
 
 def _only(run_root: Path, wait: bool) -> str:
-    """The one controller there is."""
+    """Name of the only running controller."""
     while not (names := sorted(path.parent.name for path in run_root.glob("*/ticks"))) and wait:
         time.sleep(WAIT_S)
     if len(names) == 1:

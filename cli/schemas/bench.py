@@ -22,7 +22,7 @@ class SimulatorSpeed(Document):
 
 
 class LoopCost(Document):
-    """The loop in one situation."""
+    """Times of the loop in a situation."""
 
     observe_us: Quantiles
     infer_us: Quantiles
@@ -37,7 +37,7 @@ class LoopCost(Document):
 
 
 class LoopBench(Document):
-    """Time of one control period."""
+    """Times of a control period."""
 
     slices: int
     period_ms: float

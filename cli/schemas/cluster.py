@@ -47,7 +47,7 @@ class ClusterSlice(Document):
 
 
 class ClusterNode(Document):
-    """A SliceSet on one node."""
+    """A SliceSet on a node."""
 
     namespace: str
     slice_set: str | None

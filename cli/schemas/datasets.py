@@ -23,7 +23,7 @@ class ReleaseFile(Document):
 
 
 class Release(Document):
-    """The published data of one study; null for what is not known."""
+    """The published data of a study; null for unknown values."""
 
     name: str
     title: str
@@ -48,9 +48,9 @@ class FetchedFile(Document):
     bytes: int
     sha256: str
     published_sha256: bool
-    """Whether that equals the published one; false without one."""
+    """Whether it equals the published checksum; false if none is published."""
     as_known: bool | None
-    """Whether it is the file that others have observed; null where nothing is known."""
+    """Whether size and checksum are those of the known file; null if these are unknown."""
 
 
 class Fetched(Document):
@@ -72,7 +72,7 @@ class Fault(Document):
 
 
 class FaultKind(Document):
-    """Faults of one kind."""
+    """Faults of a kind."""
 
     count: int
     first: list[Fault]
@@ -116,7 +116,7 @@ class ImportedTable(Document):
 
 
 class MissingOfSetting(Document):
-    """How much of the planned measurements of one behaviour is missing."""
+    """Missing part of the planned measurements of a behaviour."""
 
     behaviour: str
     """The setting or agent."""
@@ -188,7 +188,7 @@ class Imported(Document):
 
     tables: list[ImportedTable]
     episodes: JoinedEpisodes | None
-    """From Andrade's tables or mapped files; null unless all that they take is there, or asked for."""
+    """From Andrade's tables or mapped files; null if the tables do not suffice or the map requests no episodes."""
     not_read: list[str]
     """Files of unknown kind."""
     unusable: list[str]

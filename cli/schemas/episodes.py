@@ -62,9 +62,9 @@ class Coverage(Document):
     supported: bool
     verdict: str
     support: dict[str, dict[Knob, float]]
-    """By slice: share of states in which a knob is near a logged one of similar states."""
+    """By slice: share of states in which a knob is near a logged knob in similar states."""
     states: float
-    """Share of the policy's own states that are like logged ones."""
+    """Share of the policy's own states that are like logged states."""
 
 
 class EstimatedPolicy(Document):
@@ -88,7 +88,7 @@ class Estimates(Document):
 
 @allow_more
 class DelayGroup(Document):
-    """A group, in the unit of its delays; one more field, named like the column `by`, names the group."""
+    """A group, in the unit of its delays; another field, named like the column `by`, names the group."""
 
     n: int
     median: float
@@ -145,7 +145,7 @@ class Coefficient(Document):
 
 
 class RegressionFit(Document):
-    """The regression of one quantile."""
+    """The regression of a quantile."""
 
     quantile: float
     n: int

@@ -17,7 +17,7 @@ class StudyMoment(Document):
     """End of 30 s."""
     group: Literal["slice1", "others"]
     server_received_mbps: float
-    """Of one slice, in 10^6 bit/s."""
+    """Per slice, in 10^6 bit/s."""
     latency_ms_p10: float
     latency_ms_p50: float
     latency_ms_p90: float
@@ -29,7 +29,7 @@ class StudyExperiment(Document):
 
     experiment: int
     throughput_mbps: Groups
-    """Throughput per slice; `others` is null where an experiment has one slice."""
+    """Throughput per slice; `others` is null where an experiment has a single slice."""
     latency_ms: Groups
     """Round-trip time that the UEs measure."""
     series: NotRequired[list[StudyMoment]]
@@ -48,7 +48,7 @@ class PlayedSlice(Document):
 
 
 class Played(Document):
-    """A scenario under one agent."""
+    """A scenario under an agent."""
 
     scenario: str
     agent: str
@@ -73,7 +73,7 @@ class Over(Document):
 
 
 class JudgedAgent(Document):
-    """Results of one agent in a scenario: means over its runs, null where a figure does not exist."""
+    """Results of an agent in a scenario: means over its runs, null where a figure does not exist."""
 
     name: str
     slice1_loss_pct: float | None
@@ -90,7 +90,7 @@ class JudgedAgent(Document):
     best_effort_loss_pct: float | None
     """Volume beyond promises that was lost, compared with no control."""
     edge_work: NotRequired[float | None]
-    """Units of work of the edge application, where the scenario has one."""
+    """Units of work of the scenario's edge application, if any."""
     episode_reward: float | None
     """Mean over runs of the sum of rewards: what `evaluate_policy` of Stable-Baselines3 reports."""
     return_iqm: float
@@ -179,7 +179,7 @@ class OverTrainingSeeds(Document):
 
 
 class Evaluations(Document):
-    """All scenarios, one by one and together; the optional fields are those of a suite."""
+    """All scenarios, individually and together; the optional fields are those of a suite."""
 
     scenarios: list[Evaluation]
     summary: dict[str, Summary]
@@ -206,7 +206,7 @@ class ReproducedRow(Document):
     interval: Ends | None
     """95%, of the figure that is compared: the first of simulated, measured, release that there is."""
     difference_pct: float | None
-    """Of that figure from the published one."""
+    """Difference of that figure from the published figure."""
     verdict: Outcome
     cause: str
     """Of a difference, where it is known."""
@@ -254,7 +254,7 @@ class ComparedRun(Document):
     folder: str
     digest: str | None
     facts: dict[str, str]
-    """When, by whom, from what, with which code."""
+    """Time, user, source, code revision and so on."""
     parameters: dict[str, str]
     figures: dict[str, float]
     """Last values of its curves, estimates, and scores as `SCENARIO/FIGURE`."""

@@ -65,7 +65,7 @@ class _Run(Document):
 
 
 class ExplainedTick(_Run):
-    """What the controller measured, wanted, allowed and applied at one tick, and why."""
+    """What the controller measured, wanted, allowed and applied at a tick, and why."""
 
     time: str
     """In UTC."""
@@ -170,7 +170,7 @@ class FlowCounts(Document):
 
 
 class Transactions(Document):
-    """PFCP messages of one type."""
+    """PFCP messages of a type."""
 
     requests: int
     answers: int

@@ -52,7 +52,7 @@ class TestbedUp(Document):
 
 
 class DiscoveredUpf(Document):
-    """A process that is a UPF, or may be one; null for what could not be determined."""
+    """A process that is, or may be, a UPF; null for values that could not be determined."""
 
     slice: str
     """A proposed name of its slice."""
@@ -113,7 +113,7 @@ class LearnedSessions(Document):
 
 
 class CheckedSlice(Document):
-    """A slice of a node whose UPFs somebody else runs."""
+    """A slice of a node with UPFs that others operate."""
 
     slice: str
     process: str

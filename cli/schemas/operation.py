@@ -142,14 +142,14 @@ class Verdict(Document):
 
 
 class Restored(Document):
-    """The knobs of one controller: a line for each."""
+    """The knobs of a controller, a line for each."""
 
     name: str
     restored: list[str]
     gone: list[str]
     """Knobs whose cgroup, namespace or device no longer exists."""
     released: list[str]
-    """Knobs that somebody else has changed since."""
+    """Knobs that another program has changed since."""
     failed: list[str]
     notes: list[str]
     took_s: float

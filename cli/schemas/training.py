@@ -75,7 +75,7 @@ class SweepTrial(Document):
     train_s: float
     reward_per_step: float | None
     starts: int
-    """Workers that have worked on it, one after another."""
+    """Number of workers that it has had so far."""
     bundle: str | None
     """Null unless it has finished."""
     run_id: str | None

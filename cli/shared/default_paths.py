@@ -1,4 +1,4 @@
-"""Output that a command writes below the working folder unless it is told where."""
+"""Default outputs of commands, below the working folder."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from slicepilot.configs.ownership import check_own
 
 
 def own(path: Path, default: Path, option: str) -> Path:
-    """The path of an output; raises ConfigError for the default where somebody else can decide what it leads to.
+    """The path of an output; raises ConfigError for a default path that other users can redirect.
 
-    A path that the caller has chosen is the caller's.
+    An explicit path is the caller's responsibility.
     """
     if path == default:
         check_own(path, f"{option} = {str(path)!r}: ", f"name another with --{option}")

@@ -36,15 +36,14 @@ stderr = PlainConsole(stderr=True)
 
 
 def say(text: str) -> None:
-    """A line of a result: as it is, in one piece however long."""
+    """Print a line of a result unchanged and unwrapped."""
     console.print(text, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any, shape: Any) -> None:
     """Print strict JSON (no NaN or infinity) that was checked against its shape (`slicepilot.cli.schemas`).
 
-    A document that does not fit is an internal error: one line on standard error names the field, and the exit code is
-    1.
+    A document that does not fit is an internal error: a line on standard error names the field, and the exit code is 1.
     """
     try:
         text = dumps(value, shape)

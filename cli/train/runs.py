@@ -21,7 +21,7 @@ Show = Callable[[float, str], None]
 def folder_for(out: Path | None, resume: Path | None, name: str) -> Path:
     """The output folder of a run: as given, else that of the resumed run, else a new folder.
 
-    Raises ConfigError where somebody else can decide what the new folder is.
+    Raises ConfigError if other users can redirect the new folder.
     """
     if out is not None:
         refuse_stdout(out, "a folder")

@@ -1,4 +1,4 @@
-"""``slicepilot train``: make a policy in the simulator, or from recorded episodes, or fine-tune one of these."""
+"""``slicepilot train``: train a policy in the simulator or from recorded episodes, or fine-tune it."""
 
 from __future__ import annotations
 

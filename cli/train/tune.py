@@ -45,7 +45,7 @@ def tune(
 ) -> None:
     """Train many policies in parallel on Ray (seeds, algorithms, reward weights) and report the best.
 
-    Each trial is a training run in FOLDER/trials, tracked in MLflow under one run of the sweep. When a worker dies,
+    Each trial is a training run in FOLDER/trials, tracked in MLflow under the sweep's run. When a worker dies,
     its trial continues from the last checkpoint. Needs the extras train and ray. Exit code 1: a trial has failed;
     --resume repeats it.
 

@@ -211,7 +211,7 @@ def test_recording_in_shadow_keeps_what_operators_do(foreign: Foreign, node: Pat
         assert episode.telemetry[5:, 0].mean(axis=0) == pytest.approx([4.0] * COUNT, rel=0.3)
         assert episode.info["backend"] == "node"
     error = slicepilot("dataset", "record", "--node", str(node), "--agents", "random", "--out", str(out), code=2).stderr
-    assert "accepted with --mode live" in error
+    assert "need --mode live" in error
 
 
 def test_recording_live_explores_around_the_state(foreign: Foreign, node: Path, run: Path, tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_records_by_slice_and_by_mode(tmp_path: Path, analysed: Analysed) -> Non
     [
         (["nowhere"], "path = 'nowhere': does not exist"),
         (["{moreira}/moreira-resources-qfi1-load.parquet"], "no delays in it"),
-        (["{here}"], "no table; expected one of `dataset import`"),
+        (["{here}"], "no table; expected a table of `dataset import`"),
         (
             ["{moreira}", "--value", "wait_us"],
             "expected tables of `dataset import` with a column wait_us",

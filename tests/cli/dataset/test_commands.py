@@ -82,7 +82,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("import", SAMPLES, "--out", "/proc/nothing"), "out = '/proc/nothing': No such file or"),
         (("record", "--agents", "random", "--out", "/proc/nothing/x.parquet"), "out = '/proc/nothing': No such file"),
         (("validate", "not/there"), "path = 'not/there': does not exist"),
-        (("convert", SAMPLES, "x.csv"), "a folder; expected one file"),
+        (("convert", SAMPLES, "x.csv"), "a folder; expected a file"),
         (("convert", SAMPLES / "mishra" / "o1_pfcp_exp_light.csv", "x.txt"), "`dataset import` reads releases"),
         (("validate", SAMPLES / "README.md"), "of no known kind"),
     ],

@@ -251,8 +251,8 @@ def test_the_command_says_what_has_come_of_it(
 @pytest.mark.parametrize(
     ("algorithm", "arguments", "message"),
     [
-        ("ppo", {}, "a run of 'ppo': expected one of train --offline"),
-        ("bc", {}, "a run of 'bc': expected one of train --offline"),
+        ("ppo", {}, "a run of 'ppo'; expected a run of train --offline"),
+        ("bc", {}, "a run of 'bc'; expected a run of train --offline"),
         (None, {"config": None}, "config = None: accepted with --finetune"),
         (None, {"config": "simulatr"}, "finetune: unknown name 'simulatr'; did you mean simulator"),
         (None, {"finetune": Path("nosuch")}, "finetune = 'nosuch': no checkpoint"),
