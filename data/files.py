@@ -1,9 +1,9 @@
-"""Files that are whole whatever happens: written to a temporary file, flushed to disk, renamed; and types of files.
+"""Atomic writes: to a temporary file, which is flushed to disk and renamed; and types of files.
 
-All that is written goes through these functions: what is at a path is replaced and never written to, since in a folder
-of somebody else it may be a link to anything.
+All files are written with these functions, which replace an existing file and never write to it, since in another
+user's folder it may be a link to anything.
 
-Nothing beside the standard library: the supervisor, which must stay tiny, writes with these too.
+Only the standard library is imported: the supervisor, which must stay tiny, writes with these functions too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ LEFTOVERS = ".*.[0-9]*"  # glob of what a writer that was killed leaves behind
 
 
 def what_else(path: Path) -> str | None:
-    """What lies at a path where that is neither a regular file nor a folder, such as ``is a FIFO (named pipe)``.
+    """Type of a path that is neither a regular file nor a folder, such as ``is a FIFO (named pipe)``; else None.
 
-    Opening a FIFO waits for a writer, and a device may have no end: this looks without opening.
+    The path is not opened, because opening a FIFO waits for a writer and a device may have no end.
     """
     try:
         mode = path.stat().st_mode
@@ -42,9 +42,9 @@ def what_else(path: Path) -> str | None:
 
 
 def write_synced(path: Path, data: bytes, mode: int = READABLE) -> None:
-    """Write a file that is not there yet and wait until it is on disk; raises OSError.
+    """Write a new file and wait until it is on disk; raises OSError, also for an existing path.
 
-    What is there is not written to: in a folder of somebody else it may be a link to anything.
+    An existing path is not written to, because in another user's folder it may be a link to anything.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -110,7 +110,7 @@ def _staged(path: Path, mode: int) -> tuple[io.BufferedRandom, Path]:
     """A new file beside ``path`` and its path."""
     problem = what_else(path)
     if (problem is not None and path.exists()) or os.path.realpath(path.parent) == "/dev":
-        # Replaced, a device such as /dev/null or the link /dev/stdout would be lost to everybody.
+        # Replacing a device such as /dev/null or the link /dev/stdout would remove it for all users.
         raise FileExistsError(errno.EEXIST, f"{problem or 'is no regular file'}; expected a regular file", str(path))
     staging = path.with_name(f".{path.name}.{os.getpid()}")
     staging.unlink(missing_ok=True)  # of a writer of this process id that was killed

@@ -4,7 +4,7 @@ An episode of T decisions has T + 1 rows. A row holds what was seen before a dec
 as the policy saw it, ``slice1.carried_mbps`` as it was measured over the period that had just ended), the decision
 (``slice1.action_cpu_limit``, ``slice1.wanted_cpu_limit``, ``log_density``, ``decision_held``) and what came of it in
 the period that followed (``reward``, ``term_sla``). In an episode's last row, on which nothing was decided, these are
-null. ``episode`` and ``step`` count from 0; ``behaviour`` names who acted.
+null. ``episode`` and ``step`` count from 0; ``behaviour`` names the acting policy.
 
 The header (`slicepilot.data.episodes.header.Header`) is JSON under the key `KEY` of the file's metadata. Numbers are
 kept bit by bit. A column whose numbers hardly repeat is stored as byte streams, one of which holds all exponents, which
@@ -31,7 +31,7 @@ from .header import Array, ArrayHeader, Header, arrays_of, episode_of
 
 KEY = "slicepilot.episodes"
 OWN_TO_A_FILE = ("created", "versions", "machine", "command")
-"""Facts in which the files of one folder may differ."""
+"""Facts in which the files of a folder may differ."""
 COMPRESSION_LEVEL = 12
 
 
@@ -181,7 +181,7 @@ def _difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str | No
 
 
 def _own_columns(header: Header, steps: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """Which episode and step a row belongs to, and who acted."""
+    """Columns with the episode, step and behaviour of each row."""
     names = list(dict.fromkeys(episode.behaviour for episode in header.episodes))
     codes = np.asarray([names.index(episode.behaviour) for episode in header.episodes], np.int32)
     number = np.repeat(np.arange(len(steps), dtype=np.int32), steps + 1)

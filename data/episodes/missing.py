@@ -1,4 +1,4 @@
-"""How much of what episodes were to measure is missing, by who acted."""
+"""Missing measurements of episodes, by behaviour."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Missing:
     """Missing measurements of the runs of a behaviour.
 
     Attributes:
-        behaviour: who acted, or which setting held.
+        behaviour: name of the acting policy or setting.
         episodes, steps: how many.
-        readings: steps times the slices that had traffic in them: each should have been measured.
-        unmeasured: those of these that were not.
-        unmeasured_by_slice: share of each slice's readings that were not; only slices that had traffic.
+        readings: number of expected measurements: steps times the slices with traffic in them.
+        unmeasured: number of missing measurements.
+        unmeasured_by_slice: share of each slice's missing measurements; only slices with traffic.
         unscored_steps: steps without a reward, because too little of them was measured.
         reward: mean over the steps with a reward, from the measured values; None without such steps.
         reward_at_worst: the same if every unmeasured promise had been broken completely, with the longest delay; None
@@ -43,7 +43,7 @@ class Missing:
 
     @property
     def share(self) -> float:
-        """Of the readings that are missing, 0..1."""
+        """Share of missing measurements, 0..1."""
         return self.unmeasured / max(self.readings, 1)
 
     def to_json(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Missing:
 
 
 def missing_of(episodes: EpisodeSet) -> list[Missing]:
-    """One for each behaviour; empty where everything was measured, or nobody has written down what was not."""
+    """Missing measurements of each behaviour; empty where everything was measured or no episode has marks."""
     result = []
     for name in episodes.behaviours:
         own = [episode for episode in episodes.of(name) if episode.unmeasured is not None and len(episode)]

@@ -51,7 +51,7 @@ def opened(path: Path) -> pq.ParquetFile:
 
 
 def _damaged(path: Path, error: Exception) -> DatasetError:
-    return DatasetError.at(path, f"not a whole Parquet file ({shown(error)}); expected one that can be read")
+    return DatasetError.at(path, f"not a readable Parquet file ({shown(error)})")
 
 
 def read_parquet(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:

@@ -202,7 +202,7 @@ def _episodes(
     lines += ["  slices:                     # unsure: what each is promised; guessed by what it offered"]
     columns = _head(joined(rows, period or period_for(step or 1.0)))
     lines += [f"    - {_promise(columns, name)}" for name in sorted({word for word in columns["slice"] if word})]
-    # Whether knobs were set, only who measured knows.
+    # The file does not show whether knobs were set.
     return missing, [f"# {line}" for line in lines] if knobs else lines
 
 

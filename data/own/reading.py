@@ -145,7 +145,7 @@ def _long(
     for name, column in entry.columns.items():
         if name not in codes:
             if entry.format == "prometheus":
-                raise DatasetError.at(path, f"columns.{name}: no series fits; expected labels of one that is there")
+                raise DatasetError.at(path, f"columns.{name}: no series fits; expected labels of an existing series")
             raise DatasetError.at(path, f"columns.{name}: not in {columns[0]}; {did_you_mean(name, words.names)}")
         here = (words.codes == codes[name]) & (slices.codes >= 0)
         own = slices.take(here) if column.slice is None else Words.all_of(column.slice, int(here.sum()))

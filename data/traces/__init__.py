@@ -1,1 +1,1 @@
-"""Offered loads that somebody measured: rates from CSV, packets from captures."""
+"""Measured offered loads: rates from CSV, packets from captures."""

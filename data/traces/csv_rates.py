@@ -33,7 +33,7 @@ LONG, LONG_VALUE = ("metric", "value"), "offered_mbps"
 
 @dataclass
 class _Rows:
-    """Of one slice: moments (s), rates (Mbit/s) and lines of the file."""
+    """Times (s), rates (Mbit/s) and lines of the file of a slice."""
 
     times_s: array[float] = field(default_factory=lambda: array("d"))
     mbps: array[float] = field(default_factory=lambda: array("d"))

@@ -15,7 +15,7 @@ MBIT_PER_BYTE = 8e-6
 
 
 class Trace(Protocol):
-    """Rates or packets of one slice, from its first moment (0 s) to ``duration_s``."""
+    """Rates or packets of a slice, from 0 s to ``duration_s``."""
 
     @property
     def duration_s(self) -> float:

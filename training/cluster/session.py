@@ -1,7 +1,7 @@
-"""A Ray session: processes of this machine for as long as a command runs, or a cluster that is there already.
+"""A Ray session: processes of this machine for as long as a command runs, or an existing cluster.
 
-On this machine Ray is closed to others: it listens on the loopback interface alone, asks for a token that is drawn for
-the session, and keeps its files in a folder that nobody else may enter. No dashboard, no usage statistics.
+On this machine Ray is closed to other users: it listens on the loopback interface alone, requires a random token of the
+session, and keeps its files in a private folder. No dashboard, no usage statistics.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def ray_session(
             settings: dict[str, Any] = {"_temp_dir": str(private / "r"), "object_store_memory": OBJECT_STORE_BYTES}
             settings |= {"num_cpus": cpus or usable_cpus(), "num_gpus": 0, "include_dashboard": False}
             with _connected(address="local", **settings) as ray:
-                # Ray reads the variable while it is imported: somebody else may have done that before.
+                # Ray reads the variable while it is imported, which may have happened before.
                 if (listens_at := ray.util.get_node_ip_address()) not in LOOPBACK:
                     raise FailureError(f"ray: listens at {listens_at}: expected the loopback interface alone")
                 yield ray
@@ -115,15 +115,15 @@ def ray_session(
 
 
 def _knock(address: str) -> None:
-    """Ray tries for minutes; raises ConfigError where nobody listens."""
+    """Raises ConfigError if no process listens; Ray itself would try for minutes."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
     except (OSError, ValueError, OverflowError) as error:
-        raise _nobody(address, getattr(error, "strerror", None) or str(error)) from error
+        raise _unreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
 
-def _nobody(address: str, why: str) -> ConfigError:
+def _unreachable(address: str, why: str) -> ConfigError:
     return ConfigError(
         f"address = {address!r}: {why}; expected HOST:PORT of a cluster's head, or auto, on one of its nodes; without "
         "it, this machine alone"
@@ -143,7 +143,7 @@ def _connected(**settings: Any) -> Iterator[Any]:
     except (ConnectionError, ValueError) as error:
         if address == "local":
             raise FailureError(f"ray: does not start: {_first_line(error)}") from error
-        raise _nobody(address, _first_line(error)) from error
+        raise _unreachable(address, _first_line(error)) from error
     except Exception as error:  # Ray raises the base class where its processes take too long to start
         raise FailureError(f"ray: {_first_line(error)}") from error
     try:

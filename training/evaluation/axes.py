@@ -1,16 +1,16 @@
 """Three axes on which agents are judged, and how two agents on a scenario relate.
 
-Fewer broken promises are no clear gain if they cost best effort, or CPU that nobody uses. So an agent *dominates*
-another where it is not worse on any axis and better on at least a single axis:
+Fewer broken promises are no clear gain if they cost best effort or waste CPU. So an agent *dominates* another where it
+is not worse on any axis and better on at least one:
 
     axis                                                              not worse   better
     promises: seconds broken, weighted by slice, a ratio              1.02        0.90
     best effort: what is carried beyond promises, gain in points      -0.5        +2
-    CPU: what limits hold and nobody uses, a ratio; where an edge     1.01        0.95
+    CPU: what limits hold and no slice uses, a ratio; where an edge   1.01        0.95
     application runs, its work instead, the other's over its own
 
-The figures are declared, not measured: up to the first a difference does not count against an agent, from the second
-on it counts for it.
+The thresholds are declared, not measured. A difference up to the first does not count against an agent; from the second
+on it counts in its favour.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AXES: tuple[Axis, ...] = ("broken", "best_effort", "cpu")
 BROKEN_NOT_WORSE, BROKEN_BETTER = 1.02, 0.90
 BEST_EFFORT_NOT_WORSE, BEST_EFFORT_BETTER = -0.5, 2.0
 CPU_NOT_WORSE, CPU_BETTER = 1.01, 0.95
-# A ratio of next to nothing would say much: less counts as this much.
+# Ratios of tiny figures would be large, so smaller figures count as this much.
 FLOOR_SHARE = 2e-3
 """Broken seconds, as a share of the run."""
 CPU_FLOOR = 0.01
@@ -118,10 +118,10 @@ def shown(axis: Axis, value: float) -> str:
 
 
 def best_in_hindsight(settings: dict[str, Figures]) -> str | None:
-    """The setting that an operator would choose who knew all figures; None without any.
+    """The setting that an operator who knew all figures would choose; None without settings.
 
-    Of those that break promises no longer than the best does, by `BROKEN_NOT_WORSE`, that which leaves most to best
-    effort, then that which wastes least CPU.
+    Among the settings whose broken seconds are within `BROKEN_NOT_WORSE` of the least, this is the setting that leaves
+    most to best effort, then that which wastes least CPU.
     """
     if not settings:
         return None

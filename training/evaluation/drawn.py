@@ -1,8 +1,8 @@
-"""Scenarios drawn from a seed, to be judged on: nodes, slices, promises and loads that nobody has looked at.
+"""Evaluation scenarios drawn from a seed: nodes, slices, promises and loads for which no agent was tuned.
 
-Written apart from the mixture that training draws from (`slicepilot.env.simulator.mixture`) and sharing no code with
-it, so that both do not share the same omissions. A deployment is drawn from what it is for
-(remote control, video, web, bulk), with a bottleneck by design: the CPU, the uplink, both, or an edge application.
+Independent of the mixture that training draws from (`slicepilot.env.simulator.mixture`), without code in common, so
+that the two do not share omissions. A deployment is drawn from its purpose (remote control, video, web, bulk), with a
+bottleneck by design: the CPU, the uplink, both, or an edge application.
 Everything ends up in YAML files that ``slicepilot simulate`` plays as well.
 """
 

@@ -52,7 +52,7 @@ EDGE_PANEL = ("Edge application's work", "that under {} over its own")
 CAPTIONS: dict[Axis, str] = {
     "broken": "Beside the dots: weighted seconds per run.",
     "best_effort": "Beside the dots: what is carried beyond promises, against no control.",
-    "cpu": "Beside the dots: core-seconds that limits hold and nobody uses, or an edge application's work.",
+    "cpu": "Beside the dots: core-seconds that limits hold and no slice uses, or an edge application's work.",
 }
 ROW_LABELS = {
     "carried_mbps": "carried\nMbit/s",

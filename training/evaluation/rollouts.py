@@ -48,7 +48,7 @@ class Rollout:
 
     Attributes:
         weight, committed_mbps: float32 (S, L), of each slice's promise.
-        series: float32 (8, T, S, L), rows in the order of `SERIES`; read them through ``row``. Knobs are the ones that
+        series: float32 (8, T, S, L), rows in the order of `SERIES`; read them through ``row``. Knobs are those that
             held during the period: inf = none.
         valid: bool (T, S, L), False where the slice is absent.
         violated: bool (T, S, L), where `slicepilot.env.promises.PromiseMeter` says the promise is broken.

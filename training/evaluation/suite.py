@@ -135,8 +135,8 @@ def over_training_seeds(results: Sequence[ScenarioResult], agents: Sequence[str]
 def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Any]]:
     """Every agent over all scenarios, as ``slicepilot evaluate --json`` prints it.
 
-    None for a rival that did not play. A setting in shares of the node that is the same as another on some of the
-    nodes plays there under a single name; who did not play everywhere is left out.
+    None for a rival that did not run. A setting in shares of the node that equals another setting on some nodes runs
+    there under a single name. Agents that did not run everywhere are left out.
     """
     outcome: dict[str, dict[str, Any]] = {}
     for name in (agent.name for agent in results[0].rivals if _everywhere(results, agent.name)):
@@ -155,7 +155,7 @@ def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Any]]:
 def _others_loss(results: Sequence[ScenarioResult], name: str) -> float:
     """Median ratio of what the others lose to what they lose under the rule."""
     losses = [
-        [max(result.agent(who).mean("others_loss_pct"), LEAST_OTHERS_LOSS_PCT) for who in (name, RULE)]
+        [max(result.agent(agent).mean("others_loss_pct"), LEAST_OTHERS_LOSS_PCT) for agent in (name, RULE)]
         for result in results
     ]
     ratios = [mine / rules for mine, rules in losses]

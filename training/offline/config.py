@@ -83,8 +83,8 @@ class OfflineConfig:
     @property
     def source(self) -> str:
         """What is learned from, in words."""
-        who = "" if self.behaviours == ("*",) else f" ({', '.join(self.behaviours)})"
-        return f"dataset {self.dataset}{who}"
+        suffix = "" if self.behaviours == ("*",) else f" ({', '.join(self.behaviours)})"
+        return f"dataset {self.dataset}{suffix}"
 
 
 def _check(config: OfflineConfig) -> OfflineConfig:

@@ -58,10 +58,10 @@ def without_faults(episodes: EpisodeSet, name_or_path: str) -> EpisodeSet:
 
 
 def select(episodes: EpisodeSet, behaviours: tuple[str, ...]) -> EpisodeSet:
-    """The episodes of those whose names match a pattern, without empty episodes.
+    """The episodes of behaviours whose names match a pattern, without empty episodes.
 
     Raises:
-        ConfigError: a pattern that matches nobody, or no step at all.
+        ConfigError: a pattern that matches no behaviour, or no step at all.
     """
     known = episodes.behaviours
     for pattern in behaviours:

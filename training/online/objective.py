@@ -1,15 +1,16 @@
-"""What a policy is trained for, on the axes on which it is judged (`slicepilot.training.evaluation.axes`).
+"""The training objective, on the axes on which policies are judged (`slicepilot.training.evaluation.axes`).
 
-It is rewarded for what slices carry beyond their promises and for CPU that limits leave free. Promises are a
+A policy is rewarded for what slices carry beyond their promises and for CPU that limits leave free. Promises are a
 constraint: they may be broken for no more than a share of the time for which the better of two references breaks them
-on the same arrivals (`slicepilot.training.online.references`). Which is the better is a matter of all deployments: the
-lesser of two in each is out of reach of who decides alike everywhere, and then the constraint alone would count. A
-multiplier grows while promises are broken for longer and falls while they are not (the Lagrangian of a constrained
-Markov decision process; Altman 1999; Tessler et al. 2019, "Reward Constrained Policy Optimization", arXiv:1805.11074).
+on the same arrivals (`slicepilot.training.online.references`). The better reference is chosen over all deployments: no
+single policy reaches the lower of the two in each deployment, and then the constraint alone would count. A multiplier
+grows while promises are broken for longer and falls while they are not (the Lagrangian of a constrained Markov decision
+process; Altman 1999; Tessler et al. 2019, "Reward Constrained Policy Optimization", arXiv:1805.11074).
 
-What is constrained is the geometric mean over deployments: twice as much where little breaks is as bad as twice as much
-where nobody can keep half of it, and a plain mean would hear of the latter alone. In each deployment an axis counts the
-more the further the policy is behind the reference there, so that no deployment and no axis pays for another.
+The constraint is on the geometric mean over deployments: a doubling counts the same where few promises break and where
+no policy keeps half of them, while a plain mean would only reflect the latter. In each deployment an axis has the more
+weight the further the policy is behind the reference there, so that gains in a deployment or on an axis do not pay for
+losses elsewhere.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from slicepilot.env.telemetry import Telemetry
 from .references import NUM_REFERENCES
 
 LEAST_OFFERED_MBPS = 0.1
-# Of the time; less than this is as good as nothing.
+# Share of the time; less than this counts as this much.
 FLOOR = np.float32(0.005)
-# Before a run began it is taken to have been like this for so many periods: the first periods say little.
+# Values assumed for so many periods before a run, because its first periods say little.
 PRIOR_PERIODS = np.float32(8.0)
 PRIORS = np.asarray([[0.05], [0.5], [0.2]], np.float32)  # broken, best effort, wasted
 REFERENCE_RATE = np.float32(0.01)  # per vector step
@@ -42,10 +43,10 @@ WASTED_PRICE = np.float32(0.4)
 
 
 class Judge:
-    """Broken promises and best effort in each period of a run, in a way that sums up to what is judged in the end.
+    """Broken promises and best effort in each period of a run, such that their sums are the figures of an evaluation.
 
-    Promises of rates, and so what is carried beyond them, are of means over `AVERAGING_WINDOW_S`. A slice whose mean is
-    above its promise adds to best effort all that it carries in a period beyond it, or takes away what is missing.
+    Promised rates, and so the traffic beyond them, are means over `AVERAGING_WINDOW_S`. A slice whose mean is above its
+    promise adds to best effort the difference of its rate in a period from the promise, which may be negative.
     """
 
     def __init__(self, context: Context) -> None:

@@ -1,7 +1,7 @@
-"""Which of a run's policies is kept: training is noisy, and its last policy need not be better than the rule.
+"""Select the policy of a run: training is noisy, and its last policy need not be better than the rule.
 
-Policies of several moments play beside the rule, on the same arrivals, which training has not seen: those of the run's
-scenario, or of deployments that its mixture draws.
+Policies from several moments of training are compared with the rule on the same arrivals, which training has not seen:
+those of the run's scenario, or of deployments that its mixture draws.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ State = dict[str, Any]
 RUNS, DEPLOYMENTS = 12, 48
 """Runs of a scenario; deployments of a mixture, which are played once each."""
 MOMENTS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-"""Shares of the budget after which a policy is looked at; that at its end is, too."""
+"""Shares of the budget after which a policy is compared, as is the last policy."""
 STRENGTHS = (1.0, 0.5)
-"""Of each policy's corrections, before their tanh: nearer to the rule less is won, and less broken."""
+"""Factors of each policy's corrections, before their tanh: smaller corrections gain less and break less."""
 LEAST_GAIN, MOST_GAIN = 0.1, 4.0
-"""Both in units of what is called better on an axis: with less in the mean of all deployments a policy is as the rule
-is; a gain or loss on one axis counts up to the most, so that no axis decides alone."""
+"""Both in units of the threshold "better" of an axis. A policy whose mean gain over all deployments is below the least
+counts as equal to the rule. A gain or loss on an axis counts up to the most, so that no axis decides alone."""
 
 
 class Kept(NamedTuple):

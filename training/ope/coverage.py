@@ -1,12 +1,12 @@
 """How well logged data cover a policy: its actions against the logged actions in similar states.
 
-A knob of a slice is supported in a state if one of the logged actions in similar states had it nearly there. Similar is
-the tenth (`SIMILAR`) of the logged states whose arrivals, standardised, are nearest; near is `NEAR` on the axis of
--1..1. Arrivals do not depend on the policy; the rest of a state does, and would find only the logged policy's own
-actions around it. A policy is supported in a knob if it is in at least `ENOUGH` of the states.
+A knob of a slice is supported in a state if a logged action in similar states had nearly the same value. Similar are
+the tenth (`SIMILAR`) of the logged states whose standardised arrivals are nearest; near is `NEAR` on the axis of -1..1.
+Only arrivals are compared, because they do not depend on the policy; by the rest of a state only the logged policy's
+own actions would be near. A policy is supported in a knob if it is supported in at least `ENOUGH` of the states.
 
-Of the states that a policy leads to in the model, those count as known that lie about as near to
-the logged ones as logged states of different episodes lie to each other, in all figures.
+A state that the policy leads to in the model counts as known if it lies about as near to logged states, in all figures,
+as logged states of different episodes lie to each other.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class Coverage:
         said = []
         if self.gaps:
             name, knob, share = self.gaps[0]
-            said.append(f"{_percent(share)} of its settings of {name}'s {KNOB_WORDS[knob]} are near logged ones")
+            said.append(f"{_percent(share)} of its settings of {name}'s {KNOB_WORDS[knob]} are near logged values")
         if len(self.gaps) > 1:
             said.append(f"{len(self.gaps)} of {self.support.size} knobs are outside of the data")
         if self.states < ENOUGH:
-            said.append(f"{_percent(self.states)} of the states it leads to are like logged ones")
+            said.append(f"{_percent(self.states)} of the states it leads to are like logged states")
         return f"the data cannot say: {'; '.join(said)}" if said else "supported"
 
     def to_json(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def widened(
             or one less than the draws where these are fewer.
         error: the estimator's own, root mean square over policies whose reward is known.
         groups: how many of these are independent of each other, its degrees of freedom; 0 where there are none.
-        diagnostics: further ones.
+        diagnostics: further plain values, which the estimate keeps.
     """
     facts = {**diagnostics, "groups": groups, "independent_episodes": independent}
     if independent < 2:

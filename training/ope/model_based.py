@@ -1,8 +1,8 @@
-"""A model's word: the policy plays in the identified simulator, under the loads that were measured.
+"""Model-based estimates: the policy runs in the identified simulator, under the measured loads.
 
-The model has errors, and what they do to the reward is known for those who acted: their logged actions are played under
-the loads of their own episodes, and what they earn is held against what they did earn. A straight line through these
-pairs puts the model's figures on the scale of real rewards. Its slope is drawn towards 1, the slope of a model with a
+The model has errors, whose effect on the reward is known for the logged behaviours: their logged actions are replayed
+under the loads of their own episodes, and the simulated reward is compared with the logged reward. A straight line
+through these pairs maps the model's figures to real rewards. Its slope is drawn towards 1, the slope of a model with a
 constant error, with the weight of one more pair: pairs are few, and estimated policies may lie beyond them.
 
 Behaviours that do nearly the same count as a single pair, because they carry the same information. The distance of each
@@ -73,7 +73,7 @@ class Witness:
 
     Args:
         agent: takes the decisions.
-        every: control periods from one observation kept to the next.
+        every: control periods between kept observations.
     """
 
     request_mcpu: FloatArray | None = None
@@ -226,17 +226,17 @@ class IdentifiedModel:
         return estimate, witness.observations
 
     def _calibration(self) -> Calibration:
-        """From all who acted in steps in which everything was measured."""
+        """Calibrate on the logged behaviours, in steps in which everything was measured."""
         whole = self._whole_steps
         said = self.earned(Replayed(self.episodes.episodes, self.node), whole)
         did = np.asarray(
             [e.rewards[whole[: len(e), n]].sum(dtype=np.float64) for n, e in enumerate(self.episodes)], np.float64
         )
-        who = np.asarray([episode.behaviour for episode in self.episodes])
+        actors = np.asarray([episode.behaviour for episode in self.episodes])
         steps = whole.sum(axis=0)
-        known = [bool(steps[who == name].any()) for name in self.episodes.behaviours]
+        known = [bool(steps[actors == name].any()) for name in self.episodes.behaviours]
         names = [name for name, some in zip(self.episodes.behaviours, known, strict=True) if some]
-        pairs = [[sums[who == name].sum() / steps[who == name].sum() for name in names] for sums in (said, did)]
+        pairs = [[sums[actors == name].sum() / steps[actors == name].sum() for name in names] for sums in (said, did)]
         return Calibration.of(np.asarray(pairs[0]), np.asarray(pairs[1]), names, alike(self.episodes)[known])
 
 

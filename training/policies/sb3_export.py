@@ -40,7 +40,7 @@ RECURRENT = ("lstm_actor", "gru_actor")
 
 
 class _Exported(nn.Module):
-    """Observations (L, W) to deterministic actions (L, A), which nobody has clipped yet."""
+    """Observations (L, W) to deterministic actions (L, A), not clipped."""
 
     def __init__(self, source: Sb3Policy) -> None:
         super().__init__()

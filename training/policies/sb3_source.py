@@ -31,7 +31,7 @@ class Sb3Source:
         """Read the files.
 
         Raises:
-            ConfigError: there are none; root is given a file that somebody else can change.
+            ConfigError: a file is missing; root is given a file that other users can change.
         """
         contents = []
         for path in (name.path, name.statistics):

@@ -34,7 +34,7 @@ from .relabel import Trace, episodes_of
 Array = npt.NDArray[Any]
 LONGEST_PERIOD_S = 30.0
 BEHAVIOURS = ("behaviour", "agent", "policy")
-"""Kept words that say who acted."""
+"""Kept columns that name the acting policy."""
 DELAYS = {
     "delay_p99_us": (("delay_p99_us", 1.0), ("delay_max_us", 1.0), ("delay_us", 1.0), ("delay_mean_us", 1.0),
                      ("delay_p50_us", 1.0), ("latency_p99_ms", 1e3), ("latency_ms", 1e3)),

@@ -137,7 +137,7 @@ class Kept:
     """What a run of T decisions leaves behind: plain copies, made between two measurements.
 
     Args:
-        agent: who decides; has been reset.
+        agent: takes the decisions; has been reset.
         slices: S of them.
         context: of the run of L lanes.
         seed: of the run.

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from slicepilot.configs.text import cleaned
 from slicepilot.data.files import replace_file
 
-mpl.rcdefaults()  # not what a matplotlibrc says that somebody has left in the working folder
+mpl.rcdefaults()  # ignore a matplotlibrc in the working folder
 WIDTH_IN = 5.3  # as wide as a phone: a page lays figures out side by side where there is room
 INK, MUTED, FAINT = "#1a2129", "#5b6672", "#aab4bd"
 COLOURS = ("#0065ad", "#c26a00", "#00805c", "#b0447f", "#4a4fc4", "#8a6d00", "#a3321a")

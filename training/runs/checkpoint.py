@@ -61,7 +61,7 @@ class Checkpoint:
         try:
             replace_file(path, buffer.getvalue())
         except OSError as error:
-            kept = "; the last one is kept" if path.exists() else ""
+            kept = "; the last checkpoint is kept" if path.exists() else ""
             raise ConfigError(
                 f"checkpoint {str(path)!r}: cannot be written: {error.strerror}{kept}; "
                 f"expected a folder with {len(buffer.getvalue()) / 1e6:.1f} MB free"

@@ -107,9 +107,9 @@ def user() -> str:
 
 
 def provenance(source: str, origin: Mapping[str, str]) -> dict[str, str]:
-    """Tags of a run: who called what, with which code, to learn from what.
+    """Tags of a run: user, command, code revision and origin of the data.
 
-    MLflow shows those of its own in columns ("User", "Source", "Version").
+    MLflow shows its own tags in columns ("User", "Source", "Version").
     """
     revision = git_revision()
     commit = {} if revision is None else {"mlflow.source.git.commit": revision.removesuffix("-dirty")}

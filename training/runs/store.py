@@ -64,10 +64,10 @@ def shown(uri: str) -> str:
 
 
 def check_default() -> None:
-    """Refuse a default database or folder of artifacts that somebody else controls: it would decide where we write.
+    """Refuse a default database or artifact folder that other users control, since it decides where runs are written.
 
     Raises:
-        ConfigError: names what is not ours.
+        ConfigError: names the file or folder.
     """
     instead = f"set MLFLOW_TRACKING_URI, or {INSTEAD}"
     for name in (DEFAULT_DATABASE, *(DEFAULT_DATABASE + end for end in _BESIDE_DATABASE), DEFAULT_ARTIFACTS):

@@ -105,9 +105,9 @@ def shuffled_ranks(
 ) -> Indices:
     """Ranks of chosen members of two groups among all, when labels are dealt to ``total`` ranks at random.
 
-    All ranks are halved again and again. How many labels fall into the left half is hypergeometric given how many
-    fall into both, and each wanted member is followed into the half that it is in; members that are in one half see
-    the same draw, so that all of a resample belong to one deal.
+    All ranks are halved recursively. The number of labels in the left half is hypergeometric given the number in both,
+    and each wanted member is followed into its half. Members in the same half see the same draw, so that all members of
+    a resample belong to the same deal.
 
     Args:
         labelled: members of the first group; the others make the second.
@@ -181,8 +181,8 @@ def difference_interval(
 def redrawn_quantile(ordered: Array, level: float, resamples: int, rng: np.random.Generator) -> Array:
     """The quantile of data redrawn with replacement, (resamples,).
 
-    The k-th of N ordered uniform numbers is of Beta(k, N + 1 - k), and the next one lies beyond it as the smallest of
-    the N - k others does (H. David, H. Nagaraja, "Order Statistics", 3rd ed., 2003, sections 2.1 and 2.5).
+    The k-th of N ordered uniform numbers has the distribution Beta(k, N + 1 - k), and the next lies beyond it as the
+    smallest of the N - k others does (H. David, H. Nagaraja, "Order Statistics", 3rd ed., 2003, sections 2.1 and 2.5).
     """
     size = len(ordered)
     below, share = _position(size, level)

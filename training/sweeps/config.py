@@ -88,8 +88,8 @@ Axis = Annotated[
 
 @dataclass(frozen=True)
 class AshaConfig:
-    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934): who is behind others that have come as far is
-    stopped.
+    """Asynchronous successive halving (Li et al. 2020, arXiv:1810.05934): stops trials that are worse than others at
+    the same progress.
 
     Attributes:
         grace_pct: share of its budget, in whole percent, that every trial may use.

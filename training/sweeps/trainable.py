@@ -1,12 +1,11 @@
-"""One trial in a worker of Ray: a training run that hands a report over, waits whether it may go on, and can be killed.
+"""A trial in a worker of Ray: a training run that reports, waits for permission to continue, and can be killed.
 
-Ray asks for a report at a time (`step`). The run goes on in a thread of its own and is held while nobody asks. What it
-has reported and its checkpoints are in the trial's folder, and nowhere else: whichever worker takes the trial up next
-hands the old reports over first, so that a scheduler that has never seen them knows how far it was, and then goes on
-from the checkpoint.
+Ray requests a report at a time (`step`). The run is a thread that waits between requests. Its reports and checkpoints
+are in the trial's folder only. The next worker of the trial first repeats the old reports, so that a new scheduler
+knows its progress, and then continues from the checkpoint.
 
-With population-based training Ray also asks for a copy of a trial's checkpoint (`save_checkpoint`), and has another
-trial go on from it with other settings (`reset_config`, then `load_checkpoint`).
+With population-based training Ray also requests a copy of a trial's checkpoint (`save_checkpoint`), from which another
+trial continues with other settings (`reset_config`, then `load_checkpoint`).
 """
 
 from __future__ import annotations

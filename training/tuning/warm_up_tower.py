@@ -5,7 +5,7 @@
 As the authors do (appendix A.7 of the paper, ``evaluation.py`` of their code), first every choice is tried alike, then
 the best known choice, or in half of the steps a neighbour of it. They do so for twelve hours on the application that
 Tower will run. Here every lane is another deployment, and the lanes have the prior in common: coefficients from
-a regression within lanes (each lane has a mean of its own, since nobody would compare the CPU of two nodes), their
+a regression within lanes (each lane has a mean of its own, since the CPU of different nodes does not compare), their
 precision in proportion to the spread of the features, and an intercept as uncertain as lanes differ.
 
 The grouping of slices and the number of steps that the prior counts as are chosen by the cost of Tower, exploring as in

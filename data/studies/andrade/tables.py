@@ -134,7 +134,7 @@ class _Point:
 
 
 class _Points:
-    """Checks documents one by one, and at the end what is missing between them."""
+    """Checks each document, and at the end which documents are missing."""
 
     def __init__(self, path: Path, faults: Faults, zero_is_no_answer: bool) -> None:
         self._path, self._faults, self._zero_is_no_answer = path, faults, zero_is_no_answer

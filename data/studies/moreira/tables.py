@@ -157,7 +157,7 @@ def _batch(run: Run, addresses: list[str], values: list[int], first: int, traffi
 
 
 def _lines(path: Path, on_progress: OnProgress | None) -> Iterator[tuple[int, str, bool]]:
-    """Number from 1, text without its end, and whether it has one, of each line."""
+    """Number (from 1), text without line end, and whether there is a line end, of each line."""
     held, number, returns = b"", 0, None
     for chunk in read_chunks(path, on_progress):
         # Lines that end with a carriage return alone, in all of the file.

@@ -329,7 +329,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_leaves_the_old_checkpoint(small_disk: Path) -> None:
     file = small_disk / "checkpoint.pt"
     a_checkpoint(1).write(file)
-    with pytest.raises(ConfigError, match="No space left on device; the last one is kept"):
+    with pytest.raises(ConfigError, match="No space left on device; the last checkpoint is kept"):
         a_checkpoint(2).write(file)
     assert Checkpoint.read(file).steps == 1
     assert [p.name for p in small_disk.iterdir()] == ["checkpoint.pt"]

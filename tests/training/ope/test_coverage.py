@@ -25,7 +25,7 @@ def test_a_range_that_nobody_tried_is_named(log: EpisodeSet) -> None:
     assert not result.supported
     assert [gap[:2] for gap in result.gaps] == [("slice3", "egress")]
     assert result.support[2, 2] == 0.0
-    assert result.verdict == "the data cannot say: 0% of its settings of slice3's egress rate are near logged ones"
+    assert result.verdict == "the data cannot say: 0% of its settings of slice3's egress rate are near logged values"
     # Random knobs have been everywhere.
     assert coverage_of(paced, log).support[2, 2] > 0.5
 
@@ -56,4 +56,4 @@ def test_states_that_nobody_has_seen_are_not_known(log: EpisodeSet) -> None:
     strange[:, 0, :8] = 1.0  # all figures of the priority slice beyond anything that was measured
     lost = support.of(target, strange)
     assert lost.states == 0.0
-    assert lost.verdict.endswith("0% of the states it leads to are like logged ones")
+    assert lost.verdict.endswith("0% of the states it leads to are like logged states")

@@ -75,7 +75,7 @@ def measure(effort: Effort, store: Store) -> Findings:
         target |= dict(most_classes(policy.name, by_number[policy.name]))
     result.remarks.append(
         f"measured: packets of {FRAME_BYTES} bytes over a veth pair of this machine, a run of {seconds:g} s of each "
-        f"policy and load, seed {effort.seed}, bins of 50 ms; the link is HTB, or TBF where it is one FIFO, policing "
+        f"policy and load, seed {effort.seed}, bins of 50 ms; the link is HTB, or TBF where it is a FIFO, policing "
         f"and early drop are BPF; delays are from a packet's time of sending to the kernel's time of its arrival; "
         f"{tries} runs were played for {len(cells) * len(policies)} cells, since a run in which a busy machine sends "
         f"packets late is repeated up to {TRIES} times; in the worst that counts {100.0 * late_ratio:.2f}% were "

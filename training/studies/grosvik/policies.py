@@ -64,7 +64,7 @@ POLICIES = (
 
 
 def with_agents(names: Sequence[str]) -> tuple[Policy, ...]:
-    """The policies, and agents beside them, who find an uplink with a class for each slice by what it is promised."""
+    """The policies, and agents on an uplink that has a class for each slice by its promise."""
     critical, best_effort = classes_by_promise(SliceSet.from_yaml("grosvik")).values()
     agents = dict.fromkeys((AGENT, *names))
     return POLICIES + tuple(Policy(name, classes=(critical, best_effort), agent=name) for name in agents)

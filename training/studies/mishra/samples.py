@@ -22,7 +22,7 @@ SLICES = ("eMBB", "URLLC", "mMTC")
 TRANSACTIONS = ("establishment", "modification", "deletion")
 STATISTICS = ("mean", "p50", "p95", "p99")
 CONTROLLED, CONTROLLER = "controller/", "queue-greedy"
-"""Rows of the same cells while a controller acts, and who decides there."""
+"""Prefix of rows of the same cells while a controller acts, and its agent."""
 MATCHED = "matched/"
 """Cells of the same packets, as the study's own script would have matched them at both ends."""
 IDLE = "idle/"

@@ -143,7 +143,7 @@ class _Testbed:
         return self._backend
 
     def _control(self, agent: str | None) -> None:
-        """Have this agent act, or nobody."""
+        """Let this agent act; None: no control."""
         if agent != self._agent:
             self._controller.close()
             self._agent = agent
