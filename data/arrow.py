@@ -71,7 +71,7 @@ def filtered(table: Any, keep: npt.NDArray[np.bool_]) -> Any:
 
 
 def hardly_repeats(column: Any) -> bool:
-    """Whether more than half of a sample of a column's numbers differ; False for what are no numbers."""
+    """Whether more than half of a sample of a column's numbers differ; False for other types."""
     if not pa.types.is_floating(column.type) and not pa.types.is_integer(column.type):
         return False
     bits = values_of(column).view(f"u{column.type.bit_width // 8}")

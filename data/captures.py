@@ -211,7 +211,7 @@ def _enhanced(body: bytes, order: str, interfaces: list[_Interface]) -> Frame:
 
 
 def _interface(body: bytes, order: str) -> _Interface:
-    """What a block says of an interface; raises IndexError or `struct.error` where it is too short."""
+    """An interface from its description block; raises IndexError or `struct.error` if the block is too short."""
     link, _, snap = struct.unpack_from(f"{order}HHI", body)
     units, offset_s, at = 10**6, 0, 8
     while at + 4 <= len(body):

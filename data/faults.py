@@ -22,7 +22,7 @@ FaultKind = Literal[
     "columns", "number", "text", "line", "document", "range", "grid", "unit", "mismatch", "clock", "duplicate",
     "truncated", "missing", "unknown", "unanswered", "control",
 ]  # fmt: skip
-"""What readers distinguish."""
+"""Kinds of faults."""
 MEANINGS: dict[FaultKind, str] = {
     "columns": "rows with too many or too few fields",
     "number": "fields that are no number of their column's type",

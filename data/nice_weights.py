@@ -1,4 +1,4 @@
-"""What nice levels weigh in the kernel: for the simulator, which plays it, and the actuators, which scale by it."""
+"""Weights of nice levels in the kernel, which the simulator models and the actuators scale by."""
 
 from __future__ import annotations
 

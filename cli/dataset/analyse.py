@@ -1,4 +1,4 @@
-"""``slicepilot dataset analyse``: how delays of groups differ, how surely, and what they move with."""
+"""``slicepilot dataset analyse``: differences between delays of groups, their significance, and covariates."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _analyse(
 
 
 def _shown(progress: Progress, name: str) -> Callable[[float], None]:
-    """A bar that appears when there is something to show."""
+    """A progress bar that appears at the first update."""
     tasks: list[Any] = []
 
     def show_share(share: float) -> None:
@@ -116,7 +116,7 @@ def _shown(progress: Progress, name: str) -> Callable[[float], None]:
 
 
 def _print(analysis: Analysis, files: list[Path]) -> None:
-    """Groups, and their differences from the baseline; the files have all tests, and the regression."""
+    """Print groups and their differences from the baseline; the files have all tests and the regression."""
     from slicepilot.training.statistics.columns import shortened
 
     suite, columns = analysis.suite, analysis.delays.columns

@@ -1,4 +1,4 @@
-"""``slicepilot dataset describe``: what a table holds, column by column, of all rows or of groups."""
+"""``slicepilot dataset describe``: statistics of a table's columns, of all rows or of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``slicepilot dataset estimate``: what policies would have earned, from episodes in which others acted."""
+"""``slicepilot dataset estimate``: rewards that policies would have earned, from episodes of other policies."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _episodes(data: str, reward: str | None) -> EpisodeSet:
 
 
 def hardware_for(name: str | None, episodes: EpisodeSet) -> Hardware:
-    """Hardware of the model: as named, else the study's for its episodes and the testbed's for others."""
+    """Hardware of the model: the named hardware, else the study's for its episodes and the testbed's for others."""
     from slicepilot.env.simulator.hardware import Hardware
     from slicepilot.training.ope.logged import hardware_of
 
@@ -156,7 +156,7 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def short(name: str) -> str:
-    """A name that fits the table: of a long name its end, which sets it apart."""
+    """A name that fits the table: the end of a long name, by which names differ."""
     return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
 
 

@@ -183,7 +183,7 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
 
 
 def _lacking(made: dict[Path, Description], out: Path) -> dict[str, Any] | None:
-    """What tables of other studies lack to become episodes."""
+    """Why tables of other studies do not become episodes."""
     from slicepilot.data.own.needs import lacking
     from slicepilot.data.tables.tidy import read_tidy
 

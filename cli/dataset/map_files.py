@@ -1,4 +1,4 @@
-"""``slicepilot dataset map``: looks at files of any tool, and proposes how to import them."""
+"""``slicepilot dataset map``: propose a map to import files of any tool."""
 
 from __future__ import annotations
 

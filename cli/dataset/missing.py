@@ -1,4 +1,4 @@
-"""What was not measured, as a table of settings that commands on episodes share."""
+"""A table of missing measurements by setting, for commands on episodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AT_WORST = (
 
 
 def print_missing(rows: Sequence[Mapping[str, Any]]) -> None:
-    """A row for each setting; nothing where nothing is missing.
+    """Print a row for each setting, if anything is missing.
 
     Args:
         rows: as `slicepilot.data.episodes.missing.Missing.to_json` has them.

@@ -29,7 +29,7 @@ What = Literal["tidy", "episodes", "minari", "records", "folder", "file"]
 
 
 def options_of(units: list[str] | None, qfi: int | None, condition: str | None, ues: list[str] | None) -> Options:
-    """What a file does not say itself; raises ConfigError for unknown units and classes that are not ADDRESS=CLASS."""
+    """Facts that files lack; raises ConfigError for unknown units and classes that are not ADDRESS=CLASS."""
     from slicepilot.data.studies.andrade.units import COLLECTIONS, unit_of
     from slicepilot.data.studies.kinds import Options
 
@@ -46,7 +46,7 @@ def options_of(units: list[str] | None, qfi: int | None, condition: str | None, 
 
 
 def kind_of(path: Path, name: str | None) -> Kind:
-    """The kind that a file is said to be of, or looks like; raises ConfigError for none."""
+    """The given or detected kind of a file; raises ConfigError for none."""
     from slicepilot.data.studies.kinds import detected, find
 
     return find(name) if name is not None else detected(path)
@@ -85,12 +85,12 @@ def print_left_out(path: Path) -> None:
 
 
 def shown_few(files: Sequence[Path]) -> str:
-    """How many files, and what the first three are called."""
+    """Number of files, and names of the first three."""
     return f"{len(files)} files ({', '.join(file.name for file in files[:3])}{', ...' if len(files) > 3 else ''})"
 
 
 def what_is(path: Path) -> What:
-    """What lies at a path.
+    """The type of data at a path.
 
     ``tidy``: a table of `dataset import`. ``episodes``: a file, or folder of files. ``minari``: a dataset's folder.
     ``records``: those of a controller. ``folder``: any other. ``file``: any other, a release's perhaps.

@@ -1,4 +1,4 @@
-"""``slicepilot dataset``: what the published studies released, and where to get it."""
+"""``slicepilot dataset list`` and ``fetch``: data released by the published studies."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def fetch(
 
 
 def print_known(name: str, as_known: bool | None) -> None:
-    """A line about a file of a release; a warning where it is another than is known, nothing where none is known."""
+    """Print a line about a file of a release: a warning if it differs from the known file, nothing if none is known."""
     if as_known is None:
         return
     if as_known:

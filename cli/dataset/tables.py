@@ -37,7 +37,7 @@ class Tables:
 
     @property
     def notes(self) -> list[str]:
-        """What is wrong with the files, and which hold no delays; complete when all rows have been read."""
+        """Faults of the files, and files without delays; complete when all rows have been read."""
         notes = [*(f"{name}: {problem}; left out" for name, problem in self.broken.items()), *self.faults]
         if self.skipped:
             few = ", ".join(self.skipped[:4])
@@ -85,7 +85,7 @@ def open_tables(paths: Sequence[Path], value: str | None, report: OnProgress) ->
 
 
 def _add(result: Tables, path: Path, value: str | None, report: Callable[[Path, float], None]) -> None:
-    """Open a table; the first table with delays says which column the others must have."""
+    """Open a table; the first table with delays determines the column that the others must have."""
     from slicepilot.training.statistics.collect import Source
     from slicepilot.training.statistics.columns import delay_column
     from slicepilot.training.statistics.context import RUN
@@ -103,7 +103,7 @@ def _add(result: Tables, path: Path, value: str | None, report: Callable[[Path, 
 
 
 def _opened(result: Tables, path: Path, report: OnProgress) -> tuple[str, Stream]:
-    """Name and rows of what lies there; raises ConfigError for nothing that can be read."""
+    """Name and rows of the data at a path; raises ConfigError if they cannot be read."""
     what = what_is(path)
     if what == "tidy":
         from slicepilot.data.tables.tidy import read_description, read_tidy

@@ -1,4 +1,4 @@
-"""``slicepilot dataset validate``: what is in files, and what is wrong in them."""
+"""``slicepilot dataset validate``: contents and faults of files."""
 
 from __future__ import annotations
 

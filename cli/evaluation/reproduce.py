@@ -1,4 +1,4 @@
-"""``slicepilot reproduce``: a published study, in print and as it comes out here."""
+"""``slicepilot reproduce``: repeat a published study and compare the figures with the published figures."""
 
 from __future__ import annotations
 

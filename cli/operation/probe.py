@@ -1,4 +1,4 @@
-"""``slicepilot probe``: what any UPF on this machine does to its packets, measured in the kernel."""
+"""``slicepilot probe``: delays and rates of any UPF's packets on this machine, measured in the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``slicepilot promote``: may a bundle act, after what it did in shadow?"""
+"""``slicepilot promote``: decide from a bundle's record in shadow whether it may act."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def promote(
 
 
 def _champions(bundle: Path, policy: PolicyBundle, digest: str, wanted: bool | None) -> Champions | None:
-    """Where the promotion is entered; None: nowhere.
+    """The registry in which the promotion is entered; None: no registry.
 
     Without the option it is entered where the bundle was taken from MLflow, or was tracked when it was trained and
     there is a registry: the environment names it, or the working folder has the default database.

@@ -1,4 +1,4 @@
-"""``slicepilot restore``: put back what controllers that have died have left."""
+"""``slicepilot restore``: restore the original knobs of controllers that have died."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``slicepilot run --record``: what a run has left in the records, as episodes, once its loop has ended."""
+"""``slicepilot run --record``: convert the records of a run to episodes after its loop has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TICKS = 100_000
 
 
 def check(folder: Path, settings: RunConfig) -> None:
-    """Say before a run starts that nothing could be written after it; raises ConfigError."""
+    """Check before a run that its episodes can be written after it; raises ConfigError."""
     if not settings.publish.records_mb:
         raise ConfigError("publish.records_mb = 0: accepted with --record: more than 0, as episodes come from records")
     try:

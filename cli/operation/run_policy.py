@@ -1,4 +1,4 @@
-"""``slicepilot run --policy``: what a controller is given for a policy of another library."""
+"""``slicepilot run --policy``: prepare a policy of another library for the controller."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def configured(settings: RunConfig, policy: str, force: bool) -> RunConfig:
 
 
 def _import(policy: str, bundle: Path) -> None:
-    """Make a bundle in another process: a runtime that has seen a model here would keep threads, with our rights."""
+    """Make a bundle in another process, as a runtime that loads a model here would keep threads with our rights."""
     command = [*own_programs.python("slicepilot.cli"), "bundle", "import", policy, "--no-sign", "--out", str(bundle)]
     done = subprocess.run(command, capture_output=True, text=True, env=own_programs.environment(), check=False)
     if done.returncode:

@@ -18,7 +18,7 @@ from slicepilot.data.files import what_else
 
 GZIP, BZIP2, XZ, ZSTANDARD, ZIP = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"PK"
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
-"""Endings of what is decompressed; contents decide, not names."""
+"""Endings of decompressed files; contents decide, not names."""
 OTHER_KINDS = {
     b"PAR1": "Parquet",
     b"\x89HDF": "HDF5",
@@ -33,7 +33,7 @@ OTHER_KINDS = {
     b"%PDF": "a PDF",
     b"\xd0\xcf\x11\xe0": "an Excel workbook",
 }
-"""What a file is that begins so, for files that are neither text nor compressed as above."""
+"""Type of a file by its first bytes, for files that are neither text nor compressed as above."""
 TAR, TAR_AT = b"ustar", 257
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile)
 """Of compressed data that end early or are damaged; bz2 and Arrow raise OSError without a number."""
@@ -104,7 +104,7 @@ def _of_zip(path: Path, raw: io.BufferedReader) -> Iterator[io.BufferedIOBase]:
 
 
 def what_is_broken(error: Exception) -> str:
-    """What is wrong with compressed data, by what the modules raise."""
+    """The fault of compressed data, by the exception of the module."""
     if isinstance(error, EOFError) or "truncated" in str(error).lower() or "end-of-stream" in str(error):
         return "the compressed data end early"
     return f"the compressed data are damaged ({error})"
@@ -117,7 +117,7 @@ def uncompressed_name(name: str) -> str:
 
 
 def other_kind_of(start: bytes) -> str | None:
-    """What a file is that is no text, by its first bytes; None where that is not known."""
+    """Type of a file that is no text, by its first bytes; None if unknown."""
     if start[TAR_AT : TAR_AT + len(TAR)] == TAR:
         return "a tar archive"
     return next((kind for mark, kind in OTHER_KINDS.items() if start.startswith(mark)), None)

@@ -170,7 +170,7 @@ class EpisodeSet:
 
     @property
     def behaviours(self) -> tuple[str, ...]:
-        """Who acted, in order of first appearance."""
+        """Names of the acting policies, in order of first appearance."""
         return tuple(dict.fromkeys(episode.behaviour for episode in self.episodes))
 
     def of(self, *behaviours: str) -> EpisodeSet:

@@ -107,7 +107,7 @@ def read_episodes(path: Path) -> EpisodeSet:
 
 
 def read_header(path: Path) -> Header:
-    """What a file says about itself, without its rows; raises ConfigError as `read_episodes` does."""
+    """The header of a file; raises ConfigError as `read_episodes` does."""
     with _opened(path) as file:
         return _header(file, path)
 

@@ -1,4 +1,4 @@
-"""What a file of episodes says about itself, and which of its columns make up which array of an episode."""
+"""The header of a file of episodes, with the columns that make up each array of an episode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .episodes import Episode, EpisodeSet
 FORMAT = 1
 OWN_COLUMNS = ("episode", "step", "behaviour")
 STEMS = {"observations": "observed", "actions": "action", "rewards": "reward"}
-"""What an array's columns are called where that is not the array's name."""
+"""Names of columns that differ from the name of their array."""
 AXES = {
     "observations": ("slices", "features"),
     "actions": ("slices", "knobs"),
@@ -198,7 +198,7 @@ def _shapes(episode: Episode) -> dict[str, tuple[tuple[int, ...], Any]]:
 
 
 def _labels(facts: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """What the entries along an axis are called, where the facts say it."""
+    """Names of the entries along an axis, where the facts have them."""
 
     def listed(part: str, key: str) -> Sequence[str]:
         layout = facts.get(part)

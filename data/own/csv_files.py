@@ -1,4 +1,4 @@
-"""CSV of any tool: delimiter, decimal sign and lines before the header as the file has them."""
+"""CSV of any tool: delimiter, decimal sign and the position of the header are detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An entry of the map for files of a layout: what they probably hold."""
+"""Propose a map's entry for files of a layout."""
 
 from __future__ import annotations
 

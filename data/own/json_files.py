@@ -36,7 +36,7 @@ IPERF3 = (
 
 
 def load_json(path: Path, on_progress: OnProgress | None = None) -> Any:
-    """A document; raises DatasetError for what is none, too large, or nested too deep."""
+    """Parse a document; raises DatasetError if it is invalid, too large, or nested too deep."""
     parts, size = [], 0
     for chunk in read_chunks(path, on_progress):
         parts.append(chunk)

@@ -1,4 +1,4 @@
-"""A look at a file of unknown layout: its format, and what its columns hold."""
+"""Inspect a file of unknown layout: its format and the contents of its columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = "CSV, Parquet, JSON of Prometheus, Netdata or iperf3, a log of ping, pca
 
 @dataclass
 class Column:
-    """What a column holds.
+    """A sample of a column.
 
     Attributes:
         name: of it.
@@ -59,7 +59,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        """Whether nearly all of it are numbers."""
+        """Whether nearly all values are numbers."""
         known = [number_of(text, self.decimal) is not None for text in self.texts]
         return bool(known) and sum(known) >= 0.8 * len(known) and bool(np.isfinite(self.values).any())
 
@@ -70,7 +70,7 @@ class Column:
         return next((own[1] for own in parsed if own is not None and own[1] is not None), None)
 
     def add(self, texts: Sequence[str]) -> None:
-        """More of it."""
+        """Add values of the column."""
         for text in texts:
             if len(self.texts) < SAMPLE and text.lower() not in NOTHING:
                 self.texts.append(text)
@@ -84,7 +84,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen of a file.
+    """A sample of a file.
 
     Attributes:
         columns: of a table, in its order; layout: of CSV.

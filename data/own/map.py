@@ -44,7 +44,7 @@ def _check_quantity(name: str) -> str:
 
 @dataclass(frozen=True)
 class Mapped:
-    """What a column, or a series, becomes.
+    """How a column or series is converted.
 
     Attributes:
         quantity: name of the table's column; its ending is its unit: ``carried_mbps``.
@@ -62,7 +62,7 @@ class Mapped:
     sum: bool = False
 
     def factor(self) -> float:
-        """What values are multiplied by; raises ConfigError for units that do not fit."""
+        """Conversion factor of the values; raises ConfigError for units that do not fit."""
         return factor(self.unit, self.quantity, self.counter)
 
 

@@ -1,4 +1,4 @@
-"""A map as YAML, with what is not sure as comments."""
+"""A map as YAML, with uncertain entries marked by comments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def period_for(step_s: float) -> float:
 
 
 def doubts_of(entry: Entry) -> list[str]:
-    """What is not sure of an entry, a line each."""
+    """Uncertain fields of an entry, a line each."""
     result = [f"{name} = {entry.fields.get(name)}: {doubt}" for name, doubt in entry.doubts.items()]
     result += [f"{name} -> {own.quantity}: {own.doubt}" for name, own in entry.columns.items() if own.doubt]
     return [on_a_line(line, 300) for line in result]

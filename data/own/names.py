@@ -1,4 +1,4 @@
-"""What the name of a column or series says: which quantity, in which unit, of which slice."""
+"""Guess quantity, unit and slice from the name of a column or series."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _USED = frozenset({"use", "used", "usage", "utilization", "utilisation", "util"}
 
 @dataclass(frozen=True)
 class Guess:
-    """What a column probably is.
+    """The probable contents of a column.
 
     Attributes:
         quantity: of the table; unit: of the file's values, None for that of the quantity.
@@ -116,7 +116,7 @@ def guess(
     unit: str | None = None,
     labels: Mapping[str, str] | None = None,
 ) -> Guess:
-    """What a column of this name with these values is.
+    """Guess the contents of a column from its name and values.
 
     Args:
         name: of the column, metric, or word of a long table.
@@ -291,7 +291,7 @@ def _likely(quantity: str, values: Floats) -> str | None:
 
 
 def _unknown(name: str, unit: str | None, counter: bool, values: Floats, extra: Sequence[str]) -> Guess:
-    """A column whose name is not known: a rate, by its size, or kept as it is."""
+    """A column of unknown name: a rate, by the size of its values, or kept unchanged."""
     known = np.abs(values[np.isfinite(values)])
     nameless = not re.search(r"[A-Za-z]{2}", name) or name.lower() in VALUE_NAMES or extra
     if nameless and unit is None and len(known) and np.median(known) >= 1e5:

@@ -1,4 +1,4 @@
-"""What a table has to have to become episodes for offline learning."""
+"""Columns that a table needs to become episodes for offline learning."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMES = ("time_s", "sent_ns", "received_ns")
 
 
 def lacking(names: Collection[str]) -> list[str]:
-    """What a table with columns of these names lacks; packets with a delay have rates, in a period."""
+    """Missing columns of a table with these columns; rates may come from packets with a delay and a period."""
     has = set(names)
     packets = {"packet_bytes", "delay_us"} <= has
     result = [] if packets else [name for name in RATES if name not in has]

@@ -1,4 +1,4 @@
-"""Packets of captures, with GTP-U (N3) and without (N6), and what identifies them at both."""
+"""Packets of captures, with GTP-U (N3) and without (N6), and their identification at both points."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def read_packets(
 
 
 class _Ip(NamedTuple):
-    """An IP header: protocol, where the payload begins, source and destination, length, and what identifies it."""
+    """An IP header: protocol, offset of the payload, source, destination, length and identification."""
 
     protocol: int
     payload: int
@@ -101,7 +101,7 @@ class _Ip(NamedTuple):
 
 
 def _ip(data: bytes, at: int) -> _Ip | None:
-    """The header that begins there; None where it is not whole, or none."""
+    """The header at an offset; None if it is incomplete or no IP header."""
     if len(data) < at + 20:
         return None
     if data[at] >> 4 == 4:

@@ -1,4 +1,4 @@
-"""What ``ping`` prints: iputils with and without ``-D``, BusyBox, BSD and macOS, Windows."""
+"""Logs of ``ping``: iputils with and without ``-D``, BusyBox, BSD and macOS, Windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .map import PER_TIME, FileMap
 from .rows import MOST_VALUES, Raw, checked, require_columns
 
 TIME = "time"
-"""What ping calls a round trip, in milliseconds."""
+"""Name of a round trip in ping's output, in milliseconds."""
 MOST_LOST = 100_000
 LONGEST_LINE = 1 << 16
 _NUMBER = re.compile(r"(?:icmp_)?seq[= ](\d{1,9})", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Proposes a map: looks at files, and says what they probably hold and what is not sure."""
+"""Propose a map for files, with their probable contents and what is uncertain."""
 
 from __future__ import annotations
 
@@ -141,14 +141,14 @@ def _entries(looks: Sequence[Look]) -> list[Entry]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """What names begin with."""
+    """Common prefix of names."""
     shortest = min(names, key=len)
     same = (len({name[index] for name in names}) == 1 for index in range(len(shortest)))
     return shortest[: next((index for index, alike in enumerate(same) if not alike), len(shortest))]
 
 
 def _pattern(own: Sequence[str], every: Sequence[str]) -> str:
-    """A name, or what the names of several files have in common, that fits no other file."""
+    """A file's name, or a pattern of several names, that matches no other file."""
     plain = [re.sub(r"([\[\]*?])", r"[\1]", name) for name in own]
     if len(own) == 1:
         return plain[0]
@@ -191,7 +191,7 @@ def _common_period(rows: Sequence[Any]) -> float | None:
 def _episodes(
     rows: Sequence[Rows], quantities: Sequence[str], step: float | None, period: float | None
 ) -> tuple[list[str], list[str]]:
-    """What episodes lack, and the lines of the map that make them where they lack nothing."""
+    """What the table lacks for episodes, and the section of the map that makes them if it lacks nothing."""
     missing = lacking([*quantities, *(() if step is None else ("time_s",))])
     knobs = [text for text in missing if text.startswith("a knob")]
     if set(missing) - set(knobs):

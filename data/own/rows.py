@@ -23,7 +23,7 @@ from .units import factor, known_unit
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 MOST_VALUES = 100_000_000
-"""Numbers of a table, and of what it is made of: 800 MB."""
+"""Numbers in a table and its sources: 800 MB."""
 MOST_COLUMNS = 1024
 MOST_WORDS = 100_000
 YEARS_NS = 9_000_000_000_000_000_000  # about the year 2255, as far as int64 counts
@@ -39,7 +39,7 @@ _BIG = 1e30
 
 @dataclass(frozen=True)
 class Words:
-    """A column of words: codes (N,), -1 for none, and what they stand for."""
+    """A column of words: codes (N,), -1 for none, and the word of each code."""
 
     codes: npt.NDArray[np.int32]
     names: tuple[str, ...]
@@ -115,7 +115,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def number_of(text: str, decimal: str = ".", quantity: str = "") -> tuple[float, str | None] | None:
-    """A number, and the unit after it; NaN for words that say there is none; None for anything else."""
+    """A number and the unit after it; NaN for words for a missing value; None for any other text."""
     plain = text.strip()
     if quantity in LIMITS and plain.lower() in NO_LIMIT:
         return math.inf, None
@@ -166,7 +166,7 @@ def numbers_of(column: Words, lines: Ints, name: str, entry: FileMap, quantity: 
 
 
 def checked(values: Floats, lines: Ints, name: str, faults: Faults, quantity: str = "") -> Floats:
-    """The same with NaN for what is not finite or beyond all measure, which is noted."""
+    """The values, with NaN for infinite or implausibly large values, which are noted."""
     allowed = np.isnan(values) | (np.abs(values) < _BIG)
     if quantity in LIMITS:
         allowed |= values == np.inf
@@ -196,7 +196,7 @@ def zone_of(name: str) -> datetime.tzinfo:
 
 
 def date_ns(text: str, zone: datetime.tzinfo, form: str | None = None) -> int | None:
-    """Nanoseconds since 1970 of a date, in whole microseconds; None for what is none."""
+    """Nanoseconds since 1970 of a date, in whole microseconds; None for other texts."""
     plain = text.strip()
     try:
         if form is None:

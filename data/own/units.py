@@ -48,7 +48,7 @@ _LONG = {"kilo": "k", "mega": "M", "giga": "G"}
 
 
 def known_unit(text: str) -> str | None:
-    """A unit as `UNITS` has it, of a text such as ``Mbps``, ``usec``, ``MB/s`` or ``pct``; None for any other."""
+    """The name in `UNITS` of a unit such as ``Mbps``, ``usec``, ``MB/s`` or ``pct``; None for an unknown unit."""
     written = text.strip().strip("[]()").replace(" ", "")
     if written in UNITS:
         return written
@@ -70,7 +70,7 @@ def known_unit(text: str) -> str | None:
 
 
 def factor(unit: str | None, column: str, counter: bool = False) -> float:
-    """What values in a unit are multiplied by to be in that of a column's name; 1 where neither has a unit.
+    """Conversion factor from a unit to that of a column's name; 1 where neither has a unit.
 
     Args:
         unit: of the values; None: that of the column.

@@ -9,13 +9,13 @@ from slicepilot.configs import ConfigError, did_you_mean
 
 
 def names() -> list[str]:
-    """What there is, sorted."""
+    """Names of the shipped datasets, sorted."""
     result = resources.files(__name__).iterdir()
     return sorted(file.name.removesuffix(".parquet") for file in result if file.name.endswith(".parquet"))
 
 
 def find(name_or_path: str) -> Path:
-    """A recorded dataset by name, or the path that it is; raises ConfigError for a name that there is not."""
+    """Path of a recorded dataset, given by name or path; raises ConfigError for an unknown name."""
     given = Path(name_or_path)
     is_path = given.suffix or given.parent != Path() or given.exists() or given.is_symlink()
     return given if is_path else path(name_or_path)

@@ -30,7 +30,7 @@ from .moreira import tables as moreira
 
 @dataclass(frozen=True)
 class Options:
-    """What a file does not say itself.
+    """Facts about a file that its contents lack.
 
     Attributes:
         units: of exports of Andrade and Wickboldt; a collection without an entry has the plausible unit.
@@ -80,7 +80,7 @@ class Kind:
 
 
 PAPERWORK = frozenset({"readme", "license", "licence", "copying", "notice", "changelog", "citation", "makefile"})
-"""Names, without endings, of files that a repository holds beside data."""
+"""Names, without endings, of files in a repository that are no data."""
 PROSE_AND_CODE = frozenset(
     {".md", ".rst", ".py", ".sh", ".bt", ".c", ".h", ".awk", ".yaml", ".yml", ".toml", ".cfg", ".ipynb", ".pdf"}
 )
@@ -139,7 +139,7 @@ def _fitting(path: Path, start: bytes) -> Kind | None:
 
 
 def _misfit(path: Path, start: bytes) -> str | None:
-    """What keeps a file from being of a kind, where that is its encoding or its delimiter."""
+    """Why a file is of no kind, if its encoding or delimiter is the reason."""
     if encoding := utf16_of(start):
         plain = start.decode(encoding, "replace").encode()
         readings = [plain, *(plain.replace(other.encode(), b",") for other in OTHER_DELIMITERS)]

@@ -1,4 +1,4 @@
-"""What the published studies have released: where it lies, under which licence, how to cite it."""
+"""Data released by the published studies: address, licence and citation."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Release:
 
     @property
     def about_bytes(self) -> int | None:
-        """Size of all files as far as it is known; None where nothing is."""
+        """Size of all files of known size; None if no size is known."""
         sizes = [size for file in self.files if (size := file.num_bytes or file.about_bytes) is not None]
         return sum(sizes) if sizes else None
 

@@ -106,7 +106,7 @@ def _tunnel(data: bytes, at: int) -> Tunnel | None:
 
 
 def _size_and_source(data: bytes, at: int) -> tuple[int | None, bytes]:
-    """Octets of the IP packet there with its header, and its source address; None for what is no IP packet."""
+    """Octets of the IP packet there with its header, and its source address; None for other packets."""
     version = data[at] >> 4
     if version == 4:
         return word(data, at + 2) or None, struct.unpack_from("4s", data, at + 12)[0]

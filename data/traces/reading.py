@@ -1,4 +1,4 @@
-"""Traces from files, by what they are."""
+"""Traces from files of any supported format."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_trace(path: Path, name: str, chosen: Chosen) -> Trace:
 
 @lru_cache(maxsize=16)
 def _read(path: Path, chosen: Chosen, _state: tuple[int, ...] | None) -> PacketTrace | dict[str, RateTrace]:
-    """What is in a file; kept as long as the file stays as it is, since each slice and each run asks for it."""
+    """The contents of a file; cached while the file is unchanged, since each slice and run reads it."""
     what = f"file {str(path)!r}"
     content = read_file(path, MOST_BYTES, what)
     if is_capture(content):

@@ -1,4 +1,4 @@
-"""What a slice was offered over time, as rates in bins or as packets."""
+"""Offered load of a slice over time, as rates in bins or as packets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Trace(Protocol):
 
     @property
     def mean_mbps(self) -> float:
-        """Over all of it."""
+        """Mean rate over the whole trace."""
         ...
 
     def mbit_before(self, time_s: Array) -> Array:

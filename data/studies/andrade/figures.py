@@ -1,4 +1,4 @@
-"""What Andrade and Wickboldt publish of the last five minutes of an experiment, out of a tidy table of theirs.
+"""The figures that Andrade and Wickboldt publish of the last five minutes of an experiment, from a tidy table.
 
 Their scripts (``etl/stat.py`` in the study's repository) take all samples from 900 s on, those at 1230 s with them, of
 all runs together; values of 0 are left out, the standard deviation is a sample's. Received rates are divided by 2^20.

@@ -176,7 +176,7 @@ class _Points:
         self._points.append(point)
 
     def _point(self, line: int, document: Document) -> _Point | None:
-        """A document as a point of the grid; None if it is none, which is noted."""
+        """A document as a point of the grid; None, with a note, if it is no such point."""
         numbers: dict[str, float] = {}
         for name in ("exp", "cycle", "ts", "value"):
             number = _number(_field(document, name))

@@ -1,4 +1,4 @@
-"""What is checked of a forwarding file beyond its fields: ranges, delays against the clock, order and repetition."""
+"""Checks of a forwarding file beyond its fields: ranges, delays against the clock, order and repetition."""
 
 from __future__ import annotations
 

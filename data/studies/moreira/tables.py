@@ -54,7 +54,7 @@ class Run:
 
 
 def run_of(path: Path, qfi: int | None = None, condition: str | None = None) -> Run:
-    """The run that a file's name or one of its folders' names says; what is given counts more.
+    """The run, from given options or else from the name of the file or of a folder above it.
 
     Raises:
         DatasetError: neither given nor in the name, or none that there is.
