@@ -1,4 +1,4 @@
-"""Search for the parameters under which the simulator comes nearest to what a node did: CMA-ES (Hansen,
+"""Search for the parameters under which the simulator fits the measurements of a node best: CMA-ES (Hansen,
 arXiv:1604.00772)."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MIN_CARRIED_MBPS = 0.5
 
 @dataclass(frozen=True)
 class Observed:
-    """What N segments came to, (N, S) each: rates in Mbit/s, 99th percentile of the delay in us."""
+    """Measurements of N segments, (N, S) each: rates in Mbit/s, 99th percentile of the delay in us."""
 
     offered_mbps: Array
     carried_mbps: Array
@@ -43,7 +43,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class Errors:
-    """How far a simulation is from what was observed, over all segments and slices.
+    """Errors of a simulation against the measurements, over all segments and slices.
 
     Attributes:
         throughput_pct: absolute error of the carried rate in % of the offered rate, (K,).
@@ -68,7 +68,7 @@ class Errors:
 
 
 def compare(observed: Observed, simulated: Observed) -> Errors:
-    """The simulation's errors; segments in which a slice offers or carries next to nothing say nothing of it."""
+    """The simulation's errors, without segments in which a slice offers or carries next to nothing."""
     offered = observed.offered_mbps > MIN_CARRIED_MBPS
     off = np.abs(simulated.carried_mbps - observed.carried_mbps)[offered]
     throughput = 100 * off / observed.offered_mbps[offered]
@@ -78,7 +78,7 @@ def compare(observed: Observed, simulated: Observed) -> Errors:
 
 
 def loss_of(errors: Errors) -> float:
-    """What the fit minimises: how far throughput is off in tenths, and the delay in factors of 2, capped at 16."""
+    """The fit's loss: throughput error in tenths plus delay error in factors of 2, capped at 16."""
     delay = np.minimum(np.log2(errors.delay_factor), 4.0)
     return float((errors.throughput_pct / 10).mean() + delay.mean())
 

@@ -36,14 +36,14 @@ SETTLE_S, MEASURE_S = 0.4, 4.0
 
 @dataclass(frozen=True)
 class Segment:
-    """Loads and what the knobs are meanwhile, (S, 1) each."""
+    """Loads and knobs of a segment, (S, 1) each."""
 
     scenario: Scenario
     knobs: Knobs
 
 
 def first_guess(burn_us: float, uplink_mbps: float, uplink_queue_ms: float, quota_period_ms: float) -> Hardware:
-    """What is known of this machine and its testbed, with plausible costs to start the search from."""
+    """Known hardware of this machine and its testbed, with plausible costs to start the search from."""
     cpus = float(len(os.sched_getaffinity(0)))
     return Hardware(
         logical_cpus=cpus,
@@ -69,7 +69,7 @@ def hardware_document(hardware: Hardware, errors: dict[str, float], what: str) -
 
 
 def draw_schedule(slices: str, hardware: Hardware, count: int, seed: int) -> list[Segment]:
-    """Random segments: every kind of load, from an idle node to twice what it can do, under every kind of knob.
+    """Random segments: every kind of load, from an idle node to twice its capacity, under every kind of knob.
 
     Args:
         slices: name or file of the slice set.
@@ -224,7 +224,7 @@ def fit(
     generations: int = GENERATIONS,
     on_generation: Callable[[float], None] | None = None,
 ) -> Hardware:
-    """The parameters within `BOUNDS` under which the simulator comes nearest to what was observed."""
+    """The parameters within `BOUNDS` under which the simulator fits the measurements best."""
 
     def loss(hardware: Hardware) -> float:
         return loss_of(compare(observed, simulate(segments, slices, hardware, seed=1)))

@@ -68,7 +68,7 @@ def need_ray(command: str) -> None:
 def ray_session(
     address: str | None, cpus: int | None = None, threads: int = 1, environment: Mapping[str, str] | None = None
 ) -> Iterator[Any]:
-    """The module ``ray``, connected; what was started for it is gone at the end.
+    """The module ``ray``, connected; processes that were started for it end with the session.
 
     Args:
         address: of a cluster's head, ``HOST:PORT``, or ``auto`` for the cluster that this machine belongs to; None

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: what differs, figures, curves."""
+"""A comparison as an HTML file: differing parameters, figures, curves."""
 
 from __future__ import annotations
 

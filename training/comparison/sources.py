@@ -154,7 +154,7 @@ def _of_agent(evaluation: Evaluation, name: str, folder: Path) -> Candidate:
 
 
 def _with_scores(trained: list[Candidate], evaluated: list[Candidate]) -> list[Candidate]:
-    """Runs and bundles with what an evaluation has measured of the same bundle; then agents that are neither."""
+    """Add the scores of evaluations to runs and bundles with the same digest; then append the other agents."""
     scores: dict[str, dict[str, float]] = {}
     for agent in evaluated:
         if agent.digest is not None:

@@ -78,7 +78,7 @@ class ScenarioResult:
 
     @property
     def has_edge(self) -> bool:
-        """Whether an edge application ran on the node, and what it got done was counted."""
+        """Whether an edge application ran on the node and its work was counted."""
         return all(EDGE_WORK in a.scores for a in self.agents)
 
     @cached_property
@@ -111,17 +111,17 @@ class ScenarioResult:
         return best_in_hindsight({a.name: self.figures[a.name] for a in self.rivals if a.role == "fixed"})
 
     def rival(self, which: Rival) -> str | None:
-        """Name of the agent that others are judged against; None where it did not play."""
+        """Name of the agent that others are compared with; None where it did not run."""
         return self.best_fixed if which == "best_fixed" else next((a.name for a in self.rivals if a.name == RULE), None)
 
     def over(self, name: str, which: Rival) -> Over | None:
-        """An agent beside the rule, or beside the best fixed setting; None where that did not play."""
+        """An agent compared with the rule or with the best fixed setting; None where that did not run."""
         rival = self.rival(which)
         return None if rival is None else self.figures[name].over(self.figures[rival])
 
     @cached_property
     def featured(self) -> tuple[str, ...]:
-        """Who is shown everywhere: subjects, the rule, best fixed setting, no control, clairvoyant, best heuristic."""
+        """Agents shown everywhere: subjects, the rule, best fixed setting, no control, clairvoyant, best heuristic."""
         chosen = [*self.subjects, *(name for which in RIVALS if (name := self.rival(which)))]
         chosen += [a.name for a in self.rivals if a.name == "no-control"]
         chosen += [a.name for a in self.rivals if a.role == "clairvoyant"]

@@ -30,7 +30,7 @@ MBIT_PER_BYTE = 8e-6
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a slice is for. Pairs are ranges, log-uniform.
+    """Purpose of a slice. Pairs are ranges, log-uniform.
 
     Attributes:
         kind: of load.
@@ -132,7 +132,7 @@ def _node(rng: np.random.Generator) -> dict[str, Any]:
 def _slices(
     rng: np.random.Generator, node: dict[str, Any], bottleneck: Bottleneck, period_s: float, duration_s: float
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Slices and their loads; sets the node's uplink to what the bottleneck asks for."""
+    """Slices and their loads; sets the node's uplink to the rate that the bottleneck needs."""
     count = int(rng.integers(SLICES[0], SLICES[1] + 1))
     kinds = ["control" if rng.random() < 0.5 else "video", *rng.choice(list(PURPOSES), count - 1).tolist()]
     purposes = [PURPOSES[kind] for kind in kinds]

@@ -97,7 +97,7 @@ def axes_over_scenarios(rows: Sequence[AgainstRival]) -> str:
 
 
 def axes_of_agents(result: ScenarioResult) -> str:
-    """The featured agents on the three axes, beside the rule, or the best fixed setting where that did not play."""
+    """The featured agents on the three axes, against the rule, or the best fixed setting where the rule did not run."""
     which: Rival = "rule" if result.rival("rule") else "best_fixed"
     rival, styles, names = result.rival(which), _styles(result), list(result.featured)
     if rival is None:

@@ -31,7 +31,7 @@ _TUPLES = ("slice_names", "weight", "committed_mbps", "delay_bound_ms", "subject
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where figures come from: when, on what machine, with which versions and command."""
+    """Provenance of figures: time, machine, versions and command."""
 
     created: str
     command: str
@@ -130,7 +130,7 @@ def _interval_document(interval: Interval) -> dict[str, float | None]:
 
 
 def read(folder: Path) -> Evaluation:
-    """Read what `save` wrote.
+    """Read results that `save` wrote.
 
     Raises:
         ConfigError: missing or damaged files, or files of another program.
@@ -175,7 +175,7 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
 
 
 def candidate_of(address: str, digest: str, training: Any) -> dict[str, Any]:
-    """What an evaluation remembers of a learned policy.
+    """Facts of a learned policy that an evaluation stores.
 
     Args:
         address: as the command line gives its bundle.

@@ -100,7 +100,7 @@ class OverTrainingSeeds:
 
 
 def against(results: Sequence[ScenarioResult], agent: str, rival: Rival) -> AgainstRival | None:
-    """An agent that played everywhere beside a rival; None where that did not."""
+    """An agent that ran on all scenarios against a rival; None if the rival did not."""
     overs = [result.over(agent, rival) for result in results]
     known = tuple(over for over in overs if over is not None)
     if len(known) < len(results):
@@ -111,7 +111,7 @@ def against(results: Sequence[ScenarioResult], agent: str, rival: Rival) -> Agai
 
 
 def compared(results: Sequence[ScenarioResult], rival: Rival) -> list[AgainstRival]:
-    """The judged agents, then all others that adapt, beside a rival; empty where that did not play everywhere."""
+    """The judged agents, then all other adaptive agents, against a rival; empty if the rival did not run everywhere."""
     subjects = results[0].subjects
     adaptive = [a.name for a in results[0].rivals if a.role != "fixed"]
     names = [name for name in dict.fromkeys((*subjects, *adaptive)) if rival != "rule" or name != RULE]
@@ -153,7 +153,7 @@ def summary(results: Sequence[ScenarioResult]) -> dict[str, dict[str, Any]]:
 
 
 def _others_loss(results: Sequence[ScenarioResult], name: str) -> float:
-    """Median ratio of what the others lose to what they lose under the rule."""
+    """Median ratio of the others' loss to their loss under the rule."""
     losses = [
         [max(result.agent(agent).mean("others_loss_pct"), LEAST_OTHERS_LOSS_PCT) for agent in (name, RULE)]
         for result in results

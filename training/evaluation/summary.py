@@ -91,6 +91,6 @@ def figures_shown(agent: AgentResult) -> tuple[float, ...]:
 
 
 def relation_word(result: ScenarioResult, name: str, which: Rival) -> str:
-    """For a table: how an agent relates to a rival; a dash for the rival itself and where there is none."""
+    """For a table: how an agent relates to a rival; a dash for the rival itself and without a rival."""
     over = result.over(name, which)
     return "-" if over is None or result.rival(which) == name else over.relation

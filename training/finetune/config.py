@@ -16,7 +16,7 @@ from slicepilot.env.simulator.scenario import Scenario
 
 @dataclass(frozen=True)
 class FinetuneConfig:
-    """One run of fine-tuning; what is learned and how stays as the offline run had it.
+    """Configuration of fine-tuning; data, algorithm and networks are those of the offline run.
 
     Attributes:
         backend: ``simulator``, or ``testbed``: real UPFs in real time.

@@ -1,4 +1,4 @@
-"""What fine-tuning asks of a backend whose every decision a guard judges (`slicepilot.controller.guard.backend`)."""
+"""Interface that fine-tuning needs of a guarded backend (`slicepilot.controller.guard.backend`)."""
 
 from __future__ import annotations
 

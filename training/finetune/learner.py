@@ -1,4 +1,4 @@
-"""Who is fine-tuned: an offline learner that goes on, what was logged, and its policies before and now."""
+"""The learner of fine-tuning: an offline learner that continues, the log, and the policies before and now."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REPORTED_UPDATES = 50
 
 @dataclass(frozen=True)
 class Round:
-    """What a round did.
+    """Figures of a round.
 
     Attributes:
         reward: mean per control period of its runs, exploration and guard included; mean_return: per run.
@@ -74,7 +74,7 @@ def offline_config_of(checkpoint: Checkpoint) -> OfflineConfig:
 
 
 class FinetuneLearner:
-    """Who learns: the offline learner, what was logged, and the policies before and now.
+    """The offline learner, the log, and the policies before and now.
 
     Attributes:
         rounds: that the checkpoint knows of.
@@ -141,7 +141,7 @@ class FinetuneLearner:
         ).write(file)
 
     def _take(self, start: Checkpoint) -> None:
-        """Go on from a checkpoint of either kind; raises ConfigError if it is another network's."""
+        """Continue from a checkpoint of either kind; raises ConfigError if it is another network's."""
         goes_on = is_finetune(start)
         networks = start.policy["learner"] if goes_on else start.policy
         try:

@@ -1,4 +1,4 @@
-"""From offline to online: an offline policy goes on learning where it acts, under a guard.
+"""Fine-tuning: an offline policy continues to learn while it acts under a guard.
 
 The same algorithm goes on with the same losses, on steps that were logged and steps that it has taken itself, drawn in
 fixed shares from either (symmetric sampling: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline
@@ -54,7 +54,7 @@ JUDGED_SEEDS = 1_000_000_000  # and above are for judging; what is learned from 
 SEEDS_PER_RUN = 100_000
 
 Report = Callable[[float, str], None]
-"""Called with the share of the work that is done, 0..1, and what is going on in words."""
+"""Called with the share of the work that is done, 0..1, and the current step in words."""
 OpenBackend = Callable[[Scenario], Guarded]
 """Opens where the policy acts; `finetune` closes it."""
 
@@ -81,7 +81,7 @@ class FinetuneComparison:
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What has come of it; ``steps`` and ``updates`` are those of the rounds, ``elapsed_s`` is with judging."""
+    """Result of fine-tuning; ``steps`` and ``updates`` are those of the rounds, ``elapsed_s`` is with judging."""
 
     bundle: PolicyBundle
     folder: Path
@@ -170,7 +170,7 @@ def finetune(
 
 
 def source_of(config: FinetuneConfig, offline: OfflineConfig) -> str:
-    """What was learned from, in words."""
+    """The data that was learned from, in words."""
     return f"{offline.source}, fine-tuned on scenario {config.scenario} ({config.backend})"
 
 
@@ -190,12 +190,12 @@ class Stage:
         return episode
 
     def facts(self) -> dict[str, Any]:
-        """What all its episodes share."""
+        """Facts of all its episodes."""
         return facts_of(self.backend.slices, self.backend.context, self.weights)
 
 
 class _Work:
-    """Rounds, then the comparison, with what is kept of them in files."""
+    """Run the rounds, then the comparison, and store both in files."""
 
     def __init__(
         self, root: Path, learner: FinetuneLearner, stage: Stage, record: RunRecord, report: Report | None
@@ -235,7 +235,7 @@ class _Work:
         return FinetuneComparison(arrays, difference, judged)
 
     def bundle(self, verdict: FinetuneComparison, log: EpisodeSet) -> PolicyBundle:
-        """The better policy, exported, with the proof that the export decides alike on what was seen."""
+        """The better policy, exported, with a proof that the export decides alike on observations of the run."""
         config, offline, kept = self.config, self.learner.offline, verdict.kept
         policy = self.learner.policies[kept]
         model = to_onnx(policy)
@@ -257,7 +257,7 @@ class _Work:
         return PolicyBundle(slices_of(log), model, record, agreement=agreement, coding="shares")
 
     def _round(self, number: int) -> Round:
-        """Act, keep what came of it, learn."""
+        """Act, store the episodes, learn."""
         learner, stage, config = self.learner, self.stage, self.config
         policy = NetworkAgent(learner.policies["fine-tuned"], learner.offline.algorithm)
         agent = ExploringAgent(policy, config.noise_std, config.hold_periods, f"{policy.name}-round-{number}")

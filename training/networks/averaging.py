@@ -32,7 +32,7 @@ class PolicyAverage(Generic[Policy]):
                 average.lerp_(present, rate)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         return {"updates": self.updates, "weights": self.policy.state_dict()}
 
     def restore(self, state: dict[str, Any]) -> None:

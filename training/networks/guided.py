@@ -1,4 +1,4 @@
-"""A policy that corrects a rule's decision, and at first leaves it as it is.
+"""A policy that corrects a rule's decision; untrained, it leaves the decision unchanged.
 
 Actions are corrections (B, S, 5), see `slicepilot.agents.learned.guide.CORRECTIONS`. Deep Sets as
 `slicepilot.training.networks.slice_network`: shared weights per slice, mean and maximum as context.
@@ -46,7 +46,7 @@ class CorrectionHead(nn.Module):
 
 
 class GuidedPolicy(nn.Module):
-    """What is exported: the guided table (L, S, D) to corrections (L, S, 5) in [-1, 1]."""
+    """The exported function: the guided table (L, S, D) to corrections (L, S, 5) in [-1, 1]."""
 
     columns = NUM_GUIDED
 

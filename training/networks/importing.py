@@ -1,4 +1,4 @@
-"""Back from a bundle to a network: the weights of an exported policy, to go on training from."""
+"""Load the weights of a bundle into a network, to continue training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each slice's needs as shares of what the node has (`slicepilot.agents.learned.shares`), for tensors."""
+"""Each slice's needs as shares of the node's resources (`slicepilot.agents.learned.shares`), for tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def present(table: Tensor) -> Tensor:
 
 
 def with_shares(table: Tensor) -> Tensor:
-    """Observations (B, S, D) to rows (B, S, D + 16); what are rows already stays as it is."""
+    """Observations (B, S, D) to rows (B, S, D + 16); rows are returned unchanged."""
     if table.shape[-1] == NUM_INPUTS:
         return table
     rows = np.empty((*table.shape[:2], NUM_INPUTS), np.float32)

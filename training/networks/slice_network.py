@@ -161,7 +161,7 @@ class ActionHead(nn.Module):
         self.register_buffer("gain", torch.tensor(gains))
 
     def unsquashed(self, rows: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """What tanh is taken of."""
+        """Actions before tanh."""
         wanted, mask = self.head(hidden, context) + self.direct(rows[..., :NUM_INPUTS]), present(rows)
         limit, nice, egress = wanted.split(1, -1)
         mean = (nice * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1.0)
@@ -173,7 +173,7 @@ class ActionHead(nn.Module):
 
 
 class DeterministicPolicy(nn.Module):
-    """What is exported: rows (L, S, D + 16) to actions (L, S, 3) in [-1, 1]; it takes observations as well.
+    """The exported function: rows (L, S, D + 16) to actions (L, S, 3) in [-1, 1]; it takes observations as well.
 
     A slice that is absent or could not be measured keeps the knobs it has: they are part of its row.
     """

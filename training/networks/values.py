@@ -44,7 +44,7 @@ class PooledCritics(nn.Module):
 
 
 def pooled_values(encoders: Iterable[nn.Module], heads: Iterable[nn.Module], rows: Tensor, actions: Tensor) -> Tensor:
-    """What `PooledCritics` computes, of its parts."""
+    """The function of `PooledCritics`, with its parts as arguments."""
     mask = present(rows)
     contexts = (encoder(rows, mask, actions)[1] for encoder in encoders)
     return torch.stack([head(context).squeeze(-1) for head, context in zip(heads, contexts, strict=True)])

@@ -32,7 +32,7 @@ Spread = Literal["none", "learned"]
 
 @dataclass(frozen=True)
 class Choice:
-    """What an actor makes of a batch; shapes of actions are (B, S, K) or (B, K).
+    """An actor's output for a batch; shapes of actions are (B, S, K) or (B, K).
 
     Attributes:
         raw: what tanh is taken of; gain: (K,), what it is multiplied by.
@@ -68,7 +68,7 @@ class Choice:
         return ((self.mean - actions).square() * self.mask).sum(dims) / entries.clamp(min=1.0)
 
     def log_likelihood(self, actions: Tensor) -> Tensor:
-        """(B,), of a Gaussian around the mean action. What an environment clips counts as if it did not."""
+        """(B,), of a Gaussian around the mean action. Clipping by the environment is ignored."""
         assert self.log_std is not None
         noise = (actions - self.mean) * torch.exp(-self.log_std)
         terms = -0.5 * noise.square() - self.log_std - 0.5 * math.log(2.0 * math.pi)

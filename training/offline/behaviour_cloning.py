@@ -1,4 +1,4 @@
-"""Behaviour cloning: do what was done.
+"""Behaviour cloning: imitate the logged actions.
 
 Maximum likelihood of the logged actions (Pomerleau 1991, "Efficient Training of Artificial Neural Networks for
 Autonomous Navigation", Neural Computation 3(1):88-97) under a Gaussian with one deviation per knob:

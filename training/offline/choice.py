@@ -96,7 +96,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a log says about its settings.
+    """Statistics of a log's settings.
 
     Attributes:
         slices: S of them.
@@ -198,7 +198,7 @@ def to_onnx(choice: Choice) -> bytes:
 
 
 def check_agreement(choice: Choice, model: bytes, observations: FloatArray) -> Agreement:
-    """How far the model's actions for observations (N, S, D) differ from what was chosen.
+    """How far the model's actions for observations (N, S, D) differ from the chosen actions.
 
     Raises:
         ExportError: they are not the same.

@@ -1,4 +1,4 @@
-"""What an offline training run is: ``configs/offline/NAME.yaml``, validated."""
+"""Configuration of an offline training run: ``configs/offline/NAME.yaml``, validated."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class OfflineConfig:
 
     @property
     def source(self) -> str:
-        """What is learned from, in words."""
+        """The data that is learned from, in words."""
         suffix = "" if self.behaviours == ("*",) else f" ({', '.join(self.behaviours)})"
         return f"dataset {self.dataset}{suffix}"
 

@@ -99,7 +99,7 @@ def _reweighted(episode: Episode, weights: Mapping[str, float], reward: str) -> 
 
 
 def slices_of(episodes: EpisodeSet) -> SliceSet:
-    """The slices of a dataset whose observations and actions mean what they mean here.
+    """The slices of a dataset whose observations and actions have the current encoding.
 
     Raises:
         ConfigError: no slices, another encoding than this version's, observations of another shape.

@@ -70,11 +70,11 @@ class Learner(nn.Module, ABC):
 
     @property
     def policy(self) -> nn.Module:
-        """The policy without noise, on the learner's own weights: what is exported."""
+        """The policy without noise, on the learner's own weights, for export."""
         return self.actor.deterministic()
 
     def state(self) -> dict[str, Any]:
-        """Plain values and tensors to go on from; copies."""
+        """State to resume from: copies of plain values and tensors."""
         optimizers = {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
         return copy.deepcopy({"networks": self.state_dict(), "optimizers": optimizers, "updates": self.updates})
 

@@ -61,7 +61,7 @@ class OfflineProgress:
 
 @dataclass(frozen=True)
 class OfflineResult:
-    """What a run has made: the bundle, and figures for tables.
+    """Result of a run: the bundle, and figures for tables.
 
     ``steps`` are those of the dataset. The bundle has no ``origin`` where it was not saved. ``choice`` is the result of
     the algorithm of that name.
@@ -81,7 +81,7 @@ class OfflineResult:
 
 
 Accept = Callable[[OfflineResult, RunRecord], bool]
-"""Whether the bundle of a run is to be saved; what it is judged by goes into the run's record."""
+"""Decides whether to save the bundle of a run; the figures behind the decision go into the run's record."""
 
 
 def is_offline(checkpoint: Checkpoint) -> bool:
@@ -265,7 +265,7 @@ def _choose(
 
 
 class _Run:
-    """What happens between updates: the average follows, curves are summed up, checkpoints written."""
+    """Work between updates: update the average, sum up curves, write checkpoints."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ def _restore(
 def _bundle(
     config: OfflineConfig, policy: DeterministicPolicy, episodes: EpisodeSet, slices: SliceSet, run: _Run
 ) -> PolicyBundle:
-    """Export the policy and prove that the export decides alike on what was logged."""
+    """Export the policy and prove that the export decides alike on logged observations."""
     model = to_onnx(policy)
     agreement = check_agreement(policy, model, [_spread(episodes)], config.seed)
     run.record.summary({"onnx_max_abs_error": agreement.max_abs_error})

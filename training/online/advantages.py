@@ -1,4 +1,4 @@
-"""Advantages for lanes of different control periods, measured against what other actions brought on the same input."""
+"""Advantages for lanes of different control periods, relative to other actions on the same input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training run is: ``configs/training/NAME.yaml``, validated."""
+"""Configuration of a training run: ``configs/training/NAME.yaml``, validated."""
 
 from __future__ import annotations
 

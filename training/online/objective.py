@@ -67,7 +67,7 @@ class Judge:
 
 @dataclass
 class Objective:
-    """The reward of each lane: best effort and free CPU, less what broken promises cost.
+    """The reward of each lane: best effort and free CPU, less the price of broken promises.
 
     Lanes are ordered (group, copy, input) as `slicepilot.training.online.vec_env.Sb3VecEnv` has them; the first
     `NUM_REFERENCES` copies are the references', the rule first.
@@ -150,7 +150,7 @@ class Objective:
         return math.exp(self.average)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         return {"multiplier": self.multiplier, "average": self.average}
 
     def restore(self, state: dict[str, float]) -> None:

@@ -122,7 +122,7 @@ def _figures(run: Rollout, free: Rollout) -> Figures:
 
 
 def _by_lane(run: Rollout, free: Rollout, period_s: FloatArray) -> list[Figures]:
-    """Of each lane by itself, whose control periods have lengths of their own."""
+    """Separately for each lane, as lanes have different control periods."""
     return [
         _figures(*(replace(each.lanes(slice(lane, lane + 1)), period_s=float(period_s[lane])) for each in (run, free)))
         for lane in range(run.reward.shape[-1])
@@ -130,7 +130,7 @@ def _by_lane(run: Rollout, free: Rollout, period_s: FloatArray) -> list[Figures]
 
 
 def _gain(mine: Figures, rule: Figures) -> float:
-    """Sum over the axes, each in units of what is called better there.
+    """Sum over the axes, each in units of its threshold "better".
 
     Where any axis is worse only losses count: what is won on an axis does not pay for what is lost on another.
     """

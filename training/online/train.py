@@ -68,7 +68,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run has made: the bundle's folder, and figures for tables."""
+    """Result of a run: the bundle's folder, and figures for tables."""
 
     bundle: PolicyBundle
     folder: Path
@@ -389,7 +389,7 @@ def train(
 
 
 def _dataset(config: TrainingConfig) -> RunDataset:
-    """What its runs are drawn from."""
+    """The source that its runs are drawn from."""
     if config.scenario is not None:
         return scenario_dataset(config.trained_scenario(), TRAINING)
     return mixture_dataset(str(config.mixture), config.hardware)

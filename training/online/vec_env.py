@@ -56,7 +56,7 @@ class ReturnScaler:
         return np.clip(centred / np.float32(np.sqrt(self.variance) + 1e-4), -10.0, 10.0)
 
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         return {"steps": self.steps, "mean": self.mean, "variance": self.variance}
 
     def restore(self, state: dict[str, float]) -> None:
@@ -77,7 +77,7 @@ class _Group(SliceVectorEnv):
         return started
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One control period; what was measured in it is gone where it ends the run."""
+        """Step a control period; its measurement is lost where it ends the run."""
         loop = self.loop
         table, reward, ended = loop.step(actions)
         if self.watched:
@@ -222,7 +222,7 @@ class Sb3VecEnv(VecEnv):
 
     @property
     def slices(self) -> SliceSet:
-        """What the lanes control."""
+        """The slices of the lanes."""
         return self.groups[0].loop.backend.slices
 
     def close(self) -> None:

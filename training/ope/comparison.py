@@ -46,7 +46,7 @@ class Comparison:
     behaviours: Mapping[str, Interval]
 
     def to_json(self) -> dict[str, Any]:
-        """All of it for JSON."""
+        """Plain values for JSON."""
         return {
             "unit": "reward per control period",
             "behaviours": {name: _plain(own) for name, own in self.behaviours.items()},

@@ -93,7 +93,7 @@ class Coverage:
 
 
 class LoggedSupport:
-    """What was done in which states, to hold policies against.
+    """Logged actions by state, with which policies are compared.
 
     Args:
         episodes: what was logged.

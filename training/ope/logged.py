@@ -1,4 +1,4 @@
-"""Logged episodes side by side, and what another policy would have done in them."""
+"""Logged episodes side by side, and the decisions of another policy in them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AROUND = 0.25
 
 @dataclass(frozen=True)
 class Node:
-    """What is fixed for all episodes of a set."""
+    """Facts that all episodes of a set share."""
 
     slices: SliceSet
     period_s: float

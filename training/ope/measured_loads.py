@@ -57,7 +57,7 @@ class MeasuredLoads:
         self._absent = np.stack([(arrivals(e)[..., ACTIVE] < 0.5).all(axis=0) for e in episodes], axis=-1)
 
     def context(self) -> Context:
-        """What is fixed for the runs."""
+        """The context of the runs."""
         steps, _, lanes = self._offered_mbps.shape
         return self._node.context(lanes, steps - 1)
 

@@ -42,7 +42,7 @@ SPREAD = 0.1
 
 
 class Replayed:
-    """Does what was logged: an agent for the model's errors.
+    """An agent that replays logged actions, to measure the model's errors.
 
     Args:
         episodes: an episode per lane.
@@ -69,7 +69,7 @@ class Replayed:
 
 
 class Witness:
-    """Lets an agent decide and keeps some of what it sees, as observations.
+    """Wraps an agent and keeps some of its observations.
 
     Args:
         agent: takes the decisions.
@@ -89,7 +89,7 @@ class Witness:
         self._periods = 0
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
-        """What the agent decides."""
+        """The decision of the agent."""
         if self._periods % self.every == 0:
             self._seen.append(self._encoder.encode(telemetry, self._decoder.encode(knobs)))
         self._periods += 1
@@ -103,7 +103,7 @@ class Witness:
 
 @dataclass(frozen=True)
 class Calibration:
-    """From what the model says to what is really earned: intercept + slope x, reward per period.
+    """Maps the model's reward per period to the real reward: intercept + slope x.
 
     Attributes:
         intercept, slope: of the line.
@@ -131,7 +131,7 @@ class Calibration:
         return cls(*line(x, y), float(np.sqrt(np.mean(np.square(missed)))), len(x), off)
 
     def __call__(self, said: Array) -> Array:
-        """On the scale of what is earned."""
+        """The model's reward on the scale of real rewards."""
         return self.intercept + self.slope * said
 
 

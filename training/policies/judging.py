@@ -1,4 +1,4 @@
-"""`slicepilot.evaluate`: what ``slicepilot evaluate`` does, from Python."""
+"""`slicepilot.evaluate`: the command ``slicepilot evaluate`` as a function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policies as agents by what names them, for judging: bundles, files of Stable-Baselines3, ONNX, code."""
+"""Load policies by name as agents for evaluation: bundles, files of Stable-Baselines3, ONNX, code."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def bundle_of_sb3(name: PolicyName, slices: SliceSet | None = None) -> PolicyBun
 
 
 def _convert(source: Sb3Source) -> tuple[dict[str, Any], bytes]:
-    """What the process answers, and the model."""
+    """The answer of the process, and the model."""
     parts = [source.model, source.statistics or b""]
     head = {"policy": source.name.given, "bytes": [len(part) for part in parts]}
     try:

@@ -126,7 +126,7 @@ class _Unpickler(pickle.Unpickler):
         self._what = what
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises ConfigError for what is not listed."""
+        """Raises ConfigError for classes that are not listed."""
         module = _RENAMED.get(module, module)
         if name in _NUMPY.get(module, ()):
             return super().find_class(module, name)
@@ -174,7 +174,7 @@ def _check_box(space: Any, what: str) -> None:
 
 
 def _rebuild(parts: dict[str, Any], use_sde: bool, what: str) -> BasePolicy:
-    """As the algorithms' ``_setup_model`` does, but for what only training needs."""
+    """As the algorithms' ``_setup_model``, without the parts for training."""
     kind, arguments = parts["policy_class"], parts["policy_kwargs"] or {}
     if not (isinstance(kind, type) and issubclass(kind, BasePolicy)) or not isinstance(arguments, dict):
         raise ConfigError(f"{what}: policy_class: expected a policy of Stable-Baselines3's")

@@ -16,7 +16,7 @@ from slicepilot.training.networks.slice_network import NetworkConfig
 from slicepilot.training.online.policy import PpoPolicy, SacPolicy
 
 SIZES = ("width", "attention_heads")
-"""What a network's weights depend on."""
+"""The arguments that determine the shapes of a network's weights."""
 
 
 def sb3_file(bundle: PolicyBundle, num_slices: int) -> tuple[str, bytes]:

@@ -1,4 +1,4 @@
-"""The runs of Andrade and Wickboldt (2025) as episodes: what a policy would have seen, the published setting, a reward.
+"""The runs of Andrade and Wickboldt (2025) as episodes: the observations of a policy, the published setting, a reward.
 
 The study set knobs once and scraped every 30 s, so a run of 1200 s is 40 decisions for the same setting, and 41 where
 there is a sample at 1230 s. It did not measure all that a policy sees. What is substituted:
@@ -57,7 +57,7 @@ STAND_INS = {
     "runqueue_delay_us": "not measured",
     "cpu_idle_ratio": "not measured",
 }
-"""What is not what its name says; in `EpisodeSet.facts` as ``stand_ins``."""
+"""Substitutes for quantities that were not measured; in `EpisodeSet.facts` as ``stand_ins``."""
 
 Key = tuple[int, int]
 """Experiment and cycle."""
@@ -182,7 +182,7 @@ class _Runs:
         return Trace(table, node, valid, knobs, self.active & ~valid, readings)
 
     def info(self, lane: int) -> dict[str, Any]:
-        """What is known of a run besides."""
+        """Further facts of a run."""
         knobs = self._knobs[lane]
         return {
             "backend": "study",
@@ -220,7 +220,7 @@ def _grids(table: Stream, num_slices: int) -> dict[Key, Array]:
 
 
 def _planned_mbps(loads: Sequence[Load]) -> Array:
-    """What a slice was to offer (42,), as a mean over `MEAN_OVER_S` before each point; nothing before the start."""
+    """Planned load of a slice (42,), as a mean over `MEAN_OVER_S` before each point; nothing before the start."""
     seconds = np.arange(LAST_S)
     plan = np.zeros(MEAN_OVER_S + LAST_S)
     for load in loads:

@@ -38,13 +38,13 @@ from .recording import facts_of
 from .relabel import Trace, actions_of, relabel
 
 OTHERS = "others"
-"""Who acts while a controller is in shadow."""
+"""Behaviour of the steps while a controller is in shadow."""
 CODES = {
     "mode": {mode.label: int(mode) for mode in Mode},
     "level": {level.label: int(level) for level in Level},
     "reasons": {reason.label: reason.bit for reason in Reason},
 }
-"""What numbers in the columns of decisions stand for; in `EpisodeSet.facts` as ``codes``."""
+"""Meanings of numbers in the columns of decisions; in `EpisodeSet.facts` as ``codes``."""
 
 
 def episodes_of(stretches: Iterable[Stretch], weights: RewardWeights) -> EpisodeSet:
@@ -158,7 +158,7 @@ class _Run:
 
 
 def _decisions(ticks: Records) -> dict[str, npt.NDArray[Any]]:
-    """What else is known of decisions, (T,) and (T, S)."""
+    """Further columns of decisions, (T,) and (T, S)."""
     return {
         **{name: ticks["flags"] & bit != 0 for name, bit in FLAGS.items()},
         "mode": ticks["mode"].copy(),

@@ -79,7 +79,7 @@ def write_minari(episodes: EpisodeSet, path: Path) -> None:
 
 
 def read_minari(path: Path) -> EpisodeSet:
-    """Read what `write_minari` wrote.
+    """Read a dataset that `write_minari` wrote.
 
     Raises:
         ConfigError: no such folder, a damaged dataset, or a dataset of another program.

@@ -1,4 +1,4 @@
-"""Tables of users' files as episodes: what a policy would have seen, the knobs that were logged, a reward.
+"""Tables of users' files as episodes: the observations of a policy, the logged knobs, a reward.
 
 A step is a period of the table. What was not measured of a slice in a period is marked, as in
 `slicepilot.training.recording.andrade`; where a period is missing of all slices an episode ends. Delays that are not
@@ -41,7 +41,7 @@ DELAYS = {
     "delay_p50_us": (("delay_p50_us", 1.0), ("delay_mean_us", 1.0), ("delay_us", 1.0), ("latency_p50_ms", 1e3),
                      ("latency_ms", 1e3), ("delay_p99_us", 1.0)),
 }  # fmt: skip
-"""Columns that stand for a delay, best first, and what makes them microseconds."""
+"""Substitute columns for a delay, best first, and their factors to microseconds."""
 SILENT_MBPS = 1e-6
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
@@ -50,7 +50,7 @@ Positive = Annotated[float, Field(gt=0, le=1e9)]
 
 @dataclass(frozen=True)
 class Promise:
-    """What a slice is promised; see `slicepilot.env.slices.Sla`."""
+    """Promise of a slice; see `slicepilot.env.slices.Sla`."""
 
     __pydantic_config__ = _STRICT
     name: Annotated[str, Field(pattern=_NAME)]
@@ -168,7 +168,7 @@ class _Columns:
             raise ConfigError(f"episodes.slices: no promise of {other}; expected {', '.join(names)}")
 
     def stand_ins(self) -> dict[str, str]:
-        """What is not what its name says."""
+        """Substitutes for columns that the table lacks."""
         result = dict(self.spec.stand_ins)
         result |= {name: own[0] for name, own in self.delays.items() if own is not None and own[0] != name}
         unknown = [

@@ -1,4 +1,4 @@
-"""A range of time in a Prometheus server as episodes: what was measured then, the knobs that held, a reward.
+"""A range of time in a Prometheus server as episodes: measurements, knobs and rewards.
 
 Each step is a control period, and each query is for the whole range, so that the values at a step are those that
 `slicepilot.controller.telemetry.prometheus.source` reads at that time. Missing, stale or implausible values are NaN:
@@ -78,7 +78,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Imported:
-    """What a range became.
+    """Episodes of a range.
 
     Attributes:
         episodes: all of it, or what of it a step could be scored of.

@@ -1,4 +1,4 @@
-"""Record episodes: agents on a backend, and what they saw, wanted, did and earned, ready to learn from.
+"""Record episodes of agents on a backend: observations, decisions, actions and rewards, as data to learn from.
 
 A run only keeps what it has in hand. Observations and rewards are worked out afterwards
 (`slicepilot.training.recording.relabel`), so that a run in real time is not held up.
@@ -134,7 +134,7 @@ def on_declared_pods(agent: Agent) -> Agent:
 
 
 class Kept:
-    """What a run of T decisions leaves behind: plain copies, made between two measurements.
+    """Data of a run of T decisions: plain copies, made between two measurements.
 
     Args:
         agent: takes the decisions; has been reset.
@@ -175,7 +175,7 @@ class Kept:
             self._held[at] = self._draws.held
 
     def episodes(self, weights: RewardWeights, info: dict[str, Any]) -> list[Episode]:
-        """An episode per lane; ``info`` is added to what the run knows of itself."""
+        """An episode per lane; ``info`` is added to the facts of the run."""
         own: dict[str, Any] = {"seed": self.seed, "request_mcpu": self._requests()}
         if self._process_nice is not None:
             own["process_nice"] = self._process_nice
@@ -204,7 +204,7 @@ class Kept:
         ]
 
     def _settings(self, knobs: Knobs) -> FloatArray:
-        """What actions can say of knobs, (3, S, L)."""
+        """Knobs as an action can encode them, (3, S, L)."""
         if knobs.nice_scope == "process":
             self._process_nice = knobs.nice[:, 0].tolist()
         return knobs.between_groups().values
@@ -245,7 +245,7 @@ def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = 
 
 
 def facts_of(slices: SliceSet, context: Context, weights: RewardWeights) -> dict[str, Any]:
-    """What all episodes of a run share (`EpisodeSet`), as plain values; of the first lane."""
+    """Facts of all episodes of a run (`EpisodeSet`), as plain values; of the first lane."""
     uplink_mbps = float(context.uplink_mbps[0])
     facts = {
         "slices": dataclasses.asdict(slices)["slices"],
@@ -267,7 +267,7 @@ def facts_of(slices: SliceSet, context: Context, weights: RewardWeights) -> dict
 
 
 def _warm_up(agent: Agent, backend: Backend) -> None:
-    """Do once what will be done at each period: first calls allocate and compile."""
+    """Warm up the work of a period, since first calls allocate and compile."""
     agent.reset(backend.slices, backend.context, 0)
     num_slices = len(backend.slices)
     seen = SlidingView(backend.context).see(Telemetry.empty(num_slices))

@@ -1,4 +1,4 @@
-"""What a policy saw, did and earned, worked out when a run is over from telemetry and knobs that were kept.
+"""Compute observations, actions and rewards after a run from its telemetry and knobs.
 
 A loop in real time keeps what it has in hand anyway; encoding and scoring it takes longer than the loop may.
 Measurements become lanes here, side by side, so that it is quick.
@@ -170,7 +170,7 @@ def _shown(trace: Trace, context: Context) -> Trace:
 
 
 def _encoded(knobs: FloatArray, slices: SliceSet) -> FloatArray:
-    """What `KnobDecoder.encode` says of settings (N, 3, S, L), in the same shape."""
+    """`KnobDecoder.encode` of settings (N, 3, S, L), in the same shape."""
     rows = KnobDecoder(slices).encode(Knobs(_side_by_side(knobs)))
     return np.moveaxis(rows.reshape(*rows.shape[:2], len(knobs), -1), 2, 0)
 
@@ -184,7 +184,7 @@ def _side_by_side(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def episodes_of(
     trace: Trace, slices: SliceSet, context: Context, weights: RewardWeights, behaviour: str, steps: int
 ) -> Iterator[tuple[int, int, Episode | None]]:
-    """A trace that knows its readings and what was unmeasured, as episodes of ``steps`` periods or less.
+    """A trace with readings and marks of missing measurements, as episodes of ``steps`` periods or less.
 
     Yields the first and the last period of each, and the episode, whose ``info`` is left to the caller; None where no
     reward of it is known.

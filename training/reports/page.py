@@ -24,7 +24,7 @@ mpl.rcdefaults()  # ignore a matplotlibrc in the working folder
 WIDTH_IN = 5.3  # as wide as a phone: a page lays figures out side by side where there is room
 INK, MUTED, FAINT = "#1a2129", "#5b6672", "#aab4bd"
 COLOURS = ("#0065ad", "#c26a00", "#00805c", "#b0447f", "#4a4fc4", "#8a6d00", "#a3321a")
-"""Told apart by the colour-blind; dashes, markers and labels repeat what a colour says."""
+"""Distinguishable for the colour-blind; dashes, markers and labels repeat the colour's meaning."""
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.5)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), (0, (8, 2)))
 FINE_RANGE, MOST_TICKS = 4.0, 6
 STYLE: Any = {
@@ -48,7 +48,7 @@ STYLE: Any = {
 
 
 def escape(text: str) -> str:
-    """Text that others chose as HTML, without what changes the direction of writing or is not shown."""
+    """Untrusted text as HTML, without invisible characters and those that change the direction of writing."""
     return html.escape(cleaned(text))
 
 
@@ -93,7 +93,7 @@ def table(head: Iterable[str], rows: Iterable[Sequence[str]], text: Iterable[str
 
 
 def definitions(terms: Iterable[tuple[str, str]]) -> str:
-    """A list of terms and what they mean, plain text."""
+    """A list of terms and their meanings, plain text."""
     return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in terms) + "</dl>"
 
 

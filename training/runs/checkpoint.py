@@ -21,7 +21,7 @@ FILE_NAME = "checkpoint.pt"
 
 @dataclass
 class Checkpoint:
-    """Everything a run needs to go on, as plain values and tensors.
+    """The state of a run, to resume from, as plain values and tensors.
 
     Attributes:
         config: the training configuration as plain values.

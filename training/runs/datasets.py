@@ -1,4 +1,4 @@
-"""What a run learned from or was judged on, with the digest of its contents, as MLflow lists datasets."""
+"""Data of a run's training or evaluation, with its digest, as MLflow lists datasets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RunDataset:
     schema: dict[str, Any] | None = None
 
     def to_mlflow(self) -> Any:
-        """What `MlflowClient.log_inputs` takes."""
+        """The argument for `MlflowClient.log_inputs`."""
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = {"uri": self.path} if self.path else {"name": self.name}
@@ -87,7 +87,7 @@ def _tensor(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def scenario_dataset(scenario: Scenario, context: str) -> RunDataset:
-    """A scenario with its slices and hardware: what a simulated run is drawn from, beside its seed."""
+    """A scenario with its slices and hardware, from which, with a seed, simulated runs are drawn."""
     contents = {
         "scenario": dataclasses.asdict(scenario),
         "slices": dataclasses.asdict(scenario.slice_set()),

@@ -24,7 +24,7 @@ _KEY = re.compile(r"[A-Za-z0-9_.:/ -]{1,250}", re.ASCII)
 
 @dataclass(frozen=True)
 class RunLabels:
-    """What the command line says about a run.
+    """Labels of a run from the command line.
 
     Attributes:
         run_name: instead of a name that is made of configuration, seed and start.
@@ -64,7 +64,7 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 def now() -> str:
-    """The time, in UTC, as ISO 8601 has it."""
+    """The time in UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -30,7 +30,7 @@ SPACING = 500
 
 
 class RunRecord:
-    """What is written down about a run while it goes on.
+    """The record of a run, which is written while it goes on.
 
     Args:
         folder: of the run.

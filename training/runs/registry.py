@@ -194,7 +194,7 @@ class Champions:
 
 @dataclass(frozen=True)
 class Download:
-    """A version's bundle: what the registry says of it, and the folder with its files."""
+    """A version's entry in the registry."""
 
     name: str
     version: str

@@ -1,4 +1,4 @@
-"""What every training run has around its learning: a budget, files, a tracked record."""
+"""Common parts of training runs: budget, files, tracked record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIG_FILE = "config.yaml"
 
 
 class RunStopped(Exception):
-    """What ``report`` raises to end a run before its budget is used: a bundle is not written, a checkpoint is, unless
+    """Raised by ``report`` to end a run before its budget is used: a bundle is not written, a checkpoint is, unless
     it is not to be kept."""
 
     def __init__(self, keep: bool = True) -> None:
@@ -103,7 +103,7 @@ def write_config(folder: Path, config: Any) -> Path:
 
 
 def save_bundle(bundle: PolicyBundle, folder: Path) -> PolicyBundle:
-    """Write what a run ends with; raises ConfigError if it cannot be written."""
+    """Write the results of a run; raises ConfigError if they cannot be written."""
     try:
         return bundle.save(folder)
     except OSError as error:

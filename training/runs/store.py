@@ -1,4 +1,4 @@
-"""Where MLflow keeps runs: its address, whose it is, and the first contact, which is bounded and said."""
+"""The store of MLflow's runs: its address, its owner, and a first contact with a time limit."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def check_database(database: Path) -> None:
 
 
 def within_first_contact(uri: str, ask: Callable[[], T]) -> T:
-    """What a server says, waited for at most `FIRST_CONTACT_S`; raises ConfigError after that, and what ``ask`` raises.
+    """The result of ``ask``, or its exception; raises ConfigError after `FIRST_CONTACT_S`.
 
-    A thread asks: looking a name up has no limit of its own. It is left behind.
+    It runs in a thread, which is abandoned after that time, because looking up a name has no time limit of its own.
     """
     said: list[T] = []
     failed: list[Exception] = []

@@ -145,7 +145,7 @@ def _reached(uri: str, database: Path | None, make: type[Any]) -> Any:
 
 
 def check_tracking() -> None:
-    """Raise the ConfigError now that a `Tracker` would raise later; for work whose results are tracked at its end."""
+    """Raise early the ConfigError of a `Tracker`, for work whose results are tracked at its end."""
     with connected(tracking_uri()):
         pass
 
@@ -258,7 +258,7 @@ class Tracker:
         self._send(tags=[RunTag(key, value) for key, value in values.items() if value is not None])
 
     def datasets(self, datasets: Iterable[RunDataset]) -> None:
-        """Log what the run learns from or is judged on."""
+        """Log the datasets of the run."""
         with quiet():
             try:
                 self.client.log_inputs(self.run_id, [dataset.to_mlflow() for dataset in datasets])

@@ -1,4 +1,4 @@
-"""The whole suite on delays that were read, and what to know about it, as tables and plain values."""
+"""Run all statistics on delays; results and notes as tables and plain values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .quantile_regression import MAX_LEVELS, Regression, regress
 from .resampling import RESAMPLES
 
 STUDY_NAMES = {"traffic_class": "ue_traffic"}
-"""What the published tables call a column where it is not what tidy tables call it."""
+"""Names of columns in the published tables that differ from those of tidy tables."""
 FEW_ROWS = 30
 """Fewer rows than these are not regressed."""
 DEPENDENCE = (

@@ -27,7 +27,7 @@ MAX_GROUPS = 40
 
 @dataclass(frozen=True)
 class Source:
-    """A table and what it is called: the name of its file or folder."""
+    """A table, and the name of its file or folder."""
 
     name: str
     stream: Stream
@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Delays:
-    """What was read.
+    """The delays and rows that were read.
 
     Attributes:
         columns: the chosen columns.
@@ -104,7 +104,7 @@ def collect(
 
 
 class _Kept:
-    """What is kept of the rows that went by."""
+    """The sample of the rows so far."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _Kept:
         self._rows: list[dict[str, npt.NDArray[Any]]] = []
 
     def add(self, file: str, source: int, batch: pa.RecordBatch) -> None:
-        """One batch of a table, with what that is called and its number."""
+        """Add a batch of a table, with the name and number of the table."""
         delays = numbers(batch.column(self.columns.value))
         names, codes = self._groups(file, batch)
         good = np.isfinite(delays) & (codes >= 0)

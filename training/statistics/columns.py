@@ -14,7 +14,7 @@ FILE = "file"
 """Stands for the file that a row comes from where a column is requested."""
 UNITS = ("ns", "us", "ms", "s")
 BASELINES = ("baseline", "none", "no-control")
-"""What a group is called that the others are held against."""
+"""Name of the group with which the others are compared."""
 
 _DELAY = re.compile(rf"(delay|latency)\w*_({'|'.join(UNITS)})")
 _GROUPS = ("condition", "traffic_class", "slice", "behaviour", "message_type", "mode", "qfi", "priority", "experiment")
@@ -31,7 +31,7 @@ _KINDS = ("qfi", "traffic_class", "condition", "slice", "behaviour", "mode")
 
 @dataclass(frozen=True)
 class Columns:
-    """What is read of a table.
+    """The columns that are read of a table.
 
     Attributes:
         value: the delays; ``unit`` is how its name ends, one of `UNITS` or nothing.
@@ -77,7 +77,7 @@ def choose(
 
 
 def delay_column(schema: pa.Schema, value: str | None = None) -> str | None:
-    """The column of delays, as requested, or by its name; None where there is none."""
+    """The column of delays, as requested or by its name; None without such a column."""
     if value is not None:
         return value if value in _numbers(schema) else None
     alike = [name for name in _numbers(schema) if _DELAY.fullmatch(name)]

@@ -105,7 +105,7 @@ class Suite:
         ]
 
     def comparison_rows(self) -> list[dict[str, Any]]:
-        """The study's table of tests against the baseline, differences with their unit; then what is added to it."""
+        """The study's table of tests against the baseline, differences with their unit, then further columns."""
         median, p95 = ("_".join(filter(None, ["delta", name, self.unit])) for name in ("median", "p95"))
         return [
             {"comparison": c.group, median: c.median.value, "p_perm_median": c.p_perm_median}

@@ -1,4 +1,4 @@
-"""What was going on while a delay was measured, where another column or another table says it."""
+"""Load while a delay was measured, from other columns or another table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECEIVED_NS, SEQUENCE = "received_ns", "sequence"
 SOURCE = "source"
 """Of the rows that are kept: the number of the table that they are from."""
 RUN = ("qfi", "condition")
-"""What distinguishes the runs of Moreira et al."""
+"""Columns that identify a run of Moreira et al."""
 NS = 1e9
 LEAST_PART = 0.1  # of a second that a rate is worked out from
 
@@ -52,7 +52,7 @@ class Context(Protocol):
 
 
 class _Second(NamedTuple):
-    """What was received in a second of the clock, and when the first and the last of it."""
+    """Packets received in a second of the clock, and the times of the first and the last."""
 
     packets: int
     first_ns: float
@@ -154,10 +154,10 @@ class RunResources:
 
 
 def numbers(column: pa.Array) -> Array:
-    """As float64 (N,), NaN where there is none."""
+    """As float64 (N,), NaN for missing values."""
     return np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
 
 
 def texts(column: Any) -> list[str]:
-    """As text (N,), empty where there is none."""
+    """As text (N,), empty for missing values."""
     return ["" if value is None else str(value) for value in column.to_pylist()]

@@ -154,7 +154,7 @@ def _deal(low: Indices, middle: Indices, high: Indices, labels: Indices, rng: np
 
 @dataclass(frozen=True)
 class Jackknife:
-    """A statistic with each value left out in turn: what it then is (K,), and for how many of the values (K,)."""
+    """A statistic with each value left out in turn: its distinct results (K,) and how many values give each (K,)."""
 
     values: Array
     counts: Array

@@ -55,7 +55,7 @@ def slice_rows(
 
 
 def episode_rows(episodes: EpisodeSet) -> Stream:
-    """What followed each decision of episodes, with the behaviour that decided.
+    """The measurement after each decision of episodes, with the behaviour that decided.
 
     Raises:
         ConfigError: the telemetry was not kept.

@@ -1,4 +1,4 @@
-"""What a published study consists of: rows with what it printed, findings, and where else its figures come from."""
+"""A published study: rows with its figures, findings, and other sources of the figures."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Finding:
 
 @dataclass
 class Findings:
-    """What a source has.
+    """Figures from a source.
 
     Attributes:
         values: figures by row.
@@ -118,7 +118,7 @@ class Store:
             raise ConfigError(f"{path}: cannot be resumed ({error}); run without --resume") from error
 
     def get(self, key: str, make: Callable[[], Any]) -> Any:
-        """What is kept under a key, else what ``make`` returns, which is kept; JSON in both cases."""
+        """The stored value of a key, else the result of ``make``, which is then stored; JSON in both cases."""
         if key not in self._kept:
             value = make()
             if self.path is not None:
@@ -148,7 +148,7 @@ class Effort:
 
 
 class Study(Protocol):
-    """A study; `simulate`, `measure` and `release` return what they have."""
+    """A study; `simulate`, `measure` and `release` return its figures from a source."""
 
     name: str
     title: str
@@ -160,7 +160,7 @@ class Study(Protocol):
     def findings(self) -> Sequence[Finding]: ...
 
     def orders(self) -> Mapping[str, Sequence[str]]:
-        """Rows, by key, whose order among each other the study shows; by what they are of."""
+        """Keys of rows whose order the study shows, by a description of the order."""
         ...
 
     def simulate(self, effort: Effort, store: Store) -> Findings: ...
@@ -189,7 +189,7 @@ def as_json(values: Values) -> dict[str, Any]:
 
 
 def compare(row: Row, figure: Figure | None) -> tuple[float | None, Outcome]:
-    """Difference of a figure from what was printed in %, and whether the two agree.
+    """Difference of a figure from the published figure in %, and whether they agree.
 
     They do within the row's tolerance, or where the figure's interval has the printed figure in it.
     """

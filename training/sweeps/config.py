@@ -1,4 +1,4 @@
-"""What a sweep is: ``configs/sweeps/NAME.yaml``, validated, and its trials."""
+"""Configuration of a sweep: ``configs/sweeps/NAME.yaml``, validated, and its trials."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class PbtConfig:
 
 @dataclass(frozen=True)
 class JudgedBy:
-    """What trials are scored on at their end, for the metrics ``eval_...``.
+    """Scenarios on which trials are scored at their end, for the metrics ``eval_...``.
 
     Attributes:
         scenarios: names or files; scores are means over them.

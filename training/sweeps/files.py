@@ -1,4 +1,4 @@
-"""The folder of a sweep: what it is to do, and what has become of each trial, in files that anybody may read.
+"""The folder of a sweep: its configuration and the state of each trial, in plain files.
 
 ``sweep.json`` has the trials, ``trials/NAME/`` is a training run's folder (``config.yaml``, ``checkpoint.pt``,
 ``bundle/``) with ``reports.jsonl``, ``worker.json`` and, at the end, ``result.json`` beside; with population-based
@@ -66,7 +66,7 @@ class Sweep:
         return dataclasses.replace(self, trials=tuple(trials), tracking=False)
 
     def added(self, trial: Trial) -> Sweep:
-        """The same, written down, with a trial more, whose reward's weights are in its folder; raises ConfigError."""
+        """The sweep with a further trial, whose reward weights are in its folder, on disk; raises ConfigError."""
         trial = _with_weights(trial, self.folder)
         if not self.tracking:
             trial = dataclasses.replace(trial, config=dataclasses.replace(trial.config, tracking="none"))
@@ -141,7 +141,7 @@ def read_sweep(folder: Path) -> Sweep:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has become of a trial.
+    """State and result of a trial.
 
     Attributes:
         status: ``finished``; ``stopped`` early because others were ahead; ``failed``; ``unfinished``.
@@ -174,7 +174,7 @@ def outcome_of(folder: Path) -> Outcome:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """A file of ours; empty where there is none."""
+    """Read a JSON file of the sweep; empty if it does not exist."""
     try:
         results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -183,13 +183,13 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def write_json(file: Path, values: dict[str, Any]) -> None:
-    """Replace a file of ours."""
+    """Replace a JSON file of the sweep."""
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, (json.dumps(plain(values)) + "\n").encode())
 
 
 def read_reports(folder: Path, name: str = REPORTS_FILE) -> list[dict[str, Any]]:
-    """What a trial has reported, oldest first; a line that a killed worker left unfinished is left out."""
+    """Reports of a trial, oldest first, without a line that a killed worker left unfinished."""
     try:
         lines = (folder / name).read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
@@ -208,5 +208,5 @@ def add_report(folder: Path, report: dict[str, Any], name: str = REPORTS_FILE) -
 
 
 def label(values: dict[str, Value]) -> str:
-    """What sets a trial apart, in words: ``seed=1 reward.sla=3.0``."""
+    """The values by which a trial differs, as text: ``seed=1 reward.sla=3.0``."""
     return " ".join(f"{key}={value}" for key, value in values.items())

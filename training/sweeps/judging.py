@@ -1,4 +1,4 @@
-"""What a finished trial is compared by: the estimate of its reward, or its scores in scenarios."""
+"""Metrics of a finished trial: the estimate of its reward, or its scores in scenarios."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _estimate(config: dict[str, Any], bundle: PolicyBundle) -> dict[str, float]:
 
 
 def _scores(sweep: SweepConfig, bundle: PolicyBundle) -> dict[str, float]:
-    """Means over the scenarios of what `slicepilot evaluate` says of the policy."""
+    """Means over the scenarios of the scores of `slicepilot evaluate`."""
     from slicepilot.env.simulator.scenario import Scenario
     from slicepilot.training.evaluation.config import EvaluationConfig
     from slicepilot.training.evaluation.judge import evaluate_scenario

@@ -1,4 +1,4 @@
-"""Trials that are drawn by what others have achieved: Optuna's sampler (Akiba et al. 2019, arXiv:1907.10902).
+"""Trials that are drawn by the results of others: Optuna's sampler (Akiba et al. 2019, arXiv:1907.10902).
 
 Nothing of Optuna or Ray is kept: a sweep that goes on tells a new sampler what its ended trials have achieved.
 """
@@ -56,7 +56,7 @@ class OptunaTrials(Searcher):
                 self._left.append(trial)
 
     def suggest(self, trial_id: str) -> Any:
-        """What the next worker is to do."""
+        """The trial of the next worker."""
         if self._left:
             trial = self._left.pop(0)
             self._study.enqueue_trial(self._values(trial))
@@ -91,7 +91,7 @@ class OptunaTrials(Searcher):
             self._study.tell(suggestion, state=TrialState.PRUNED)
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing of it: the trials' folders say it all. Ray looks for the file."""
+        """Write an empty file, for which Ray looks; the state is in the trials' folders."""
         replace_file(Path(checkpoint_path), b"")
 
     def restore(self, checkpoint_path: str) -> None:

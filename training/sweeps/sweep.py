@@ -39,7 +39,7 @@ class SweepResult:
     best: int | None
 
     def metric_of(self, outcome: Outcome) -> float | None:
-        """What trials are compared by, None before the first report."""
+        """The metric of the trials, None before the first report."""
         return outcome.metrics.get(self.sweep.config.metric)
 
 
@@ -208,7 +208,7 @@ def _fit(
 
 
 def _scheduler(sweep: Sweep) -> Any:
-    """What stops or replaces trials on the way; None for neither."""
+    """The scheduler that stops or replaces trials; None without a scheduler."""
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
     from .trainable import FULL_PCT, PROGRESS
@@ -243,14 +243,14 @@ def _watcher(count: int, on_report: OnReport | None) -> Any:
     from .trainable import FULL_PCT, PROGRESS
 
     class Watcher(Callback):
-        """Tells how far all trials are together."""
+        """Reports the progress of all trials together."""
 
         def __init__(self, on_report: OnReport | None) -> None:
             self._on_report = on_report
             self._done: dict[str, float] = {}
 
         def __getstate__(self) -> dict[str, Any]:
-            """Ray saves what it was given; a bar cannot be saved."""
+            """Without the progress bar, because Ray pickles its callbacks."""
             return {"_on_report": None, "_done": {}}
 
         def on_trial_result(

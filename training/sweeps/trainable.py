@@ -47,14 +47,14 @@ PROGRESS = "progress_pct"
 FULL_PCT = 100.0
 PATIENCE_S = 60.0
 TRIAL_FILE = "trial"
-"""In a copy of a checkpoint: whose it is."""
+"""File in a copy of a checkpoint that names its trial."""
 
 
 class TrialRun(Trainable):
     """A trial; its configuration is `slicepilot.training.sweeps.sweep.spec_of` a trial."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Take the trial up where its folder says that it is."""
+        """Continue the trial from the state in its folder."""
         self._spec: dict[str, Any] = config["trial"]
         self._folder = Path(self._spec["folder"])
         self._folder.mkdir(parents=True, exist_ok=True)

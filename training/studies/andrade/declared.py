@@ -63,11 +63,11 @@ class Andrade:
         return result
 
     def findings(self) -> Sequence[Finding]:
-        """What the study concludes."""
+        """The conclusions of the study."""
         return FINDINGS
 
     def orders(self) -> Mapping[str, Sequence[str]]:
-        """Of the settings, by what the priority slice gains and what the others pay."""
+        """Orders of the settings by the gain of the priority slice and by the cost to the others."""
         settings = published_settings()
         shaped = [setting.experiment for setting in settings if setting.others_egress_mbps == SHAPED_MBPS]
         numbers = [setting.experiment for setting in settings]

@@ -1,4 +1,4 @@
-"""What Andrade and Wickboldt (2025) conclude, with what must hold of figures for it to hold."""
+"""The conclusions of Andrade and Wickboldt (2025), with criteria on figures."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ WIDE_IN = 8.0
 
 
 def pictures(rows: Sequence[Row], sources: Mapping[Source, Findings]) -> list[str]:
-    """HTML figures of the simulated ramp, and of all sources beside what was printed."""
+    """HTML figures of the simulated ramp, and of all sources beside the published figures."""
     result = []
     simulated = sources.get("simulated")
     if simulated is not None and simulated.material.get("series"):

@@ -27,7 +27,7 @@ QUICK_EXPERIMENTS = (1, 5, 6, 7, 8, 15)
 
 
 def measure(effort: Effort, store: Store) -> Findings:
-    """Play settings and agents, interleaved; each run is kept as soon as it is over.
+    """Run settings and agents, interleaved; each run is stored as soon as it ends.
 
     Raises:
         ConfigError: there is no testbed to be had.

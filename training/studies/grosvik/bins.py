@@ -18,7 +18,7 @@ Array = npt.NDArray[np.float64]
 PHASES = ("on", "off", "change")
 """Best effort sends all it has; only its constant part; or has just begun or ended to send more."""
 SETTLE_BINS = 6
-"""After a change: what belongs to the transient."""
+"""Length of the transient after a change."""
 STEP_MBPS = 0.02 * LINK_MBPS
 UNITS = {
     "offered": "Mbit/s",
@@ -56,7 +56,7 @@ class Bins:
 
 
 def figures_of_bins(bins: Bins) -> dict[str, float]:
-    """Figures of a run by ``GROUP/METRIC/PHASE``, and of best effort its share of what critical leaves, in %."""
+    """Figures of a run by ``GROUP/METRIC/PHASE``, and best effort's share of the rate that critical leaves, in %."""
     result = dict[str, float]()
     for phase, mask in bins.phases().items():
         if not mask.any():

@@ -47,7 +47,7 @@ def isolates(prefix: str, values: Mapping[str, float]) -> bool | None:
 
 
 def reallocates(prefix: str, values: Mapping[str, float]) -> bool | None:
-    """Whether best effort gets what is left by the figures of a run; None where some are missing."""
+    """Whether best effort gets the remaining rate, by the figures of a run; None where some are missing."""
     shares = [values.get(f"{prefix}best-effort/share/{phase}") for phase in ("on", "off")]
     known = [share for share in shares if share is not None]
     return min(known) >= LEAST_SHARE_PCT if len(known) == len(shares) else None

@@ -51,7 +51,7 @@ class Grosvik:
         return result
 
     def findings(self) -> Sequence[Finding]:
-        """The study's verdict on each policy, and what comes of the agent."""
+        """The study's verdict on each policy, and the results of the agent."""
         return findings()
 
     def orders(self) -> Mapping[str, Sequence[str]]:
@@ -67,11 +67,11 @@ class Grosvik:
         return measure(effort, store)
 
     def release(self, folder: Path, effort: Effort) -> Findings:
-        """There is none."""
+        """Raises ConfigError: the study has no release."""
         raise ConfigError(f"data = {str(folder)!r}: the study of Grosvik has no release; leave --data away")
 
     def pictures(self, sources: Mapping[Source, Findings]) -> Sequence[str]:
-        """Throughput and delay over time, and what each policy leaves."""
+        """Throughput and delay over time, and a summary of each policy."""
         return pictures(sources)
 
 

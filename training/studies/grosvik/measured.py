@@ -121,7 +121,7 @@ def _play(rig: Rig, policy: Policy, cell: _Cell, seconds: float, phase_s: float)
 
 
 def binned(run: Run, pairs: int, seconds: float) -> Bins:
-    """Packets in bins: what was offered, lost and delayed by when it was sent, what was carried by when it came."""
+    """Packets in bins: offered, lost and delayed packets by their time of sending, carried packets by their arrival."""
     count = round(seconds / BIN_S)
     sent_bin = ((run.sent_ns - run.started_ns) / (1e9 * BIN_S)).astype(np.int64)
     came_bin = ((run.received_ns - run.started_ns) / (1e9 * BIN_S)).astype(np.int64)
@@ -162,7 +162,7 @@ def _by_phase(run: Run, bins: Bins, pairs: int) -> dict[str, dict[str, Array]]:
 
 
 class Control:
-    """An agent that moves the ceilings of an uplink's classes, by what their counters say."""
+    """An agent that moves the ceilings of an uplink's classes by their counters."""
 
     def __init__(self, name: str, pairs: int) -> None:
         self.slices = slices_of(pairs)

@@ -1,4 +1,4 @@
-"""Pictures of the study: what both classes carry and how long they wait over time, and what each policy leaves."""
+"""Pictures of the study: throughput and delay of both classes over time, and a summary of each policy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _colour(name: str) -> str:
 
 
 def _carried(source: str, material: Mapping[str, Any]) -> str:
-    """What both classes offer and carry under the heaviest load."""
+    """Offered and carried rates of both classes under the heaviest load."""
     with figure(7.0, rows=len(SHOWN), width_in=WIDE_IN) as (drawn, axes):
         for axis, name in zip(axes, SHOWN, strict=True):
             series = material.get(f"{name}/{HEAVIEST}")
@@ -72,7 +72,7 @@ def _waits(source: str, material: Mapping[str, Any]) -> str:
 
 
 def _summary(source: str, findings: Findings) -> str:
-    """By load: how much longer the critical class waits, and what best effort has of what is left."""
+    """By load: the added delay of the critical class, and best effort's share of the remaining rate."""
     loads = [load.scenario for load in bottleneck_scenarios()]
     with figure(4.6, rows=2, width_in=WIDE_IN) as (drawn, axes):
         for at, name in enumerate(NAMES):

@@ -17,7 +17,7 @@ PACKET_MS = FRAME_BYTES * 8e-3 / LINK_MBPS
 QUEUE_MS, SHORT_QUEUE_MS = 50.0, 10.0
 """Queue limits: the default of the routers' policy language, and that of the policy ``tail_drop``."""
 LEAST_MBPS = 0.5
-"""What best effort is guaranteed where the policy guarantees it nothing: a class needs some."""
+"""Rate guaranteed to best effort where the policy guarantees nothing, since a class needs a rate."""
 BURST_MS, PRIORITY_BURST_MS = 1.0, 200.0
 """Depth of token buckets, and the default of the routers' language for a class of strict priority."""
 FRAME_HZ = 60.0
@@ -31,7 +31,7 @@ GROUPS = ("critical", "best-effort")
 
 @dataclass(frozen=True)
 class Policy:
-    """What is done at the bottleneck.
+    """A policy at the bottleneck.
 
     Attributes:
         name: of the study, or of an agent.

@@ -58,7 +58,7 @@ class Mishra:
         return result
 
     def findings(self) -> Sequence[Finding]:
-        """What the study asks and answers."""
+        """The conclusions of the study."""
         return FINDINGS
 
     def orders(self) -> Mapping[str, Sequence[str]]:

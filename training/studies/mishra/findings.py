@@ -1,4 +1,4 @@
-"""What Mishra and Pandey (2026) ask of their figures, with what must hold for the answer to be theirs."""
+"""The conclusions of Mishra and Pandey (2026), with criteria on figures."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PacketPath:
-    """What a packet meets beside the UPF's own work on it.
+    """Delays of a packet beside the UPF's processing.
 
     Attributes:
         cost_cv: spread of a packet's cost, of its logarithm.

@@ -103,7 +103,7 @@ def _match(times_ns: np.ndarray, leaves: np.ndarray) -> np.ndarray:
 
 
 def folder_of(store: Store, name: str) -> Path | None:
-    """Folder for a source's CSV files beside what the store keeps; None where nothing is kept."""
+    """Folder for a source's CSV files beside the store's file; None if nothing is stored."""
     if store.path is None:
         return None
     folder = store.path.parent / name

@@ -43,7 +43,7 @@ LAST_S = 1.0  # for the last transactions to be answered
 
 
 def measure(effort: Effort, store: Store) -> Findings:
-    """Play all loads without control, then with each controller live; each run is kept as soon as it is over.
+    """Run all loads without control, then with each controller live; each run is stored as soon as it ends.
 
     Raises:
         ConfigError: there is no testbed to be had.
@@ -127,7 +127,7 @@ class _Testbed:
         return {name: kept_cell(values) for name, values in cells.items()}
 
     def idle(self, seconds: float) -> dict[str, Any]:
-        """Cells of PFCP transactions without any load, which say what the machine itself makes them wait."""
+        """Cells of PFCP transactions without load, which show the machine's own delay."""
         scenario = replace(scenario_of(LOADS[0]), loads={}, duration_s=seconds)
         self._open(scenario).play(scenario)
         self._backend.reset(0)

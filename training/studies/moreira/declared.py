@@ -33,7 +33,7 @@ class Moreira:
         return list(rows())
 
     def findings(self) -> Sequence[Finding]:
-        """The decision of each test, and what the regression shows."""
+        """The decision of each test, and the results of the regression."""
         return FINDINGS
 
     def orders(self) -> Mapping[str, Sequence[str]]:

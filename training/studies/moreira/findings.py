@@ -1,4 +1,4 @@
-"""What Moreira et al. (2026) conclude, each test's decision at 5%, with what must hold of figures for it to hold."""
+"""The conclusions of Moreira et al. (2026), each test's decision at 5%, with criteria on figures."""
 
 from __future__ import annotations
 

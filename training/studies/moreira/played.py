@@ -41,7 +41,7 @@ def simulate(effort: Effort, store: Store) -> Findings:
 
 
 def measure(effort: Effort, store: Store) -> Findings:
-    """All runs on UPFs of this machine, in turns; each is kept as soon as it is over.
+    """All runs on UPFs of this machine, in turns; each is stored as soon as it ends.
 
     Raises:
         ConfigError: there is no testbed to be had.

@@ -1,4 +1,4 @@
-"""What Moreira et al. (2026) printed, as rows; see ``data/reference/README.md``."""
+"""The published figures of Moreira et al. (2026), as rows; see ``data/reference/README.md``."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _TERM = {"Constant-Rate": "constant_rate"}
 
 @dataclass(frozen=True)
 class Table:
-    """Latencies (N,) in microseconds, and what was going on when each was measured.
+    """Latencies (N,) in microseconds, and the load when each was measured.
 
     Attributes:
         traffic_class: of the neighbours, one of `CLASSES`.
