@@ -172,7 +172,7 @@ class Kernel:
     def read(self) -> list[tuple[Any, ...]]:
         """Per slice: quota and period, weight, nice of its threads, handle of the device's root qdisc."""
         return [
-            (*band.read(), int(weight.read()), _nices(threads), qdisc.handle())
+            (*band.read()[:2], int(weight.read()), _nices(threads), qdisc.handle())
             for (band, weight, threads), qdisc in zip(self._files, self._qdiscs, strict=True)
         ]
 
