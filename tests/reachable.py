@@ -11,6 +11,7 @@ import ctypes
 import os
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 _CLONE_NEWNS = 0x20000
@@ -20,7 +21,7 @@ NEEDED = (Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix))
 
 def make_reachable() -> None:
     """Enter such a mount namespace; needs root, and is to be done in a process of its own. Raises OSError."""
-    needed = {path.resolve() for path in NEEDED}
+    needed = {inner for path in NEEDED for inner in _enterable(path.resolve())}
     barriers = {path: barrier for path in needed if (barrier := _barrier(path)) is not None}
     if not barriers:
         return
@@ -31,14 +32,25 @@ def make_reachable() -> None:
     for barrier in set(barriers.values()):
         _mount(libc, b"tmpfs", barrier, b"tmpfs", 0, b"mode=755")
     for path, descriptor in descriptors.items():
-        path.mkdir(parents=True, exist_ok=True)
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        (path if is_folder else path.parent).mkdir(parents=True, exist_ok=True)
+        if not is_folder:
+            path.touch()
         _mount(libc, f"/proc/self/fd/{descriptor}".encode(), path, None, _MS_BIND | _MS_REC)
         os.close(descriptor)
 
 
+def _enterable(path: Path) -> Iterator[Path]:
+    """The path, or what lies in it if it is a folder that is closed itself: mounted again it would still be."""
+    if path.is_dir() and not path.stat().st_mode & stat.S_IXOTH:
+        yield from (inner for inner in path.iterdir() if not inner.is_symlink())
+    else:
+        yield path
+
+
 def _barrier(path: Path) -> Path | None:
     """The first folder on the way to a path that other users may not enter."""
-    return next((part for part in [*reversed(path.parents), path] if not part.stat().st_mode & stat.S_IXOTH), None)
+    return next((part for part in reversed(path.parents) if not part.stat().st_mode & stat.S_IXOTH), None)
 
 
 def _mount(
