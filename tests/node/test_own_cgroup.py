@@ -153,7 +153,7 @@ def test_a_limit_acts_in_it(foreign: Foreign, node: Path, tmp_path: Path) -> Non
     config.write_text(yaml.safe_dump({"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state")}))
     with closing(open_live(str(node), 0.02, mode="live", run=str(config))) as backend:
         assert moved_in(foreign, 1, 2)
-        foreign.load(seconds=8, mbps=8)
+        foreign.load(seconds=8, mbps=16)  # half of it takes more than the least limit, 100 mCPU
         backend.reset()
         until(lambda: bool((backend.observe().carried_mbps > 2.0).all()), "no packets")
         knobs = Knobs.none(UPFS)
@@ -317,7 +317,7 @@ def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_pa
             assert same_threads(before, memberships(foreign))
             refused = written(foreign, tmp_path, own=False)
             line = slicepilot("run", "--node", str(refused), "--seconds", "1", code=2).stderr
-            assert "expected each UPF and service in one of its own, or own_cgroup: true in both" in line
+            assert "expected each UPF and service in a cgroup of its own, or own_cgroup: true in both" in line
         finally:
             for number in (1, 2):
                 (ROOT / "cgroup.procs").write_text(str(foreign.pid(number)))

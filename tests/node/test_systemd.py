@@ -45,11 +45,11 @@ def test_what_daemon_reload_writes_is_noticed_in_a_second_and_respected(upfs: Sy
         upfs.machine.run("systemctl", "daemon-reload")
         assert weight(upfs, 2) == result
         until(lambda: bool(changes(running)), "not noticed", 3.0)
-        [item] = changes(running)
-        assert (item["slice"], item["knob"], item["policy"]) == (upfs.slices[1], "nice", "respect")
+        [item] = [item for item in changes(running) if item["knob"] == "nice"]  # periods are written, too
+        assert (item["slice"], item["policy"]) == (upfs.slices[1], "respect")
         assert item["time_ns"] / 1e9 - started < NOTICED_S
         assert "perhaps by systemd" in item["text"]
-        until(lambda: metric(upfs.machine, "foreign_changes_total") == 1, "not counted", 3.0)
+        until(lambda: metric(upfs.machine, "foreign_changes_total") == len(changes(running)), "not counted", 3.0)
         time.sleep(1.2)
         assert weight(upfs, 2) == result
     assert upfs.knobs() == before
