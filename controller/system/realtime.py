@@ -68,7 +68,7 @@ def start_ahead() -> None:
     """Run this thread ahead of ordinary threads until `stop_being_ahead`, where permitted; for the main thread.
 
     To import and to load a policy takes four seconds of CPU time, and more than a minute of a node whose UPFs want all
-    CPUs. A better nice would not help: UPFs in groups of their own, and autogroups (sched(7)), count against the whole
+    CPUs. A better nice helps less: UPFs in groups of their own, and autogroups (sched(7)), count against the whole
     group. Whatever is started meanwhile is ordinary. When this thread has not waited for anything for seconds, since
     it compiles kernels, it becomes ordinary by itself (RLIMIT_RTTIME, getrlimit(2)).
     """
