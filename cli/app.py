@@ -14,7 +14,6 @@ from slicepilot.configs.backends import Command, load_target
 from slicepilot.configs.errors import expectation
 from slicepilot.configs.text import printable, shortened
 from slicepilot.controller.system.own_programs import check_environment
-from slicepilot.controller.system.realtime import start_ahead
 
 from .registry import commands, groups
 from .shared.endings import end_in_c_code
@@ -112,6 +111,8 @@ def run() -> NoReturn:
     prepare_streams()
     entry = commands().get(next(iter(sys.argv[1:]), ""))
     if entry is not None and entry.urgent:
+        from slicepilot.controller.system.realtime import start_ahead
+
         start_ahead()
     try:
         code = app(prog_name="slicepilot", standalone_mode=False)

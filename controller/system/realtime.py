@@ -70,14 +70,17 @@ def start_ahead() -> None:
     To import and to load a policy takes four seconds of CPU time, and more than a minute of a node whose UPFs want all
     CPUs. A better nice helps less: UPFs in groups of their own, and autogroups (sched(7)), count against the whole
     group. Whatever is started meanwhile is ordinary. When this thread has not waited for anything for seconds, since
-    it compiles kernels, it becomes ordinary by itself (RLIMIT_RTTIME, getrlimit(2)).
+    it compiles kernels, it becomes ordinary by itself (RLIMIT_RTTIME, getrlimit(2)). Under a hard limit of less than
+    that, at which the kernel would kill it, it stays ordinary.
     """
+    _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
+    if hard != resource.RLIM_INFINITY and hard <= START_RT_US:
+        return
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except PermissionError:
         return
     signal.signal(signal.SIGXCPU, lambda *_: stop_being_ahead())
-    _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
     resource.setrlimit(resource.RLIMIT_RTTIME, (START_RT_US, hard))
 
 

@@ -68,3 +68,12 @@ realtime.start_ahead()
 print(json.dumps([os.sched_getscheduler(0), limit() == before]))
 """
     assert run(code) == [os.SCHED_OTHER, True]
+
+
+def test_under_a_limit_at_which_it_would_be_killed_it_starts_as_others_do() -> None:
+    code = """
+resource.setrlimit(resource.RLIMIT_RTTIME, (200_000, 200_000))
+realtime.start_ahead()
+print(json.dumps([os.sched_getscheduler(0), limit()]))
+"""
+    assert run(code) == [os.SCHED_OTHER, [200_000, 200_000]]
