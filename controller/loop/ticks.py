@@ -98,7 +98,6 @@ class PeriodicTasks:
 
     def __init__(self) -> None:
         self._tasks: list[_Task] = []
-        self._next = 0
         self.due_ns = 0
 
     def add(self, call: Callable[[], object], every_s: float) -> None:
@@ -113,15 +112,13 @@ class PeriodicTasks:
         self._look_ahead()
 
     def run_one(self, now_ns: int) -> None:
-        """Call the first task that is due, in turn; raises what it raises."""
-        for _ in self._tasks:
-            task = self._tasks[self._next]
-            self._next = (self._next + 1) % len(self._tasks)
-            if task.due_ns <= now_ns:
-                task.due_ns = now_ns + task.every_ns
-                self._look_ahead()
-                task.call()
-                return
+        """Call the task that has been due for longest, if any, of equals the first that was added; raises what it
+        raises. So tasks of the same interval keep their order, whatever other intervals there are."""
+        task = min(self._tasks, key=lambda task: task.due_ns, default=None)
+        if task is not None and task.due_ns <= now_ns:
+            task.due_ns = now_ns + task.every_ns
+            self._look_ahead()
+            task.call()
 
     def _look_ahead(self) -> None:
         self.due_ns = min((task.due_ns for task in self._tasks), default=1 << 62)
