@@ -40,6 +40,11 @@ def make_reachable() -> None:
         os.close(descriptor)
 
 
+def is_open(folder: Path) -> bool:
+    """Whether other users may enter a folder."""
+    return all(bool(part.stat().st_mode & stat.S_IXOTH) for part in (folder, *folder.parents))
+
+
 def _enterable(path: Path) -> Iterator[Path]:
     """The path, or what lies in it if it is a folder that is closed itself: mounted again it would still be."""
     if path.is_dir() and not path.stat().st_mode & stat.S_IXOTH:

@@ -25,6 +25,7 @@ from slicepilot.testbed.bench.node import BenchNode
 from tests.controller.publisher.conftest import Controller
 from tests.controller.watchdog import test_supervisor as supervised
 from tests.node.foreign import Foreign
+from tests.reachable import is_open
 
 pytestmark = [
     pytest.mark.live,
@@ -94,7 +95,7 @@ answers["own priority"] = tried(lambda: os.setpriority(os.PRIO_PROCESS, 0, 15))
 answers["foreign file"] = tried(lambda: open(FOREIGN))
 answers["foreign folder"] = tried(lambda: open(FOREIGN + ".new", "w"))
 records = json.loads(sys.argv[1])["state"] + "/records"
-answers["own code"] = tried(lambda: importlib.import_module("slicepilot.controller.record.moments"))
+answers["own code"] = tried(lambda: importlib.import_module("slicepilot.controller.record.moments")) if OPEN else 0
 answers["records"] = tried(lambda: open(records + "/answers.part", "w").close())
 answers["threads"] = len(os.listdir("/proc/self/task"))
 with open(records + "/answers.part", "w") as file:
@@ -113,7 +114,8 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     foreign.parent.mkdir(mode=0o777)
     foreign.parent.chmod(0o777)
     foreign.write_text("to be read by all")
-    code = f"FOREIGN = {str(foreign)!r}\n{IN_PUBLISHER}"
+    # Its user reads no clone that is closed to others; what it needs it has imported before it became that user.
+    code = f"FOREIGN, OPEN = {str(foreign)!r}, {is_open(Path(__file__).parents[2])}\n{IN_PUBLISHER}"
     monkeypatch.setattr(sys, "executable", stand_in(tmp_path, ("PublisherProcess", "run"), code))
     from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
 
