@@ -26,7 +26,7 @@ def demo(
 ) -> None:
     """Compare the simulator with the published study, train a policy for a busy node, judge it and let it act.
 
-    The policy is judged in the simulator and beside no control and fixed weights on real UPFs. Takes about seven
+    The policy is judged in the simulator and beside no control and fixed weights on real UPFs. Takes about five
     minutes on two CPUs.
 
     Example: [bold]slicepilot demo --out runs/mine[/bold]
