@@ -15,17 +15,12 @@ def ready(status: str = "") -> bool:
     return _notify(f"READY=1\n{_status(status)}")
 
 
-def watchdog(status: str = "") -> bool:
+def watchdog() -> bool:
     """Still ticking: to be called well within the unit's ``WatchdogSec=``, for instance once a second."""
-    return _notify(f"WATCHDOG=1\n{_status(status)}")
+    return _notify("WATCHDOG=1\n")
 
 
-def status(text: str) -> bool:
-    """A line for people, as ``systemctl status`` shows it."""
-    return _notify(_status(text))
-
-
-def stopping(text: str = "") -> bool:
+def stopping(text: str) -> bool:
     """Ending on purpose: the knobs are being restored."""
     return _notify(f"STOPPING=1\n{_status(text)}")
 
@@ -36,7 +31,7 @@ def _status(text: str) -> str:
 
 def _notify(message: str) -> bool:
     address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")) or not message:
+    if not address.startswith(("/", "@")):
         return False
     if address.startswith("@"):  # an abstract address
         address = "\0" + address[1:]
