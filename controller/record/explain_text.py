@@ -11,6 +11,7 @@ from slicepilot.env.knobs import KNOB_FIELDS
 WIDTH, NAME, COLUMN = 80, 11, 8
 _SETTINGS = {"wanted": 7, "allowed": 8, "applied": 8}  # and how wide their columns are
 _KNOBS = {"cpu_limit_mcpu": ("CPU limit", "mCPU"), "nice": ("nice", ""), "egress_mbps": ("egress", "Mbit/s")}
+# Field, title, unit, and factor from the field's unit to that.
 _SEEN = (
     ("offered_mbps", "offered", "Mbit/s", 1.0),
     ("carried_mbps", "carried", "Mbit/s", 1.0),
@@ -22,8 +23,6 @@ _SEEN = (
     ("runqueue_delay_us", "waits", "us", 1.0),
 )
 _STAGES = ("wakeup", "observe", "infer", "guard", "apply", "total")
-Column = tuple[str, str, str, float]
-"""Field, title, unit, and factor from the field's unit to that."""
 
 
 def tick_lines(explanation: dict[str, Any]) -> list[str]:
@@ -34,7 +33,7 @@ def tick_lines(explanation: dict[str, Any]) -> list[str]:
         *_wrap(f"mode {explanation['mode']}, level {explanation['level']}{_flags(explanation)}"),
         _node_line(explanation["node"]),
         "",
-        *seen_lines("seen", {row["slice"]: row["seen"] if row["valid"] else None for row in explanation["slices"]}),
+        *_seen_lines("seen", {row["slice"]: row["seen"] if row["valid"] else None for row in explanation["slices"]}),
         "loss: packets under way count as lost until they leave",
         "",
         *_knob_lines(explanation["slices"], explanation["mode"]),
@@ -62,9 +61,8 @@ def window_lines(explanation: dict[str, Any]) -> list[str]:
             + (f"; {_counted(explanation['flags'])}" if explanation["flags"] else "")
         ),
         "",
-        *seen_lines(
-            "seen, mean",
-            {row["slice"]: row["mean"] if row["valid_ticks"] else None for row in explanation["slices"]},
+        *_seen_lines(
+            "seen, mean", {row["slice"]: row["mean"] if row["valid_ticks"] else None for row in explanation["slices"]}
         ),
         "means over ticks, also of p50 and p99; loss: of all that was offered",
         "",
@@ -78,19 +76,14 @@ def window_lines(explanation: dict[str, Any]) -> list[str]:
     ]
 
 
-def seen_lines(
-    title: str, seen: Mapping[str, Mapping[str, float] | None], columns: Sequence[Column] = _SEEN
-) -> list[str]:
-    """The telemetry of each slice (None: not measured) as a table; columns that do not fit go into a second table."""
-    lines, most = [], (WIDTH - NAME) // COLUMN
-    for start in range(0, len(columns), most):
-        shown = columns[start : start + most]
-        lines += _heading(title, [(heading, unit) for _, heading, unit, _ in shown])
-        for name, figures in seen.items():
-            if figures is None:
-                lines.append(f"{_short(name):<{NAME}}not measured")
-            else:
-                lines.append(_line(name, [_figure(scale * figures[field]) for field, _, _, scale in shown]))
+def _seen_lines(title: str, seen: Mapping[str, Mapping[str, float] | None]) -> list[str]:
+    """The telemetry of each slice (None: not measured) as a table."""
+    lines = _heading(title, [(heading, unit) for _, heading, unit, _ in _SEEN])
+    for name, figures in seen.items():
+        if figures is None:
+            lines.append(f"{_short(name):<{NAME}}not measured")
+        else:
+            lines.append(_line(name, [_figure(scale * figures[field]) for field, _, _, scale in _SEEN]))
     return lines
 
 
