@@ -53,9 +53,9 @@ class Finding:
     why: str = ""
 
     @classmethod
-    def least(cls, criterion: str, required: float, measured: float, why: str = "") -> Finding:
+    def least(cls, criterion: str, required: float, measured: float) -> Finding:
         """Met by at least the required figure."""
-        return cls(criterion, ">=", required, _known(measured), measured >= required, why)
+        return cls(criterion, ">=", required, _known(measured), measured >= required)
 
     @classmethod
     def most(cls, criterion: str, required: float, measured: float, why: str = "") -> Finding:
@@ -64,9 +64,8 @@ class Finding:
 
     def __str__(self) -> str:
         measured = "nothing measured" if self.measured is None else f"{self.measured:.6g}"
-        return f"{self.criterion}: {measured}; required: {self.sign} {self.required:.6g}" + (
-            f" ({self.why})" if self.why else ""
-        )
+        why = f" ({self.why})" if self.why else ""
+        return f"{self.criterion}: {measured}; required: {self.sign} {self.required:.6g}{why}"
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ class EvidenceFolder:
         return total, left_out
 
     def _read(self, path: Path) -> dict[str, Any]:
-        with os.fdopen(_open_private(path, os.O_RDONLY), "rb") as file:
+        with os.fdopen(_open_private(path), "rb") as file:
             mac, _, body = file.read(MAX_BYTES).decode("ascii", "replace").partition("\n")
         body = body.removesuffix("\n")
         if not hmac.compare_digest(mac.encode(), self._mac(body).encode()):
@@ -93,16 +93,16 @@ class EvidenceFolder:
 def _key(path: Path, create: bool) -> bytes:
     if create and not path.is_symlink() and not path.exists():
         replace_file(path, secrets.token_bytes(KEY_BYTES), PRIVATE)
-    with os.fdopen(_open_private(path, os.O_RDONLY), "rb") as file:
+    with os.fdopen(_open_private(path), "rb") as file:
         key = file.read(KEY_BYTES + 1)
     if len(key) != KEY_BYTES:
         raise ConfigError(f"{path}: {len(key)} bytes: expected the {KEY_BYTES} bytes that a controller has made")
     return key
 
 
-def _open_private(path: Path, flags: int) -> int:
+def _open_private(path: Path) -> int:
     """Open a regular file that only root or this user can write or read; raises ConfigError."""
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     status = os.fstat(descriptor)
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISREG(status.st_mode) or status.st_uid not in {0, os.geteuid()} or mode & 0o077:

@@ -130,13 +130,13 @@ class HttpAddress:
         return ipaddress.ip_address(self.host).is_loopback
 
 
-def http_listener(address: HttpAddress, patience_s: float = PATIENCE_S) -> socket.socket:
+def http_listener(address: HttpAddress) -> socket.socket:
     """A listening TCP socket; raises ConfigError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _bind(listener, address, time.monotonic() + patience_s)
+        _bind(listener, address)
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
@@ -167,7 +167,8 @@ def inherited_listener() -> socket.socket:
     raise ConfigError(f"listen = {INHERITED!r}: {problem}; expected a socket from slicepilot@NAME.socket")
 
 
-def _bind(listener: socket.socket, address: HttpAddress, deadline_s: float) -> None:
+def _bind(listener: socket.socket, address: HttpAddress) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
     while True:
         try:
             listener.bind((address.host, address.port))
@@ -178,7 +179,7 @@ def _bind(listener: socket.socket, address: HttpAddress, deadline_s: float) -> N
         time.sleep(RETRY_S)
 
 
-def control_listener(path: Path, access: Access, patience_s: float = PATIENCE_S) -> socket.socket:
+def control_listener(path: Path, access: Access) -> socket.socket:
     """A listening Unix socket that only permitted users can open: mode 0600, or 0660 with the group.
 
     A socket without a listener is replaced.
@@ -186,21 +187,18 @@ def control_listener(path: Path, access: Access, patience_s: float = PATIENCE_S)
     Raises:
         ConfigError: another process listens there, it cannot be made, or the group does not exist.
     """
-    gid = access.gid()
-    return _unix_listener("control socket", path, patience_s, gid=gid)
+    return _unix_listener("control socket", path, gid=access.gid())
 
 
-def local_listener(path: Path, uid: int | None, patience_s: float = PATIENCE_S) -> socket.socket:
+def local_listener(path: Path, uid: int | None) -> socket.socket:
     """The same for pages, which root and the user ``uid`` can open (None: this process's); raises ConfigError."""
-    return _unix_listener("socket of the pages", path, patience_s, uid=uid)
+    return _unix_listener("socket of the pages", path, uid=uid)
 
 
-def _unix_listener(
-    what: str, path: Path, patience_s: float, uid: int | None = None, gid: int | None = None
-) -> socket.socket:
+def _unix_listener(what: str, path: Path, uid: int | None = None, gid: int | None = None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        _remove_stale(what, path, time.monotonic() + patience_s)
+        _remove_stale(what, path)
         # bind(2) gives the file the mode of the socket's inode: at no time can others connect.
         os.fchmod(listener.fileno(), 0o600)
         listener.bind(str(path))
@@ -219,13 +217,14 @@ def _unix_listener(
     return listener
 
 
-def _remove_stale(what: str, path: Path, deadline_s: float) -> None:
+def _remove_stale(what: str, path: Path) -> None:
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"{what} {path}: another file is there; remove it")
+    deadline_s = time.monotonic() + PATIENCE_S
     while _listens(path):
         if time.monotonic() > deadline_s:
             raise ConfigError(f"{what} {path}: in use by another controller of this name")

@@ -67,12 +67,10 @@ class Pair:
 
     Attributes:
         name: of the link here; ifindex: its number.
-        device_ifindex: number of the device there, in its namespace.
     """
 
     name: str
     ifindex: int
-    device_ifindex: int
 
 
 def peer_of(device: str, netns: Path) -> Pair | None:
@@ -92,7 +90,7 @@ def peer_of(device: str, netns: Path) -> Pair | None:
         named = number_of(here, netns)
         for link in links(here).values():
             if link.index == other and link.peer == number and link.netnsid is not None and link.netnsid == named:
-                return Pair(link.name, link.index, number)
+                return Pair(link.name, link.index)
     return None
 
 
