@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from slicepilot.controller.contracts import charge
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
-from slicepilot.controller.record.ring import LATE, POWERLESS, Records
+from slicepilot.controller.record.ring import LATE, Records, charge_counts, masks_of
 
 MAX_WINDOWS = 2880
 """A day's, with a window every 30 s; the oldest are dropped first."""
@@ -174,7 +174,7 @@ class Evidence:
 
     def _count_trips(self, records: Records, kept: npt.NDArray[np.bool_]) -> None:
         """Count a reason at a tick that has it, if the tick before had not or is unknown."""
-        masks = np.column_stack([records["node_reasons"], records["reasons"]])
+        masks = masks_of(records)
         before = np.zeros_like(masks)
         before[1:] = masks[:-1] * (np.diff(records["sequence"]) == 1)[:, None]
         if self._last_sequence + 1 == int(records["sequence"][0]) and len(self._last_masks) == masks.shape[1]:
@@ -189,11 +189,8 @@ class Evidence:
 
 def _charges(records: Records) -> dict[str, int]:
     """Ticks by what was in charge."""
-    masks = np.column_stack([records["reasons"], records["node_reasons"]])
-    flags = records["flags"]
-    charges = charge.charges_of(records["level"], flags & LATE != 0, flags & POWERLESS != 0, masks)
-    counts = np.bincount(charges, minlength=len(charge.InCharge))
-    return {each.label: int(counts[each]) for each in charge.InCharge}
+    counts = charge_counts(records).tolist()
+    return {each.label: counts[each] for each in charge.InCharge}
 
 
 @dataclass

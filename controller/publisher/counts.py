@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.controller.contracts.charge import InCharge, charges_of
+from slicepilot.controller.contracts.charge import InCharge
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.record.ring import APPLY_ERROR, LATE, POWERLESS, STAGES_NS, UNUSABLE, Records
+from slicepilot.controller.record.ring import APPLY_ERROR, LATE, STAGES_NS, UNUSABLE, Records, charge_counts, masks_of
 from slicepilot.controller.telemetry.histogram import counts_of
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.promises import AVERAGING_WINDOW_S, RATE_TOLERANCE
@@ -23,11 +23,6 @@ REASONS = tuple(Reason)
 Counts = npt.NDArray[np.int64]
 
 
-def masks_of(records: Records) -> npt.NDArray[np.uint32]:
-    """Reason masks (N, S + 1): of each slice, then of the node."""
-    return np.column_stack([records["reasons"], records["node_reasons"]])
-
-
 def reason_counts(masks: npt.NDArray[np.uint32]) -> Counts:
     """Number of ticks with each reason, (S + 1, reasons), from the masks (N, S + 1) of N ticks."""
     counts = np.zeros((masks.shape[1], len(REASONS)), np.int64)
@@ -36,13 +31,6 @@ def reason_counts(masks: npt.NDArray[np.uint32]) -> Counts:
         if given & reason.bit:
             counts[:, reason] = np.count_nonzero(masks & np.uint32(reason.bit), axis=0)
     return counts
-
-
-def charge_counts(records: Records) -> Counts:
-    """Ticks by what was in charge, (4,) in the order of `InCharge`."""
-    flags = records["flags"]
-    charges = charges_of(records["level"], flags & LATE != 0, flags & POWERLESS != 0, masks_of(records))
-    return np.bincount(charges, minlength=len(InCharge))
 
 
 def stage_times_ns(records: Records) -> Counts:

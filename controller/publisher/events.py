@@ -14,9 +14,9 @@ import numpy as np
 from slicepilot.controller.contracts.latches import NODE_LATCHED, NODE_REMEDY
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
-from slicepilot.controller.record.ring import Records
+from slicepilot.controller.record.ring import Records, masks_of
 
-from .counts import REASONS, STAGES, Counts, masks_of, reason_counts
+from .counts import REASONS, STAGES, Counts, reason_counts
 from .listeners import HttpAddress, Peer
 from .logs import EventLogger
 from .status import Status

@@ -6,20 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.controller.contracts.charge import InCharge
-from slicepilot.controller.record.ring import LATE, Records
+from slicepilot.controller.record.ring import LATE, Records, charge_counts, masks_of
 from slicepilot.controller.telemetry.histogram import counts_of, quantiles_us
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .counts import (
-    REASONS,
-    STAGES,
-    Counts,
-    charge_counts,
-    masks_of,
-    reason_counts,
-    stage_times_ns,
-)
+from .counts import REASONS, STAGES, Counts, reason_counts, stage_times_ns
 
 SECONDS = 120
 _OFFERED, _CARRIED = SLICE_FIELDS.index("offered_mbps"), SLICE_FIELDS.index("carried_mbps")

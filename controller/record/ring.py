@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from slicepilot.controller.contracts.charge import InCharge, charges_of
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.encoding import KNOB_FEATURES
@@ -80,6 +81,18 @@ def record_dtype(num_slices: int) -> np.dtype[Any]:
         ],
         align=True,
     )
+
+
+def masks_of(records: Records) -> npt.NDArray[np.uint32]:
+    """Reason masks (N, S + 1): of each slice, then of the node."""
+    return np.column_stack([records["reasons"], records["node_reasons"]])
+
+
+def charge_counts(records: Records) -> npt.NDArray[np.int64]:
+    """Ticks by what was in charge, (4,) in the order of `InCharge`."""
+    flags = records["flags"]
+    charges = charges_of(records["level"], flags & LATE != 0, flags & POWERLESS != 0, masks_of(records))
+    return np.bincount(charges, minlength=len(InCharge))
 
 
 _HEAD = struct.Struct("=qqIBBHIIIIIIIff")  # the scalars after sequence
