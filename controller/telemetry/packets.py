@@ -16,7 +16,7 @@ from .attachments import Hook, Hooks
 from .layout import FOLDER, mapped
 from .points import SlicePoints, users
 from .sharing import ServicePorts, Sharing, split_by_qfi
-from .window import PacketWindow
+from .window import ALL, PacketWindow
 
 MOST = 1 << 20  # of one packet in so many, and of packets per second
 WAITING = 65536  # conversations with services that are remembered
@@ -28,7 +28,6 @@ class PacketPrograms:
 
     Args:
         points: one per slice, in order.
-        sample_every: time one packet in that many, the same packets at all points; counts stay exact.
         report_every: one packet in that many also goes into the ring buffer `events`; 0: none.
         timed_per_s: time about so many packets of a slice per second at most, by timing every second, fourth and so on
             of more; decided when a window ends. 0: as many as there are.
@@ -51,7 +50,6 @@ class PacketPrograms:
         self,
         points: Sequence[SlicePoints],
         *,
-        sample_every: int = 1,
         report_every: int = 0,
         timed_per_s: int = 0,
         by_flow: bool = False,
@@ -59,7 +57,9 @@ class PacketPrograms:
     ) -> None:
         if not 1 <= len(points) <= layout.MAX_SLICES:
             raise ConfigError(f"slices = {len(points)}; expected 1 to {layout.MAX_SLICES}")
-        _check_rates(sample_every, report_every, timed_per_s)
+        for name, value in (("report_every", report_every), ("timed_per_s", timed_per_s)):
+            if not 0 <= value <= MOST:
+                raise ConfigError(f"{name} = {value}; expected 0 to {MOST}")
         if len({point.n6 is None for point in points}) > 1:
             raise ConfigError("n6 = given for some slices only; expected for all of them, or for none")
         if not uplink_mbps > 0:
@@ -68,7 +68,7 @@ class PacketPrograms:
         self.object = BpfObject(
             FOLDER / "packets.bpf.o",
             {
-                ".rodata.packets": _constants(points, max(report_every, sample_every), bool(report_every), by_flow),
+                ".rodata.packets": _constants(points, report_every, by_flow),
                 ".rodata.secret": os.urandom(SECRET_OCTETS),
             },
             {
@@ -79,7 +79,7 @@ class PacketPrograms:
         )
         try:
             self.slices = mapped(self.object, "slices", layout.SLICE, writable=True)
-            self.slices["timing"]["enter_up_to"] = self.slices["timing"]["leave_up_to"] = _up_to(sample_every)
+            self.slices["timing"]["enter_up_to"] = self.slices["timing"]["leave_up_to"] = ALL
             services = [point.ports is not None for point in points]
             self.window = PacketWindow(self.slices[:-1], _last(points), services, uplink_mbps, timed_per_s)
             self.flows = mapped(self.object, "flows", layout.FLOW, writable=True)
@@ -148,28 +148,12 @@ def _class_of(indices: Sequence[int]) -> int:
     return indices[0] if len(indices) == 1 else layout.CLASS_SHARED
 
 
-def _check_rates(sample_every: int, report_every: int, timed_per_s: int) -> None:
-    for name, value, least in (
-        ("sample_every", sample_every, 1),
-        ("report_every", report_every, 0),
-        ("timed_per_s", timed_per_s, 0),
-    ):
-        if not least <= value <= MOST:
-            raise ConfigError(f"{name} = {value}; expected {least} to {MOST}")
-
-
-def _up_to(one_in: int) -> int:
-    """The threshold that one in so many random 32-bit numbers do not exceed."""
-    return (1 << 32) // one_in - 1
-
-
 def _last(points: Sequence[SlicePoints]) -> int:
     return layout.AT_TUN if points[0].n6 is None else layout.AT_N6
 
 
-def _constants(points: Sequence[SlicePoints], report_one_in: int, report: bool, by_flow: bool) -> bytes:
-    """``config`` of packets.bpf.c."""
+def _constants(points: Sequence[SlicePoints], report_every: int, by_flow: bool) -> bytes:
+    """``config`` of packets.bpf.c; one in so many random 32-bit numbers is not above the second."""
     shared = any(len(indices) > 1 for at in ("tun", "n6") for indices in users(points, at).values())
-    return struct.pack(
-        "=7I", len(points), _up_to(report_one_in), report, _last(points), by_flow, split_by_qfi(points), shared
-    )
+    reported = (1 << 32) // max(report_every, 1) - 1, bool(report_every)
+    return struct.pack("=7I", len(points), *reported, _last(points), by_flow, split_by_qfi(points), shared)

@@ -48,7 +48,6 @@ class KernelSource:
 
     Args:
         points: one per slice, in order. Either all slices have an N6 point or none has.
-        sample_every: time one packet in this many; counts stay exact.
         report_every, timed_per_s, by_flow: see `PacketPrograms`.
         uplink_mbps: rate of the shared uplink, for ``uplink_use_ratio``; inf: it reads 0.
         wait_s: how long `check` waits for the thread that looks; in a loop
@@ -69,7 +68,6 @@ class KernelSource:
         self,
         points: Sequence[SlicePoints],
         *,
-        sample_every: int = 1,
         report_every: int = 0,
         timed_per_s: int = TIMED_PER_S,
         by_flow: bool = False,
@@ -79,7 +77,6 @@ class KernelSource:
         check_clocks()
         self.packets = PacketProbe(
             points,
-            sample_every=sample_every,
             report_every=report_every,
             timed_per_s=timed_per_s,
             by_flow=by_flow,

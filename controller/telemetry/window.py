@@ -66,7 +66,7 @@ class PacketWindow:
         last: exit point at which packets are seen last.
         services: whether each slice is a service.
         uplink_mbps: rate of the shared uplink; inf: its use reads 0.
-        timed_per_s: time about so many packets of a slice per second at most; 0: all that are sampled.
+        timed_per_s: time about so many packets of a slice per second at most; 0: all.
     """
 
     def __init__(
@@ -102,7 +102,6 @@ class Sampling:
 
     def __init__(self, slices: npt.NDArray[Any], timed_per_s: int) -> None:
         self._n3, self._timing, self._limit = slices["n3"], slices["timing"], timed_per_s
-        self._most = self._timing["enter_up_to"].tolist()
         self._seen = [(0, 0)] * len(slices)
         self._next = 0
 
@@ -113,15 +112,15 @@ class Sampling:
         if not self._limit or now_ns - before_ns < ADAPT_NS:
             return
         packets = int(self._n3["packets"][index]) + int(self._n3["unproven"][index])
-        most, timing = self._most[index], self._timing[index]
-        rate = 1e9 * (packets - before) / (now_ns - before_ns) * (most + 1) / (ALL + 1)
+        timing, rate = self._timing[index], 1e9 * (packets - before) / (now_ns - before_ns)
         self._seen[index] = now_ns, packets
         enter = int(timing["enter_up_to"])
-        fewer, more = self._thinned(most, rate), self._thinned(most, 1.25 * rate)  # not back and forth at a limit
+        fewer, more = self._thinned(rate), self._thinned(1.25 * rate)  # not back and forth at a limit
         timing["leave_up_to"] = min(fewer, enter)
         timing["enter_up_to"] = fewer if fewer < enter else max(more, enter)
 
-    def _thinned(self, up_to: int, rate: float) -> int:
+    def _thinned(self, rate: float) -> int:
+        up_to = ALL
         for _ in range(16):
             if rate <= self._limit:
                 break
