@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from slicepilot.agents.learned import signature
 from slicepilot.agents.learned.bundle import PolicyBundle
@@ -250,11 +248,8 @@ def test_without_estimates_there_is_no_promotion(
     judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path
 ) -> None:
     criteria = judged().criteria
-    verdict = promotion.judge(
-        BundleFiles.read(bundle), EvidenceFolder(tmp_path), SegmentReader(tmp_path / "records"), criteria, []
-    )
-    assert failed(verdict) == {name for name in failed(verdict) if name.startswith("estimate.")}
-    assert len(failed(verdict)) == 4
+    failures = failed(promotion.judge(BundleFiles.read(bundle), *recorded(tmp_path), criteria, []))
+    assert [name.startswith("estimate.") for name in failures] == [True] * 4
 
 
 def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., PromotionDecision], bundle: Path) -> None:
@@ -272,12 +267,9 @@ def test_a_changed_bundle_is_not_promoted_any_more(judged: Callable[..., Promoti
 
 
 def test_a_promotion_since_a_bundle_was_loaded_counts_if_it_is_signed_too(
-    judged: Callable[..., PromotionDecision], bundle: Path, tmp_path: Path
+    judged: Callable[..., PromotionDecision], bundle: Path, keys: tuple[Path, Path]
 ) -> None:
-    key = Ed25519PrivateKey.generate()
-    private, public = tmp_path / "key.pem", tmp_path / "key.pub"
-    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    private, public = keys
     signature.sign(BundleFiles.read(bundle), private)
     policies = load_bundle(bundle, str(public)), load_bundle(bundle)
     for policy in policies:

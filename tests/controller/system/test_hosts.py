@@ -9,16 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from slicepilot.controller.system.bpf.btf import KERNEL, unusable
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.cores import cpus_beside, most_cpus, online_cpus, physical_cores
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.telemetry import layout
-from slicepilot.controller.telemetry.window import CpuWindow
-from slicepilot.env.telemetry import Telemetry
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts")
 
@@ -112,10 +108,25 @@ def cpus(folder: Path, online: str, possible: str, siblings: dict[int, str] | No
     return folder
 
 
-def test_sixty_four_cpus_of_which_every_other_number_is_offline(tmp_path: Path) -> None:
-    here = cpus(tmp_path, ",".join(map(str, range(0, 128, 2))), "0-127")
-    assert online_cpus(here) == frozenset(range(0, 128, 2))
-    assert cpus_beside(64, here) == online_cpus(here) - {64}
+EVEN = set(range(0, 128, 2))
+
+
+@pytest.mark.parametrize(
+    ("online", "own", "others"),
+    [
+        ("0-3,8", 8, {0, 1, 2, 3}),
+        ("2-3", 2, {3}),
+        ("2-3", None, {2, 3}),
+        ("2", 2, {2}),
+        (",".join(map(str, sorted(EVEN))), 64, EVEN - {64}),
+    ],
+)
+def test_cpu_numbers_have_gaps_and_the_last_cpu_is_shared(
+    tmp_path: Path, online: str, own: int | None, others: set[int]
+) -> None:
+    here = cpus(tmp_path, online, "0-127")
+    assert cpus_beside(own, here) == others
+    assert online_cpus(here) == others | ({own} if own is not None else set())
     assert most_cpus(here) == 128
 
 
@@ -134,16 +145,3 @@ def test_cores_are_counted_of_usable_cpus_alone(tmp_path: Path, listed: list[str
         assert physical_cores(here) == 1
     finally:
         os.sched_setaffinity(0, before)
-
-
-def test_idle_time_is_that_of_the_cpus_that_are_online() -> None:
-    """Of 128 numbers every other is a CPU; a quarter of these is idle, the rest runs a slice or something else."""
-    slices, running = np.zeros(1, layout.SCHED), np.zeros(128, layout.RUNNING)
-    window = CpuWindow(slices, running, 0)
-    window.counted = np.arange(128) % 2 == 0
-    telemetry = Telemetry.empty(1)
-    window.read(1_000_000, telemetry)
-    running["idle_ns"][:64:4] = 50_000_000  # 16 of 64 CPUs, half of the time
-    running["idle_ns"][1::2] = 100_000_000  # what is left from when the others were online
-    window.read(101_000_000, telemetry)
-    assert telemetry.cpu_idle_ratio[0] == pytest.approx(16 * 0.5 / 64)
