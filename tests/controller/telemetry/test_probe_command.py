@@ -123,12 +123,13 @@ def wait_attached(pid: int) -> None:
         time.sleep(0.05)
 
 
+def probing(network: Any, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def test_ctrl_c_ends_with_totals_and_nothing_left(network: Any, traffic: Any) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), "--json"],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with probing(network, "--json") as running:
         wait_attached(running.pid)
         time.sleep(2)
         running.send_signal(2)
@@ -139,11 +140,7 @@ def test_ctrl_c_ends_with_totals_and_nothing_left(network: Any, traffic: Any) ->
 
 
 def test_a_namespace_that_vanishes_ends_it(network: Any) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), "--n6-netns", str(network.dn.path),
-         "--interval", "0.2"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as running:  # fmt: skip
+    with probing(network, "--n6-netns", str(network.dn.path), "--interval", "0.2") as running:
         assert running.stdout is not None
         running.stdout.readline()
         network.upf.close()
@@ -155,11 +152,7 @@ def test_a_namespace_that_vanishes_ends_it(network: Any) -> None:
 
 
 def test_what_others_hide_from_it_is_said_once(network: Any, traffic: Any) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROBE, "probe", "--netns", str(network.upf.path), "--n6-netns", str(network.dn.path),
-         "--interval", "0.2"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as running:  # fmt: skip
+    with probing(network, "--n6-netns", str(network.dn.path), "--interval", "0.2") as running:
         assert running.stdout is not None
         running.stdout.readline()
         with xdp(network.upf.path, "n3"):
