@@ -19,7 +19,6 @@ from slicepilot.controller.actuators.nice import RELIST_NS, ThreadNice
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.actuators.weight import GroupWeight
-from slicepilot.controller.system import kernel_file
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.knobs import Knobs
@@ -27,7 +26,9 @@ from slicepilot.env.simulator import kernels
 from slicepilot.env.simulator.quota_writes import QuotaWrites
 from tests.controller.conftest import busy_process
 
-BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
+from .v2_files import V2Files, v2_files_of
+
+__all__ = ["v2_files_of"]
 
 
 def cpu_s(process: subprocess.Popen[bytes]) -> float:
@@ -37,6 +38,10 @@ def cpu_s(process: subprocess.Popen[bytes]) -> float:
 def knobs(limits: list[float], nices: list[float], scope: str = "group") -> Knobs:
     limit, nice = (np.asarray(values, np.float32)[:, None] for values in (limits, nices))
     return Knobs.of(limit, nice, np.full_like(limit, np.inf), "process" if scope == "process" else "group")
+
+
+def weight(group: Path) -> int:
+    return int((group / ("cpu.shares" if (group / "cpu.shares").exists() else "cpu.weight")).read_text())
 
 
 # -- quota -------------------------------------------------------------------------------------------------------
@@ -111,19 +116,18 @@ def test_the_simulator_rations_writes_as_the_node_does(groups: list[Path], monke
 # -- weight and nice ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("request_mcpu", "shares", "weight"), [(0, 2, 1), (250, 256, 35), (1000, 1024, 100)])
+@pytest.mark.parametrize(("request_mcpu", "shares", "v2_weight"), [(0, 2, 1), (250, 256, 35), (1000, 1024, 100)])
 def test_a_cpu_request_becomes_the_weight_that_kubernetes_gives_it(
-    groups: list[Path], hierarchy: CpuHierarchy, request_mcpu: float, shares: int, weight: int
+    groups: list[Path], hierarchy: CpuHierarchy, request_mcpu: float, shares: int, v2_weight: int
 ) -> None:
-    file = groups[0] / ("cpu.shares" if hierarchy.version == 1 else "cpu.weight")
-    base = int(file.read_text())
+    base, expected = weight(groups[0]), shares if hierarchy.version == 1 else v2_weight
     knob = GroupWeight(CpuGroup.at(groups[0]))
     knob.deploy(request_mcpu)
-    assert int(file.read_text()) == (shares if hierarchy.version == 1 else weight)
+    assert weight(groups[0]) == expected
     knob.set(-3)
-    assert int(file.read_text()) == round((shares if hierarchy.version == 1 else weight) * 1991 / 1024)
+    assert weight(groups[0]) == round(expected * 1991 / 1024)
     knob.deploy(None)
-    assert int(file.read_text()) == base
+    assert weight(groups[0]) == base
 
 
 @pytest.mark.parametrize("actual", [None, 341])
@@ -133,15 +137,15 @@ def test_group_weight_multiplies_the_original_weight(
     file = groups[0] / ("cpu.shares" if hierarchy.version == 1 else "cpu.weight")
     if actual is not None:
         file.write_text(str(actual))
-    base = int(file.read_text())
-    weight = GroupWeight(CpuGroup.at(groups[0]))
+    base = weight(groups[0])
+    knob = GroupWeight(CpuGroup.at(groups[0]))
     for nice, factor in ((-20, 88761 / 1024), (-5, 3121 / 1024), (0, 1.0), (5, 335 / 1024), (19, 15 / 1024)):
-        assert weight.set(nice) == nice
+        assert knob.set(nice) == nice
         low, high = (2, 262_144) if hierarchy.version == 1 else (1, 10_000)
-        assert int(file.read_text()) == pytest.approx(min(max(base * factor, low), high), abs=0.51)
-        assert weight.weight_of(weight.read()) == weight.weight_of(nice)
-    weight.restore()
-    assert int(file.read_text()) == base
+        assert weight(groups[0]) == pytest.approx(min(max(base * factor, low), high), abs=0.51)
+        assert knob.weight_of(knob.read()) == knob.weight_of(nice)
+    knob.restore()
+    assert weight(groups[0]) == base
 
 
 THREADS = """
@@ -213,13 +217,13 @@ def test_an_original_limit_is_not_exceeded_where_that_is_not_wanted(groups: list
 
 def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path]) -> None:
     with busy_process(groups[0]) as process, NodeActuator([SliceTargets("a", groups[0])]) as node:
-        weight = GroupWeight(CpuGroup.at(groups[0]))
+        knob = GroupWeight(CpuGroup.at(groups[0]))
         node.apply(knobs([np.inf], [5]))
-        assert (weight.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
+        assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
         assert node.apply(knobs([np.inf], [5], "process")).applied.nice_scope == "process"
-        assert (weight.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (0, 5)
+        assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (0, 5)
         node.apply(knobs([np.inf], [5]))
-        assert (weight.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
+        assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
 
 
 AT_EXIT = """
@@ -228,8 +232,6 @@ from pathlib import Path
 import numpy as np
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator import kernels
-from slicepilot.env.simulator.quota_writes import QuotaWrites
 node = NodeActuator([SliceTargets("a", Path(sys.argv[1]))])
 none = np.full((1, 1), np.inf, np.float32)
 node.apply(Knobs.of(np.full((1, 1), 300, np.float32), np.full((1, 1), 4, np.float32), none))
@@ -247,66 +249,43 @@ def test_a_process_that_forgets_to_close_restores_at_exit(groups: list[Path]) ->
 # -- cgroup v2, as files: this machine may have version 1 only ------------------------------------------------------
 
 
-@pytest.fixture
-def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder laid out as a v2 group. A cgroup file takes a value whole; a plain file would keep an old tail."""
-
-    def replace(fd: int, value: bytes, offset: int) -> int:
-        os.ftruncate(fd, 0)
-        return pwrite(fd, value, offset)
-
-    pwrite = os.pwrite
-    monkeypatch.setattr(kernel_file.os, "pwrite", replace)
-    for name, text in {
-        "cgroup.controllers": "cpu io\n",
-        "cpu.max": "max 100000\n",
-        "cpu.weight": "100\n",
-        "cpu.weight.nice": "0\n",
-        "cgroup.threads": "",
-    }.items():
-        (tmp_path / name).write_text(text)
-    return tmp_path
-
-
-def test_v2_quota_format(v2: Path) -> None:
-    quota = CpuQuota(CpuGroup.at(v2), QuotaConfig(period_us=20_000))
-    assert (v2 / "cpu.max").read_text() == "max 20000"
+def test_v2_quota_format(v2_files: V2Files, tmp_path: Path) -> None:
+    limit = v2_files.group(tmp_path) / "cpu.max"
+    quota = CpuQuota(CpuGroup.at(tmp_path), QuotaConfig(period_us=20_000))
+    assert limit.read_text() == "max 20000\n"
     quota.set(1500.0)
-    assert (v2 / "cpu.max").read_text() == "30000 20000"
+    assert limit.read_text() == "30000 20000\n"
     assert quota.read() == 1500.0
     quota.restore()
-    assert (v2 / "cpu.max").read_text() == "max 100000"
+    assert limit.read_text() == "max 100000\n"
 
 
-def test_v2_weight_goes_through_nice_only_where_the_group_has_the_default(v2: Path) -> None:
-    GroupWeight(CpuGroup.at(v2)).set(-7)
-    assert ((v2 / "cpu.weight.nice").read_text(), (v2 / "cpu.weight").read_text()) == ("-7", "100\n")
-    (v2 / "cpu.weight").write_text("39\n")
-    weight = GroupWeight(CpuGroup.at(v2))
-    weight.set(-7)
-    assert (v2 / "cpu.weight").read_text() == str(round(39 * 4904 / 1024))
-    weight.restore()
-    assert (v2 / "cpu.weight").read_text() == "39"
-
-
-@pytest.mark.parametrize(("request_mcpu", "weight"), [(0, 1), (250, 35), (1000, 100)])
-def test_v2_weight_of_a_cpu_request(v2: Path, request_mcpu: float, weight: int) -> None:
-    GroupWeight(CpuGroup.at(v2)).deploy(request_mcpu)
-    assert (v2 / "cpu.weight").read_text() == str(weight)
+def test_v2_weight_goes_through_nice_only_where_the_group_has_the_default(v2_files: V2Files, tmp_path: Path) -> None:
+    files = [v2_files.group(tmp_path) / name for name in ("cpu.weight", "cpu.weight.nice")]
+    GroupWeight(CpuGroup.at(tmp_path)).set(17)
+    assert [file.read_text() for file in files] == ["2\n", "17\n"], "that weight alone would be of level 18"
+    v2_files.write(files[0], "39")
+    knob = GroupWeight(CpuGroup.at(tmp_path))
+    knob.set(-7)
+    assert files[0].read_text() == f"{round(39 * 4904 / 1024)}\n"
+    knob.restore()
+    assert files[0].read_text() == "39\n"
 
 
 @pytest.mark.parametrize(
-    ("mounts", "version", "root"),
+    ("mounts", "version"),
     [
-        ("cgroup2 {0} cgroup2 rw 0 0\n", 2, "{0}"),
-        ("cgroup2 {0}/empty cgroup2 rw 0 0\ncgroup {0} cgroup rw,cpu,cpuacct 0 0\n", 1, "{0}"),
-        ("cgroup {0}/empty cgroup rw,cpuset 0 0\ncgroup2 {0} cgroup2 rw 0 0\n", 2, "{0}"),
+        ("cgroup2 {0} cgroup2 rw 0 0\n", 2),
+        ("cgroup2 {0}/empty cgroup2 rw 0 0\ncgroup {0} cgroup rw,cpu,cpuacct 0 0\n", 1),
+        ("cgroup {0}/empty cgroup rw,cpuset 0 0\ncgroup2 {0} cgroup2 rw 0 0\n", 2),
     ],
 )
-def test_the_hierarchy_is_the_mount_with_the_cpu_controller(v2: Path, mounts: str, version: int, root: str) -> None:
-    table = v2 / "mounts"
-    table.write_text(mounts.format(v2))
-    assert CpuHierarchy.find(table) == CpuHierarchy(1 if version == 1 else 2, Path(root.format(v2)))
+def test_the_hierarchy_is_the_mount_with_the_cpu_controller(
+    v2_files: V2Files, tmp_path: Path, mounts: str, version: int
+) -> None:
+    table = v2_files.group(tmp_path) / "mounts"
+    table.write_text(mounts.format(tmp_path))
+    assert CpuHierarchy.find(table) == CpuHierarchy(1 if version == 1 else 2, tmp_path)
 
 
 # -- what is left alone, and what is gone --------------------------------------------------------------------------
@@ -325,11 +304,11 @@ def test_knobs_that_are_left_alone_are_neither_written_nor_restored(groups: list
         assert receipt.error is None
         assert receipt.applied.cpu_limit_mcpu[:, 0].tolist() == [500.0, 700.0, math.inf]
         assert receipt.applied.nice[:, 0].tolist() == [0.0, -3.0, 0.0]
-        assert [weight.read() for weight in weights] == [0, -3]
+        assert [knob.read() for knob in weights] == [0, -3]
         weights[0].set(5)
         CpuQuota(CpuGroup.at(groups[1])).set(300.0)
         assert node.deviations() == []
-    assert [weight.read() for weight in weights] == [5, 0]
+    assert [knob.read() for knob in weights] == [5, 0]
     assert [CpuQuota(CpuGroup.at(group)).read() for group in groups[:2]] == [math.inf, 300.0]
 
 
@@ -372,5 +351,4 @@ def test_requests_that_change_while_a_slice_is_opened_anew_are_those_it_gets(
         until_s = time.monotonic() + 5
         while node.refresh() and time.monotonic() < until_s:
             time.sleep(0.001)
-        weight = groups[1] / ("cpu.shares" if hierarchy.version == 1 else "cpu.weight")
-        assert int(weight.read_text()) == (1024 if hierarchy.version == 1 else 100)
+        assert weight(groups[1]) == (1024 if hierarchy.version == 1 else 100)

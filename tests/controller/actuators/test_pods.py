@@ -23,7 +23,7 @@ from slicepilot.controller.watchdog.keeper import survey
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.restore import restore
 
-from .test_actuators import knobs
+from .test_actuators import knobs, weight
 
 
 @pytest.fixture(name="pod")
@@ -133,10 +133,6 @@ def test_what_the_kernel_refuses_since_others_have_changed_it_holds_up_nothing(
         kept = replace(journal, slices=(replace(result, pod=replace(result.pod, quota_us=10_000)),))
         assert restore(kept).failed == []
         assert limits(pod) == [100.0, 100.0], "as much as the pod has"
-
-
-def weight(group: Path) -> int:
-    return int((group / ("cpu.shares" if (group / "cpu.shares").exists() else "cpu.weight")).read_text())
 
 
 def test_a_pods_weight_is_moved_instead_of_its_containers(pod: Path) -> None:

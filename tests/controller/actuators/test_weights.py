@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from slicepilot.controller.actuators.weight import (
     weight_of_request,
 )
 from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.kernel_file import KernelFile
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig, ExternalChangeWatch
 from slicepilot.controller.watchdog.journal import Journal
 from slicepilot.controller.watchdog.keeper import survey
 from slicepilot.controller.watchdog.restore import restore
 from slicepilot.env.knobs import KnobName
 
-from .test_actuators import knobs
+from .test_actuators import knobs, weight
 from .v2_files import V2Files, v2_files_of
 
 __all__ = ["v2_files_of"]
@@ -44,15 +46,8 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
 
 def set_idle(group: Path, value: int) -> None:
     """By the kernel, which the folder of files stands for."""
-    from slicepilot.controller.system.kernel_file import KernelFile
-
-    file = KernelFile(group / "cpu.idle")
-    file.write(b"%d" % value)
-    file.close()
-
-
-def weight(group: Path) -> int:
-    return int((group / ("cpu.shares" if (group / "cpu.shares").exists() else "cpu.weight")).read_text())
+    with contextlib.closing(KernelFile(group / "cpu.idle")) as file:
+        file.write(b"%d" % value)
 
 
 # -- idle groups -----------------------------------------------------------------------------------------------------
