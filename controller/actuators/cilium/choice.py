@@ -73,7 +73,7 @@ def _choose(throttle: ThrottleMap, device: str, netns: Path | None, paths: Ciliu
         why = f"Cilium's {endpoint} has no rate: the pod has to have the annotation {ANNOTATION} first"
         return Choice(why=why, layout=throttle.layout)
     result = OriginalThrottle(
-        str(paths.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, pair.name, pair.ifindex
+        str(paths.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, pair.name, pair.index
     )
     horizon = "" if entry.horizon_ns == DEFAULT_HORIZON_NS else f", drop horizon {entry.horizon_ns / 1e6:g} ms"
     return Choice(result, f"Cilium paces its {endpoint} with {words(entry.bytes_per_s)}{horizon}", throttle.layout)

@@ -28,7 +28,7 @@ from slicepilot.configs.errors import ConfigError
 from slicepilot.configs.reading import opened_folder, path_of, read_in
 from slicepilot.controller.system.bpf.pinned import WRITABLE_BY_OTHERS
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.system.net.links import Pair
+from slicepilot.controller.system.net.links import Link
 
 from .layout import MOST_ENDPOINT
 
@@ -60,15 +60,13 @@ class Endpoint:
         return f"endpoint {self.id}{whose}"
 
 
-def endpoint_of(pair: Pair, state: Path = STATE) -> Endpoint | None:
+def endpoint_of(pair: Link, state: Path = STATE) -> Endpoint | None:
     """The endpoint whose link a device's other end is; None where it is none's.
 
     Raises:
         ActuatorError: the agent's state cannot be read, is not root's, or names the link twice.
     """
-    result = [
-        endpoint for endpoint in endpoints(state) if (endpoint.ifindex, endpoint.link) == (pair.ifindex, pair.name)
-    ]
+    result = [endpoint for endpoint in endpoints(state) if (endpoint.ifindex, endpoint.link) == (pair.index, pair.name)]
     if len(result) > 1:
         numbers = " and ".join(str(item.id) for item in result)
         raise ActuatorError(f"{state}: endpoints {numbers} have the same link {pair.name}; expected one")

@@ -61,19 +61,7 @@ class Link:
         return self.hardware not in (ARPHRD_ETHER, ARPHRD_LOOPBACK)
 
 
-@dataclass(frozen=True)
-class Pair:
-    """The end in this namespace of a pair whose other end is a device elsewhere.
-
-    Attributes:
-        name: of the link here; ifindex: its number.
-    """
-
-    name: str
-    ifindex: int
-
-
-def peer_of(device: str, netns: Path) -> Pair | None:
+def peer_of(device: str, netns: Path) -> Link | None:
     """The other end of another namespace's device, if it is in this namespace; else None.
 
     Both ends have to name each other: a number alone may be that of another namespace's link.
@@ -83,15 +71,12 @@ def peer_of(device: str, netns: Path) -> Pair | None:
     """
     with contextlib.closing(RouteSocket(netns)) as there:
         number = there.index_of(device)
-        other = next((link.peer for link in links(there).values() if link.index == number), None)
-    if other is None:
+        end = link_at(there, number)
+    if end is None or end.peer is None:
         return None
     with contextlib.closing(RouteSocket()) as here:
-        named = number_of(here, netns)
-        for link in links(here).values():
-            if link.index == other and link.peer == number and link.netnsid is not None and link.netnsid == named:
-                return Pair(link.name, link.index)
-    return None
+        named, other = number_of(here, netns), link_at(here, end.peer)
+    return other if other is not None and named is not None and (other.peer, other.netnsid) == (number, named) else None
 
 
 def links(route: RouteSocket) -> dict[str, Link]:
