@@ -153,6 +153,8 @@ def test_a_new_association_is_without_sessions(n4: N4) -> None:
     assert n4.changed() == [(0, 0x99)]
     assert n4.get() is None
     assert n4.get(0x77) is not None, "another control plane's stay"
+    n4.establish()
+    assert n4.get() is not None, "requested again under the same number"
 
 
 def test_a_process_that_begins_anew_has_no_sessions(n4: N4) -> None:
@@ -310,12 +312,3 @@ def test_one_that_was_refused_is_not(n4: N4, number: int) -> None:
     n4.hear(message(50, 2, node(), f_seid(5), rules(17, "10.61.1.2"), seid=0), sent=False)
     n4.hear(message(51, 2, node(UP), cause(number), f_seid(0x99, UP), seid=5), sent=True)
     assert n4.get() is None
-
-
-def test_after_it_the_same_may_be_requested_under_the_same_number(n4: N4) -> None:
-    n4.associate()
-    n4.establish()
-    n4.associate()
-    assert n4.get() is None
-    n4.establish()
-    assert n4.get() is not None
