@@ -203,8 +203,6 @@ class SliceKnobs:
     def deviation(self, knob: KnobName) -> str | None:
         """The kernel's value where it differs from the value that was written last; None if equal, or if the slice has
         gone."""
-        if self._gone:
-            return None
         try:
             result = [report for part in self._parts(knob) if (report := part.deviation()) is not None]
         except ActuatorError as error:
@@ -224,14 +222,14 @@ class SliceKnobs:
             return 0 if niced is None else niced.read()
         return math.inf if self.egress is None else self.egress.seen_mbps
 
-    def adopt(self, knob: KnobName) -> float:
+    def adopt(self, knob: KnobName) -> None:
         """Take the kernel's value as the value that holds; raises ActuatorError."""
-        return self._hold(knob, [] if self._gone else [part.adopt() for part in self._parts(knob)])
+        self._hold(knob, [part.adopt() for part in self._parts(knob)])
 
-    def reassert(self, knob: KnobName) -> float:
+    def reassert(self, knob: KnobName) -> None:
         """Write the held value again; raises ActuatorError."""
         self.refused.pop(knob, None)
-        return self._hold(knob, [] if self._gone else [part.reassert() for part in self._parts(knob)])
+        self._hold(knob, [part.reassert() for part in self._parts(knob)])
 
     def rebase(self, knob: KnobName) -> None:
         """Take the value that another program has set as the original; raises ActuatorError. The original of an egress
@@ -280,19 +278,14 @@ class SliceKnobs:
         return [part for part in parts[knob] if part is not None]
 
     def _parts(self, knob: KnobName) -> list[Knob]:
-        """The parts of a knob, without threads that are not reniced."""
-        return [part for part in self._all_parts(knob) if part is not self.threads or self._reniced]
+        """The parts of a knob, without threads that are not reniced; none of a slice that has gone."""
+        parts = [] if self._gone else self._all_parts(knob)
+        return [part for part in parts if not isinstance(part, ThreadNice) or part.active]
 
-    @property
-    def _reniced(self) -> bool:
-        return self.threads is not None and self.threads.active
-
-    def _hold(self, knob: KnobName, values: list[float]) -> float:
+    def _hold(self, knob: KnobName, values: list[float]) -> None:
         """The last part's value counts: threads are what a nice of process scope means."""
-        if not values:
-            return math.inf
-        self.held = self.held._replace(**{knob: float(values[-1])})
-        return values[-1]
+        if values:
+            self.held = self.held._replace(**{knob: float(values[-1])})
 
     def _set_nice(self, nice: int, scope: NiceScope) -> int:
         """Nice of a scope; that of the other is put back."""

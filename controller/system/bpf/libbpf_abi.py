@@ -33,7 +33,6 @@ SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_link__destroy": (c_int, (c_void_p,)),
     "bpf_map_update_elem": (c_int, (c_int, c_void_p, c_void_p, c_uint64)),
     "bpf_map_delete_elem": (c_int, (c_int, c_void_p)),
-    "bpf_map_get_next_key": (c_int, (c_int, c_void_p, c_void_p)),
     "bpf_obj_get_info_by_fd": (c_int, (c_int, c_void_p, POINTER(c_uint32))),
     "bpf_link_detach": (c_int, (c_int,)),
     "bpf_link_create": (c_int, (c_int, c_int, c_int, c_void_p)),
