@@ -45,8 +45,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups a
 HANG_S = 1.0
 ALLOWED_S = 0.05
 
-# What a controller does to its slices, without a policy: everything is moved that can be moved.
-CONTROLLER = """
+IMPORTS = """
 import json, sys, threading, time
 from pathlib import Path
 import numpy as np
@@ -60,7 +59,9 @@ from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.telemetry import Telemetry
-
+"""
+# What a controller does to its slices, without a policy: everything is moved that can be moved.
+CONTROLLER = """
 # As large as a controller with its policy, since the kernel takes that apart before it tells of the death; a thread
 # that receives commands, and a thread that is on time.
 ballast = bytearray(b"x") * (150 << 20)
@@ -142,7 +143,7 @@ class Controller(Script):
     ) -> None:
         rows = [[t.name, str(t.cgroup), t.egress_device, str(t.netns)] for t in node.targets]
         join = "".join(f"echo 0 >{group}/cgroup.procs && " for group in groups)
-        script = [sys.executable, "-c", CONTROLLER, str(state), str(hang_s), json.dumps(rows), mode]
+        script = [sys.executable, "-c", IMPORTS + CONTROLLER, str(state), str(hang_s), json.dumps(rows), mode]
         super().__init__("sh", "-c", f'{join}exec "$@"', "sh", *script)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from slicepilot.controller.system.confinement import without_seccomp
-from tests.controller.watchdog.test_supervisor import Script, restored, wait_for
+from tests.controller.watchdog.test_supervisor import IMPORTS, Script, restored, wait_for
 
 from .machine import ENDPOINT, ORIGINAL, Agent, Pod, untyped_map, value_of
 
@@ -20,18 +20,7 @@ pytestmark = [
     pytest.mark.skipif(bool(without_seccomp()), reason=without_seccomp() or "none"),
 ]
 CONTROLLER = """
-import json, sys, time
-from pathlib import Path
 from slicepilot.controller.actuators.cilium.choice import CiliumPaths
-from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.record.ring import Tick, TickRing
-from slicepilot.controller.watchdog.handle import SupervisorHandle
-from slicepilot.controller.watchdog.keeper import JournalKeeper
-from slicepilot.controller.watchdog.recovery import recover
-from slicepilot.env.knobs import Knobs
-from slicepilot.env.telemetry import Telemetry
-import numpy as np
-
 state, netns, pin, folder = map(Path, sys.argv[1:])
 target = SliceTargets("a", None, "eth0", netns, cilium=CiliumPaths(pin, folder))
 state.mkdir(exist_ok=True)
@@ -91,7 +80,7 @@ print(json.dumps(answers))
 
 def started(agent: Agent, pod: Pod, state: Path) -> Script:
     arguments = map(str, (state, pod.netns, agent.paths.pin, agent.paths.state))
-    return Script(sys.executable, "-c", CONTROLLER, *arguments)
+    return Script(sys.executable, "-c", IMPORTS + CONTROLLER, *arguments)
 
 
 def until(agent: Agent, value: bytes) -> float:
