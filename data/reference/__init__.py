@@ -154,14 +154,20 @@ def verification_rows() -> tuple[PublishedRow, ...]:
 @cache
 def calibration_series() -> tuple[SeriesRow, ...]:
     """The ramps of the calibration experiments; NaN where nothing was measured."""
-    figures = ("upf_cpu_mcpu_mean", "upf_received_mbps_mean", "server_received_mbps_mean", "server_received_mbps_std")
-    quantiles = ("latency_ms_p10", "latency_ms_p50", "latency_ms_p90")
     result = []
     for row in _rows("andrade_series_calibration"):
-        numbers = [float(row[name] or math.nan) for name in (*figures, *quantiles)]
-        latency_ms = (numbers[4], numbers[5], numbers[6])
+        number = {name: float(text or math.nan) for name, text in row.items() if name != "group"}
         result.append(
-            SeriesRow(int(row["experiment"]), float(row["time_s"]), row["group"], *numbers[:4], latency_ms=latency_ms)
+            SeriesRow(
+                int(row["experiment"]),
+                number["time_s"],
+                row["group"],
+                number["upf_cpu_mcpu_mean"],
+                number["upf_received_mbps_mean"],
+                number["server_received_mbps_mean"],
+                number["server_received_mbps_std"],
+                (number["latency_ms_p10"], number["latency_ms_p50"], number["latency_ms_p90"]),
+            )
         )
     return tuple(result)
 
