@@ -12,6 +12,7 @@ import numpy as np
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.tables.tidy import unit_of
 
+from .columns import read_parquet
 from .crossings import crossings_of, labels_of
 from .csv_files import read_csv
 from .json_files import REVERSE, SERVER, netdata_table, selector_of, series_of, written
@@ -32,7 +33,6 @@ from .names import (
     slice_label,
     words_of,
 )
-from .parquet_files import read_parquet
 from .pcap_files import read_packets
 from .reading import slice_name, stem_of, table_name
 from .rows import LIMITS, Floats, date_ns, number_of, zone_of

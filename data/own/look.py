@@ -17,11 +17,10 @@ from slicepilot.data.csv.blocks import read_blocks
 from slicepilot.data.csv.chunks import OTHER_KINDS, other_kind_of, read_start
 from slicepilot.data.faults import DatasetError, Faults
 
-from .columns import encoded, is_number, words_of
+from .columns import encoded, is_number, opened, words_of
 from .csv_files import Layout, layout_of
 from .json_files import IPERF3, iperf3_rows, load_json, netdata_table, series_of
 from .map import Format
-from .parquet_files import opened
 from .ping_files import is_ping
 from .rows import NOTHING, Floats, number_of
 
