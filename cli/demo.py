@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from slicepilot.configs import ConfigError
-
 from .demo_live import on_real_upfs
-from .shared.default_paths import own
+from .shared.default_paths import numbered, own
 from .shared.output import console
 from .shared.streams import refuse_stdout
 
@@ -38,7 +36,7 @@ def demo(
     refuse_stdout(out, "a folder")
     own(out, OUT, "out")
     if out.exists() and any(out.iterdir()):
-        out = _next_free(out)
+        out = numbered(out)  # so that an earlier demo is kept
     out.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
 
@@ -55,12 +53,3 @@ def demo(
     headline("4/4  The same policy on real UPFs")
     on_real_upfs(out / "training" / "bundle", out / "live.html", SCENARIO)
     headline(f"Done. Open {report} in a browser; `mlflow ui --backend-store-uri sqlite:///mlflow.db` shows the runs.")
-
-
-def _next_free(folder: Path) -> Path:
-    """A new sibling folder with a number, so that an earlier demo is kept."""
-    for number in range(2, 1000):
-        candidate = folder.with_name(f"{folder.name}-{number}")
-        if not candidate.exists():
-            return candidate
-    raise ConfigError(f"out = {str(folder)!r}: expected a folder that is empty or does not exist")

@@ -131,15 +131,15 @@ def plugins() -> dict[str, BackendPlugin]:
     return {module.BACKEND.name: module.BACKEND for module in sorted(modules, key=lambda module: module.__name__)}
 
 
-def plugin(name: str, field: str = "backend") -> BackendPlugin:
+def plugin(name: str) -> BackendPlugin:
     """A plugin by name; raises ConfigError for an unknown name."""
-    check_name(name, field, simulator=False)
+    check_name(name, simulator=False)
     return plugins()[name]
 
 
-def check_name(name: str, field: str = "backend", *, simulator: bool = True) -> str:
+def check_name(name: str, *, simulator: bool = True) -> str:
     """The same name; raises ConfigError if no backend has it."""
     names = [*([SIMULATOR] if simulator else []), *(plugin.name for plugin in plugins().values() if plugin.opens)]
     if name not in names:
-        raise ConfigError(f"{field}: unknown name {name!r}; {did_you_mean(name, names)}")
+        raise ConfigError(f"backend: unknown name {name!r}; {did_you_mean(name, names)}")
     return name

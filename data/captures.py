@@ -45,6 +45,26 @@ class Frame(NamedTuple):
     snap: int
 
 
+class IpHeader(NamedTuple):
+    """An IP header.
+
+    Attributes:
+        protocol: of the payload, and where it begins in the frame.
+        source, target: addresses.
+        size: octets of the packet with this header.
+        identity: what tells packets of the same ends apart.
+        later: a later fragment, whose payload begins amid that of the packet.
+    """
+
+    protocol: int
+    payload: int
+    source: bytes
+    target: bytes
+    size: int
+    identity: bytes
+    later: bool
+
+
 class Tunnel(NamedTuple):
     """A GTP-U header: TEID; QFI and 1 for uplink, 0 for downlink, -1 where it has none; where the packet begins."""
 
@@ -98,6 +118,24 @@ def network_at(data: bytes, link: int) -> int | None:
         if kind not in IP_TYPES:
             return None
     return at
+
+
+def ip_at(data: bytes, at: int) -> IpHeader | None:
+    """The IP header there; None for other bytes. Raises IndexError or `struct.error` where it was cut short."""
+    version = data[at] >> 4
+    if version == 4:
+        header, size = 4 * (data[at] & 15), word(data, at + 2)
+        source, target = struct.unpack_from("4s4s", data, at + 12)
+        if header < 20 or size < header:
+            return None
+        identity = data[at + 2 : at + 8] + data[at + 9 : at + 10]
+        later = bool(word(data, at + 6) & 0x1FFF)
+        return IpHeader(data[at + 9], at + header, source, target, size, identity, later)
+    if version != 6:
+        return None
+    source, target = struct.unpack_from("16s16s", data, at + 8)
+    size = 40 + word(data, at + 4)
+    return IpHeader(data[at + 6], at + 40, source, target, size, data[at + 4 : at + 7], later=False)
 
 
 def tunnel_at(data: bytes, at: int) -> Tunnel | None:

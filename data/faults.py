@@ -139,16 +139,13 @@ class Faults:
 
     @property
     def counts(self) -> dict[FaultKind, int]:
-        """How many there are of each kind."""
         return dict(self._counts)
 
     @property
     def total(self) -> int:
-        """How many there are."""
         return sum(self._counts.values())
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
         return bool(self._counts)
 
     def examples(self, kind: FaultKind | None = None) -> list[Fault]:

@@ -84,7 +84,6 @@ def _analyse(
     resamples: int,
     seed: int,
 ) -> tuple[Analysis, Tables]:
-    """Read, then compute."""
     from dataclasses import replace
 
     from slicepilot.data.tables.selection import TOGETHER, selected

@@ -66,7 +66,7 @@ def estimate(
     with progress_bar() as progress:
         task = progress.add_task("reading", total=1.0)
         whole = _episodes(data, reward)
-        episodes, missing = whole.unbroken(), [setting.to_json() for setting in missing_of(whole)]
+        episodes, missing = whole.unbroken(), missing_of(whole)
         node = hardware_for(hardware, episodes)
         policies, stripped = _policies(Node.of(episodes), names_of(agents or []), bundle or [], node)
         comparison = compare(

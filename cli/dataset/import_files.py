@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.datasets import Imported
+from slicepilot.cli.shared.default_paths import numbered
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say
 from slicepilot.configs import ConfigError
 
@@ -130,11 +131,11 @@ def _free(out: Path, kind: Kind, path: Path, options: Options, made: dict[Path, 
     from slicepilot.data.tables.tidy import is_made_of
 
     stem = "-".join(filter(None, [kind.name, kind.label(path, options)]))
-    target, number = out / f"{stem}.parquet", 1
-    while target in made or (target.exists() and not is_made_of(target, path)):
-        number += 1
-        target = out / f"{stem}-{number}.parquet"
-    return target
+
+    def taken(table: Path) -> bool:
+        return table in made or (table.exists() and not is_made_of(table, path))
+
+    return numbered(out / stem, ".parquet", taken)
 
 
 def _import(path: Path, kind: Kind, options: Options, target: Path, progress: Progress) -> Description:
@@ -178,7 +179,7 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
         return {"path": str(path), "problem": str(error)}
     write_episodes(joined.episodes, path)
     figures = {"episodes": len(joined.episodes), "steps": joined.episodes.num_steps, "runs": joined.runs}
-    missing = [item.to_json() for item in missing_of(joined.episodes)]
+    missing = missing_of(joined.episodes)
     return {"path": str(path)} | figures | {"points_left_out": joined.left_out, "missing": missing}
 
 

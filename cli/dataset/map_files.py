@@ -11,9 +11,8 @@ import typer
 from slicepilot.cli.schemas.datasets import ProposedMap
 from slicepilot.cli.shared.output import print_json, progress_bar, say
 from slicepilot.cli.shared.streams import STDOUT, require_single
-from slicepilot.configs import ConfigError
 
-from .paths import writing_to
+from .paths import require_files, writing_to
 
 if TYPE_CHECKING:
     from slicepilot.data.own.propose import Proposal
@@ -32,14 +31,10 @@ def map_files(
     Example: slicepilot dataset map measurements.csv --out map.yaml
     """
     require_single(out, as_json, "out")
-    from slicepilot.data.files import replace_file, what_else
+    from slicepilot.data.files import replace_file
     from slicepilot.data.own.propose import propose
 
-    for path in paths:
-        if path.is_dir():
-            raise ConfigError(f"path = {str(path)!r}: a folder; expected files")
-        if problem := what_else(path):
-            raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file")
+    require_files(paths)
     with progress_bar() as progress:
         progress.add_task("looking", total=None)
         proposal = propose(paths)

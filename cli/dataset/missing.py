@@ -18,11 +18,7 @@ AT_WORST = (
 
 
 def print_missing(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a row for each setting, if anything is missing.
-
-    Args:
-        rows: as `slicepilot.data.episodes.missing.Missing.to_json` has them.
-    """
+    """Print a row for each setting (`slicepilot.data.episodes.missing.MissingOfSetting`), if anything is missing."""
     if not rows:
         return
     slices = list(dict.fromkeys(name for row in rows for name in row["unmeasured_by_slice"]))

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slicepilot.cli.schemas.datasets import Imported
+from slicepilot.cli.shared.default_paths import numbered
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say
-from slicepilot.configs import ConfigError
 
 from .missing import print_missing
-from .paths import writing_to
+from .paths import require_files, writing_to
 from .validate import print_faults
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def import_mapped(map_file: Path, paths: list[Path], out: Path, reward: str, *, 
     from slicepilot.data.own.map import read_map
 
     data_map = read_map(map_file)
-    files = _files(paths)
+    require_files(paths)
     with progress_bar() as progress:
-        target, description, episodes = _import(data_map, map_file, files, out, reward, progress)
+        target, description, episodes = _import(data_map, map_file, paths, out, reward, progress)
     document: dict[str, Any] = {
         "tables": [{"path": str(target)} | vars(description) | {"groups": list(description.groups), "as_known": None}],
         "episodes": episodes,
@@ -46,17 +46,6 @@ def import_mapped(map_file: Path, paths: list[Path], out: Path, reward: str, *, 
         print_json(document, Imported)
     else:
         _print(target, description, episodes)
-
-
-def _files(paths: list[Path]) -> list[Path]:
-    from slicepilot.data.files import what_else
-
-    for path in paths:
-        if path.is_dir():
-            raise ConfigError(f"path = {str(path)!r}: a folder; expected files, of which the map has entries")
-        if problem := what_else(path):
-            raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file")
-    return paths
 
 
 def _import(
@@ -79,10 +68,9 @@ def _import(
     table = joined(rows, data_map.period_s)
     episodes = None if data_map.episodes is None else _episodes(data_map, map_file, rows, reward)
     with writing_to(out):
-        target, number = out / f"{data_map.name}.parquet", 1
-        while target.exists() and not is_made_of(target, *files):
-            number += 1
-            target = out / f"{data_map.name}-{number}.parquet"
+        target = numbered(
+            out / data_map.name, ".parquet", lambda table: table.exists() and not is_made_of(table, *files)
+        )
         made = write_tidy(target, table, Origin(KIND, files[0], others=tuple(files[1:])), faults)
         return target, made, None if episodes is None else _write(episodes, target.with_stem(f"{target.stem}-episodes"))
 
@@ -110,7 +98,7 @@ def _write(episodes: EpisodeSet, path: Path) -> dict[str, Any]:
     from slicepilot.data.episodes.missing import missing_of
 
     write_episodes(episodes, path)
-    missing = [item.to_json() for item in missing_of(episodes)]
+    missing = missing_of(episodes)
     return {"path": str(path), "episodes": len(episodes), "steps": episodes.num_steps, "missing": missing}
 
 

@@ -14,7 +14,7 @@ from slicepilot.cli.shared.streams import refuse_stdout
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
-    from slicepilot.data.studies.kinds import Kind, Options
+    from slicepilot.data.studies.kinds import Options
 
 KindOption = Annotated[str | None, typer.Option("--kind", help="File type (default: detected).")]
 UnitOption = Annotated[
@@ -45,11 +45,15 @@ def options_of(units: list[str] | None, qfi: int | None, condition: str | None, 
     return Options(tuple(units or ()), qfi, condition, classes)
 
 
-def kind_of(path: Path, name: str | None) -> Kind:
-    """The given or detected kind of a file; raises ConfigError for none."""
-    from slicepilot.data.studies.kinds import detected, find
+def require_files(paths: Sequence[Path]) -> None:
+    """Raises ConfigError for a path that leads to no regular file."""
+    from slicepilot.data.files import what_else
 
-    return find(name) if name is not None else detected(path)
+    for path in paths:
+        if path.is_dir():
+            raise ConfigError(f"path = {str(path)!r}: a folder; expected files")
+        if problem := what_else(path):
+            raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file")
 
 
 @contextmanager

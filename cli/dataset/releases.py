@@ -142,7 +142,6 @@ def print_fact(label: str, text: str) -> None:
 
 
 def _document(release: Release) -> dict[str, Any]:
-    """A release as plain values."""
     import dataclasses
 
     return dataclasses.asdict(release) | {"about_bytes": release.about_bytes}

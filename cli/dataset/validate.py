@@ -18,7 +18,6 @@ from .paths import (
     KindOption,
     QfiOption,
     UnitOption,
-    kind_of,
     options_of,
     report_unusable,
     shown_few,
@@ -90,6 +89,7 @@ def validate(
 def _check(path: Path, kind: str | None, options: Options, progress: Progress) -> dict[str, Any]:
     """The contents and faults of a file or dataset."""
     from slicepilot.data.faults import Faults
+    from slicepilot.data.studies.kinds import detected, find
 
     what = what_is(path)
     faults = Faults()
@@ -108,7 +108,7 @@ def _check(path: Path, kind: str | None, options: Options, progress: Progress) -
                     f"path = {str(path)!r}: {figures['rows']} rows; expected {description.rows}, as it says"
                 )
             return {"path": str(path), "kind": description.kind, "faults": description.faults} | figures
-        own = kind_of(path, kind)
+        own = detected(path) if kind is None else find(kind)
         stream = own.read(path, faults, options, lambda share: progress.update(task, completed=share))
         figures = _figures(stream, own.name, path.name)
         return {"path": str(path), "kind": own.name, "faults": faults.to_json()} | figures
@@ -139,7 +139,7 @@ def _check_episodes(episodes: EpisodeSet, faults: Faults) -> dict[str, Any]:
         {"behaviour": name, "episodes": len(own), "steps": own.num_steps, "reward_mean": reward_of(own)}
         for name, own in ((name, episodes.of(name)) for name in episodes.behaviours)
     ]
-    missing = [item.to_json() for item in missing_of(episodes)]
+    missing = missing_of(episodes)
     return {"rows": episodes.num_steps, "behaviours": behaviours, "missing": missing}
 
 

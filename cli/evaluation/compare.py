@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slicepilot.cli.schemas.evaluation import Compared
+from slicepilot.cli.schemas.evaluation import Compared, ComparedRun
 from slicepilot.cli.shared.output import console, figures_table, print_json
 from slicepilot.cli.shared.registry import SCHEME, local_bundle
 from slicepilot.cli.shared.streams import STDOUT, require_single, write_out
@@ -74,18 +74,7 @@ def _document(candidates: Sequence[Candidate]) -> dict[str, object]:
     from slicepilot.training.comparison.sources import differing
 
     return {
-        "compared": [
-            {
-                "name": item.name,
-                "kind": item.kind,
-                "folder": item.folder,
-                "digest": item.digest,
-                "facts": item.facts,
-                "parameters": item.parameters,
-                "figures": item.figures,
-            }
-            for item in candidates
-        ],
+        "compared": [{name: getattr(item, name) for name in ComparedRun.__annotations__} for item in candidates],
         "differing": {
             key: dict(zip([item.name for item in candidates if item.parameters], values, strict=True))
             for key, values in differing(candidates).items()

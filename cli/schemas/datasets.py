@@ -3,6 +3,7 @@
 from typing import Literal, NotRequired
 
 from slicepilot.configs.documents import Document
+from slicepilot.data.episodes.missing import MissingOfSetting
 
 
 class ReleaseFile(Document):
@@ -113,26 +114,6 @@ class ImportedTable(Document):
     format: int
     as_known: bool | None
     """Whether its source is the file that others have observed; null where nothing is known."""
-
-
-class MissingOfSetting(Document):
-    """Missing part of the planned measurements of a behaviour."""
-
-    behaviour: str
-    """The setting or agent."""
-    episodes: int
-    steps: int
-    readings: int
-    """Control periods times slices with traffic, each of which should have been measured."""
-    unmeasured: int
-    unmeasured_by_slice: dict[str, float]
-    """Share of each slice's readings."""
-    unscored_steps: int
-    """Control periods without a reward, because too little was measured."""
-    reward: float | None
-    """Mean reward of the other control periods."""
-    reward_at_worst: float | None
-    """The same if every promise that was not measured had been broken."""
 
 
 class ImportedRange(Document):

@@ -3,8 +3,8 @@
 from typing import Any, Literal, NotRequired
 
 from slicepilot.configs.documents import Document, allow_more
+from slicepilot.data.episodes.missing import MissingOfSetting
 
-from .datasets import MissingOfSetting
 from .shared import Ends, Knob
 
 

@@ -5,8 +5,8 @@ from typing import Literal, NotRequired
 from typing_extensions import TypedDict
 
 from slicepilot.configs.documents import Document
+from slicepilot.data.episodes.missing import MissingOfSetting
 
-from .datasets import MissingOfSetting
 from .episodes import Coverage, Estimated, EstimatorAnswer, EstimatorName
 from .shared import Difference, Ends
 

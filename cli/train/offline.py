@@ -14,7 +14,7 @@ from slicepilot.cli.dataset.paths import print_left_out
 from slicepilot.cli.schemas.training import TrainedOffline
 from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar
 from slicepilot.configs import ConfigError, FailureError
-from slicepilot.data.episodes.missing import missing_of
+from slicepilot.data.episodes.missing import MissingOfSetting, missing_of
 from slicepilot.data.recorded import find
 
 from .runs import folder_for, training_bar
@@ -95,7 +95,7 @@ def run_offline(
             return force or objection is None
 
         result = train_offline(settings, folder, name, checkpoint, report, accept, labels)
-    missing = [setting.to_json() for setting in missing_of(_dataset(settings))]
+    missing = missing_of(_dataset(settings))
     _print(settings, result, missing, improvement, as_json)
     if result.bundle.origin is None:
         cure = "record more runs of each setting" if result.choice else "record exploring agents, or use -c choice"
@@ -168,7 +168,7 @@ def _budget(config: OfflineConfig, updates: int | None, minutes: float | None) -
 def _print(
     settings: OfflineConfig,
     result: OfflineResult,
-    missing: list[dict[str, Any]],
+    missing: list[MissingOfSetting],
     improvement: Improvement | str | None,
     as_json: bool,
 ) -> None:
@@ -212,7 +212,7 @@ def _print(
         _print_improvement(improvement, missing)
 
 
-def _print_improvement(improvement: Improvement, missing: list[dict[str, Any]]) -> None:
+def _print_improvement(improvement: Improvement, missing: list[MissingOfSetting]) -> None:
     """A table of estimates against the best policy in the data, and the conclusion in a sentence."""
     best = improvement.best_reward
     half = (best.high - best.low) / 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from slicepilot.cli.shared.default_paths import own
+from slicepilot.cli.shared.default_paths import numbered, own
 from slicepilot.cli.shared.output import stderr
 from slicepilot.cli.shared.streams import refuse_stdout
 
@@ -28,17 +28,8 @@ def folder_for(out: Path | None, resume: Path | None, name: str) -> Path:
         return out
     if resume is not None:
         return resume if resume.is_dir() else resume.parent
-    default = _free(RUNS / name)
+    default = numbered(RUNS / name)
     return own(default, default, "out")
-
-
-def _free(folder: Path) -> Path:
-    """The folder, or with a number behind it, so that no earlier run is overwritten."""
-    candidate, number = folder, 1
-    while candidate.exists():
-        number += 1
-        candidate = folder.with_name(f"{folder.name}-{number}")
-    return candidate
 
 
 @contextmanager

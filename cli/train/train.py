@@ -206,7 +206,6 @@ def _run(
     start: PolicyBundle | None,
     labels: RunLabels,
 ) -> TrainingResult:
-    """Train with a bar."""
     from slicepilot.training.online.train import train as run
 
     with training_bar(settings.algorithm) as show:

@@ -19,7 +19,7 @@ from .runs import folder_for
 
 if TYPE_CHECKING:
     from slicepilot.training.sweeps.config import Trial
-    from slicepilot.training.sweeps.files import Outcome, Sweep
+    from slicepilot.training.sweeps.files import Outcome
     from slicepilot.training.sweeps.sweep import SweepResult
 
 
@@ -117,10 +117,6 @@ def _tell(result: SweepResult, elapsed_s: float, as_json: bool) -> None:
     if result.best is not None:
         best = f"best trial {sweep.trials[result.best].name}: bundle {result.outcomes[result.best].bundle}"
         say(best)
-    _how_to_go_on(sweep, result)
-
-
-def _how_to_go_on(sweep: Sweep, result: SweepResult) -> None:
     if any(item.status in {"failed", "unfinished"} for item in result.outcomes):
         say(f"go on: slicepilot tune --resume {sweep.folder}")
 

@@ -64,7 +64,6 @@ class Block:
     _lines: npt.NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        """Number of rows N."""
         return self.table.num_rows
 
     def lines(self) -> npt.NDArray[np.int64]:

@@ -38,6 +38,7 @@ TAR, TAR_AT = b"ustar", 257
 BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, zipfile.BadZipFile)
 """Of compressed data that end early or are damaged; bz2 and Arrow raise OSError without a number."""
 CHUNK_BYTES = 1 << 20
+LONGEST_LINE = 1 << 16
 UTF16 = "is UTF-16; expected UTF-8"
 UTF16_SAMPLE, UTF16_SHARE = 512, 0.4  # bytes that are looked at, and share of a character's halves that are zero
 
@@ -140,6 +141,25 @@ def read_chunks(path: Path, on_progress: OnProgress | None = None) -> Iterator[b
             if isinstance(error, OSError) and error.errno is not None:
                 raise DatasetError.at(path, f"{error.strerror}; expected a file that can be read") from None
             raise DatasetError.at(path, f"{what_is_broken(error)}; expected a whole file") from None
+
+
+def read_lines(path: Path, on_progress: OnProgress | None = None) -> Iterator[tuple[int, str, bool]]:
+    """Number (from 1) and text of each line, and whether it has an end: LF, CR LF or, in all of the file, CR.
+
+    Raises:
+        DatasetError: as `read_chunks`; no line end in `LONGEST_LINE` bytes.
+    """
+    held, number, returns = b"", 0, None
+    for chunk in read_chunks(path, on_progress):
+        returns = b"\r" in chunk and b"\n" not in chunk if returns is None else returns
+        *whole, held = (held + (chunk.replace(b"\r", b"\n") if returns else chunk)).split(b"\n")
+        if len(held) > LONGEST_LINE:
+            raise DatasetError.at(path, f"no line end in {len(held)} bytes; expected lines of text", number + 1)
+        for line in whole:
+            number += 1
+            yield number, line.decode("utf-8", "replace").strip(), True
+    if held:
+        yield number + 1, held.decode("utf-8", "replace").strip(), False
 
 
 def read_start(path: Path, length: int = 1 << 14) -> bytes:

@@ -61,7 +61,6 @@ class Episode:
     info: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of decisions T."""
         return len(self.actions)
 
     def part(self, first: int, end: int) -> Episode:
@@ -136,7 +135,6 @@ class Transitions:
     episode: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
-        """Number of steps N."""
         return len(self.actions)
 
 
@@ -156,11 +154,9 @@ class EpisodeSet:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of episodes."""
         return len(self.episodes)
 
     def __iter__(self) -> Iterator[Episode]:
-        """The episodes."""
         return iter(self.episodes)
 
     @property
@@ -174,7 +170,6 @@ class EpisodeSet:
         return tuple(dict.fromkeys(episode.behaviour for episode in self.episodes))
 
     def of(self, *behaviours: str) -> EpisodeSet:
-        """The episodes of some policies."""
         return EpisodeSet(tuple(e for e in self.episodes if e.behaviour in behaviours), self.facts)
 
     def unbroken(self) -> EpisodeSet:

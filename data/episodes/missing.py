@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from slicepilot.configs.documents import Document
 
 from .episodes import Episode, EpisodeSet
 
@@ -15,43 +16,27 @@ UNMEASURED_SHARE = "unmeasured_share"
 """Name of the column of `Episode.decisions` with the share of the slices' weight that rewards leave out, (T,)."""
 
 
-@dataclass(frozen=True)
-class Missing:
-    """Missing measurements of the runs of a behaviour.
-
-    Attributes:
-        behaviour: name of the acting policy or setting.
-        episodes, steps: how many.
-        readings: number of expected measurements: steps times the slices with traffic in them.
-        unmeasured: number of missing measurements.
-        unmeasured_by_slice: share of each slice's missing measurements; only slices with traffic.
-        unscored_steps: steps without a reward, because too little of them was measured.
-        reward: mean over the steps with a reward, from the measured values; None without such steps.
-        reward_at_worst: the same if every unmeasured promise had been broken completely, with the longest delay; None
-            where it is not known.
-    """
+class MissingOfSetting(Document):
+    """Missing part of the planned measurements of a behaviour."""
 
     behaviour: str
+    """The setting or agent."""
     episodes: int
     steps: int
     readings: int
+    """Control periods times slices with traffic, each of which should have been measured."""
     unmeasured: int
     unmeasured_by_slice: dict[str, float]
+    """Share of each slice's readings."""
     unscored_steps: int
+    """Control periods without a reward, because too little was measured."""
     reward: float | None
+    """Mean reward of the other control periods."""
     reward_at_worst: float | None
-
-    @property
-    def share(self) -> float:
-        """Share of missing measurements, 0..1."""
-        return self.unmeasured / max(self.readings, 1)
-
-    def to_json(self) -> dict[str, Any]:
-        """The same as plain values."""
-        return asdict(self)
+    """The same if every promise that was not measured had been broken."""
 
 
-def missing_of(episodes: EpisodeSet) -> list[Missing]:
+def missing_of(episodes: EpisodeSet) -> list[MissingOfSetting]:
     """Missing measurements of each behaviour; empty where everything was measured or no episode has marks."""
     result = []
     for name in episodes.behaviours:
@@ -69,12 +54,19 @@ def missing_of(episodes: EpisodeSet) -> list[Missing]:
             if count
         }
         result.append(
-            Missing(
-                name, len(own), len(lacking), int(there.sum()), int(lacking.sum()), by_slice,
-                int((~np.isfinite(rewards)).sum()), _mean(rewards), _mean(worst),
+            MissingOfSetting(
+                behaviour=name,
+                episodes=len(own),
+                steps=len(lacking),
+                readings=int(there.sum()),
+                unmeasured=int(lacking.sum()),
+                unmeasured_by_slice=by_slice,
+                unscored_steps=int((~np.isfinite(rewards)).sum()),
+                reward=_mean(rewards),
+                reward_at_worst=_mean(worst),
             )
-        )  # fmt: skip
-    return result if any(item.unmeasured for item in result) else []
+        )
+    return result if any(item["unmeasured"] for item in result) else []
 
 
 def at_worst(episode: Episode, facts: Mapping[str, Any]) -> npt.NDArray[np.float64]:

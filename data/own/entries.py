@@ -12,6 +12,7 @@ import numpy as np
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.tables.tidy import unit_of
 
+from .columns import read_parquet
 from .crossings import crossings_of, labels_of
 from .csv_files import read_csv
 from .json_files import REVERSE, SERVER, netdata_table, selector_of, series_of, written
@@ -32,7 +33,6 @@ from .names import (
     slice_label,
     words_of,
 )
-from .parquet_files import read_parquet
 from .pcap_files import read_packets
 from .reading import slice_name, stem_of, table_name
 from .rows import LIMITS, Floats, date_ns, number_of, zone_of
@@ -79,7 +79,6 @@ def _single(looks: Sequence[Look], entry: Entry) -> Entry:
 
 
 def _table(looks: Sequence[Look]) -> Entry:
-    """Of CSV and Parquet."""
     look = looks[0]
     columns = {column.name: column for column in look.columns}
     entry = Entry({"format": look.format})
@@ -292,12 +291,8 @@ def _add_wide(entry: Entry, looks: Sequence[Look], columns: Sequence[Column]) ->
             continue
         own_slice, rest, labels = by_slice.get(column.name, (None, column.name, {}))
         own = guess(rest, column.values, hints, unit=column.unit, labels=labels)
-        entry.columns[column.name] = _sliced_guess(own, own_slice)
+        entry.columns[column.name] = own if own_slice is None else replace(own, slice=slice_name(own_slice))
     _sum_same(entry)
-
-
-def _sliced_guess(own: Guess, name: str | None) -> Guess:
-    return own if name is None else replace(own, slice=slice_name(name))
 
 
 def _sliced(columns: Sequence[Column]) -> dict[str, tuple[str, str, dict[str, str]]]:

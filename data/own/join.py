@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -134,7 +134,9 @@ Table = tuple[Ints | None, dict[str, Words], dict[str, Floats]]
 def _aligned(rows: Sequence[Rows], times: Ints | None, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
     """Rows of the same time and labels put together, each with the same turn among those of its file."""
     if times is None:
-        if len(rows) == 1 or not any(_alike(own, rows[0]) for own in rows[1:]):
+        if not any(
+            own.path == rows[0].path and len(own) == len(rows[0]) for own in rows[1:]
+        ):  # other columns of a file
             return None, labels, columns
         times_or_rows = np.concatenate([np.arange(len(own)) for own in rows])
         turn = np.zeros(len(times_or_rows), np.int64)
@@ -158,14 +160,9 @@ def _aligned(rows: Sequence[Rows], times: Ints | None, labels: dict[str, Words],
     return (None if times is None else times[first]), kept, result
 
 
-def _alike(own: Rows, other: Rows) -> bool:
-    """Whether rows are other columns of the same rows of a file."""
-    return own.path == other.path and len(own) == len(other)
-
-
-def _grouped(keys: Keys) -> tuple[Ints, Ints, Ints]:
-    """Order of the rows by their keys, the group number of each, and the first row of each group."""
-    order = np.lexsort(tuple(reversed(keys)))
+def _grouped(keys: Keys, then: Ints | None = None) -> tuple[Ints, Ints, Ints]:
+    """Order of the rows by their keys (``then`` within a group), the number of each's group, each group's first row."""
+    order = np.lexsort((*(() if then is None else (then,)), *reversed(keys)))
     new = np.zeros(len(order), np.bool_)
     new[:1] = True
     for key in keys:
@@ -194,14 +191,8 @@ def _by_period(times: Ints, period_ns: int, labels: dict[str, Words], columns: d
         keep |= labels["direction"].codes < 0
     begin, own = begin[keep], {name: words.take(keep) for name, words in own.items()}
     columns = {name: column[keep] for name, column in columns.items()}
-    moments = times[keep]
-    order = np.lexsort((moments, *(words.codes for words in reversed(own.values())), begin))
-    keys: Keys = [begin[order], *(words.codes[order] for words in own.values())]
-    new = np.zeros(len(order), np.bool_)
-    new[:1] = True
-    for key in keys:
-        new[1:] |= np.diff(key) != 0
-    starts, first = np.flatnonzero(new), order[new]
+    order, group, first = _grouped([begin, *(words.codes for words in own.values())], times[keep])
+    starts = np.flatnonzero(np.diff(group, prepend=-1))
     result: dict[str, Floats] = {}
     for name, column in columns.items():
         if name not in _PACKETS:
@@ -209,11 +200,11 @@ def _by_period(times: Ints, period_ns: int, labels: dict[str, Words], columns: d
     result |= _of_packets(
         {name: columns[name][order] for name in _PACKETS if name in columns}, starts, period_ns, result
     )
-    return begin[first], {name: words.take(first) for name, words in own.items()}, _sorted(result)
-
-
-def _sorted(columns: dict[str, Floats]) -> dict[str, Floats]:
-    return {name: columns[name] for name in _in_order(set(columns))}
+    return (
+        begin[first],
+        {name: words.take(first) for name, words in own.items()},
+        {name: result[name] for name in _in_order(set(result))},
+    )
 
 
 def _combined(name: str, column: Floats, starts: Ints) -> Floats:
@@ -237,33 +228,25 @@ def _of_packets(
     result: dict[str, Floats] = {}
     delay, size = packets.get("delay_us"), packets.get("packet_bytes")
     if delay is not None:
-        ends = [*starts[1:].tolist(), len(delay)]
         for name, quantile in (("delay_p50_us", 0.5), ("delay_p99_us", 0.99)):
             if name not in known:
-                result[name] = _quantiles(delay, starts.tolist(), ends, quantile)
+                result[name] = _quantiles(delay, starts, quantile)
     if size is not None:
         there, per_s = ~np.isnan(size), 8.0 * 1e9 / period_ns / 1e6
         bits = np.where(there, size, 0.0) * per_s
         groups = np.add.reduceat(there.astype(np.int64), starts) > 0
-        left = np.ones(len(size), np.bool_) if delay is None else ~np.isnan(delay)
-        rates: dict[str, Callable[[], Floats]] = {
-            "offered_mbps": lambda: np.add.reduceat(bits, starts),
-            "carried_mbps": lambda: np.add.reduceat(np.where(left, bits, 0.0), starts),
-        }
-        for name, rate in rates.items():
-            if name not in known and (name == "offered_mbps" or delay is not None):
-                result[name] = np.where(groups, rate(), np.nan)
+        rates = {"offered_mbps": bits}
+        if delay is not None:
+            rates["carried_mbps"] = np.where(np.isnan(delay), 0.0, bits)
+        for name, own in rates.items():
+            if name not in known:
+                result[name] = np.where(groups, np.add.reduceat(own, starts), np.nan)
     return result
 
 
-def _quantiles(column: Floats, starts: list[int], ends: list[int], quantile: float) -> Floats:
-    result = np.full(len(starts), np.nan)
-    for group, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        own = column[start:end]
-        own = own[~np.isnan(own)]
-        if len(own):
-            result[group] = np.quantile(own, quantile)
-    return result
+def _quantiles(column: Floats, starts: Ints, quantile: float) -> Floats:
+    parts = (part[~np.isnan(part)] for part in np.split(column, starts[1:]))
+    return np.asarray([np.quantile(part, quantile) if len(part) else np.nan for part in parts], np.float64)
 
 
 def _stream(times: Ints | None, labels: dict[str, Words], columns: dict[str, Floats], *, absolute: bool) -> Stream:
@@ -293,8 +276,4 @@ def _stream(times: Ints | None, labels: dict[str, Words], columns: dict[str, Flo
         arrays.append(arrow.numbers(column, valid=None if not missing.any() else ~missing))
     schema = pa.schema(fields)
     whole = pa.Table.from_arrays(arrays, schema=schema)
-
-    def batches() -> Iterator[Any]:
-        yield from whole.to_batches(max_chunksize=BATCH_ROWS)
-
-    return Stream(schema, batches(), tuple(labels))
+    return Stream(schema, iter(whole.to_batches(max_chunksize=BATCH_ROWS)), tuple(labels))

@@ -17,10 +17,10 @@ from slicepilot.data.csv.blocks import read_blocks
 from slicepilot.data.csv.chunks import OTHER_KINDS, other_kind_of, read_start
 from slicepilot.data.faults import DatasetError, Faults
 
-from .csv_files import Layout, encoded, layout_of
+from .columns import encoded, is_number, opened, words_of
+from .csv_files import Layout, layout_of
 from .json_files import IPERF3, iperf3_rows, load_json, netdata_table, series_of
 from .map import Format
-from .parquet_files import opened, words_of
 from .ping_files import is_ping
 from .rows import NOTHING, Floats, number_of
 
@@ -70,7 +70,6 @@ class Column:
         return next((own[1] for own in parsed if own is not None and own[1] is not None), None)
 
     def add(self, texts: Sequence[str]) -> None:
-        """Add values of the column."""
         for text in texts:
             if len(self.texts) < SAMPLE and text.lower() not in NOTHING:
                 self.texts.append(text)
@@ -124,7 +123,8 @@ def look_at(path: Path) -> Look:
 def _json(path: Path) -> Look:
     document = load_json(path)
     own = document if isinstance(document, dict) else {}
-    if "intervals" in own or ("start" in own and "end" in own) or _is_stream(document):
+    events = isinstance(document, list) and any(isinstance(part, dict) and "event" in part for part in document)
+    if "intervals" in own or ("start" in own and "end" in own) or events:
         iperf3_rows(path, document)
         return Look(path, "iperf3", document=document)
     result = own.get("result", own)
@@ -135,10 +135,6 @@ def _json(path: Path) -> Look:
         series_of(path, document)
         return Look(path, "prometheus", document=document)
     raise DatasetError.at(path, f"JSON of no known kind; expected {KINDS}")
-
-
-def _is_stream(document: Any) -> bool:
-    return isinstance(document, list) and any(isinstance(own, dict) and "event" in own for own in document)
 
 
 def _csv(path: Path) -> Look:
@@ -183,17 +179,13 @@ def _parquet(path: Path) -> Look:
             strange.append(name)
             continue
         own = Column(name, [], {}, dated=dated)
-        words = words_of(path, name, values[: 1 << 16] if _is_numeric(kind) or dated else values)
+        words = words_of(path, name, values[: 1 << 16] if is_number(kind) or dated else values)
         own.add([words.names[code] for code in words.codes[:SAMPLE].tolist() if code >= 0])
         own.add(words.names[: 4 * MOST_WORDS])
         columns.append(own)
     if not columns:
         raise DatasetError.at(path, f"columns {few(strange)} are nested; expected numbers and texts")
     return Look(path, "parquet", tuple(columns))
-
-
-def _is_numeric(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def iperf3_columns(path: Path, document: Any) -> tuple[dict[str, Floats], bool | None, bool]:

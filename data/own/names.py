@@ -104,11 +104,6 @@ def unit_in(name: str) -> tuple[str | None, list[str]]:
     return None, words
 
 
-def is_counter(name: str) -> bool:
-    """Whether Prometheus' rules of naming say that a metric counts up."""
-    return name.endswith(("_total", "_sum"))
-
-
 def guess(
     name: str,
     values: Floats,
@@ -129,7 +124,7 @@ def guess(
     own = known_unit(unit) if unit else None
     unit_known = own or in_name
     extra = [word for value in (labels or {}).values() for word in words_of(value) if word in {"n3", "n6"}]
-    counter = is_counter(name)
+    counter = name.endswith(("_total", "_sum"))  # by Prometheus' rules of naming
     guessed = _by_words({*words, *extra}, words, unit_known, counter, name)
     if guessed is None and hints:
         guessed = _by_words({*words, *extra, *hints}, [*words, *hints], unit_known, counter, "")

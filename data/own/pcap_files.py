@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, Frame, frames, network_at, tunnel_at
+from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, Frame, frames, ip_at, network_at, tunnel_at
 from slicepilot.data.csv.chunks import OnProgress, read_chunks
 from slicepilot.data.faults import DatasetError, Faults
 
@@ -55,7 +54,6 @@ class Packets:
     addresses: dict[bytes, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of packets N."""
         return len(self.time_ns)
 
     def names(self) -> list[str]:
@@ -63,7 +61,6 @@ class Packets:
         return [str(ipaddress.ip_address(address)) for address in self.addresses]
 
     def column(self, name: str) -> Ints:
-        """A column (N,)."""
         return np.asarray(getattr(self, name), np.int64)
 
 
@@ -89,46 +86,18 @@ def read_packets(
     return result
 
 
-class _Ip(NamedTuple):
-    """An IP header: protocol, offset of the payload, source, destination, length and identification."""
-
-    protocol: int
-    payload: int
-    source: bytes
-    target: bytes
-    size: int
-    identity: bytes
-
-
-def _ip(data: bytes, at: int) -> _Ip | None:
-    """The header at an offset; None if it is incomplete or no IP header."""
-    if len(data) < at + 20:
-        return None
-    if data[at] >> 4 == 4:
-        header = (data[at] & 15) * 4
-        size = data[at + 2] << 8 | data[at + 3]
-        if header < 20 or len(data) < at + header or size < header:
-            return None
-        identity = data[at + 2 : at + 8] + data[at + 9 : at + 10]
-        return _Ip(data[at + 9], at + header, data[at + 12 : at + 16], data[at + 16 : at + 20], size, identity)
-    if data[at] >> 4 != 6 or len(data) < at + 40:
-        return None
-    size = 40 + (data[at + 4] << 8 | data[at + 5])
-    return _Ip(data[at + 6], at + 40, data[at + 8 : at + 24], data[at + 24 : at + 40], size, data[at + 4 : at + 7])
-
-
 def _add(packets: Packets, frame: Frame, keep: int) -> bool:
     """Add the packet of a frame, the inner packet of a tunnel; returns False for a frame without."""
     data, tunnel, outer = frame.data, None, (-1, -1)
     known = packets.addresses
     try:
         at = network_at(data, frame.link) if frame.link in LINKS else None
-        ip = None if at is None else _ip(data, at)
+        ip = None if at is None else ip_at(data, at)
         if ip is None:
             return False
         if ip.protocol == UDP and data[ip.payload + 2 : ip.payload + 4] == GTPU_PORT.to_bytes(2, "big"):
             tunnel = tunnel_at(data, ip.payload + 8)
-            inner = None if tunnel is None else _ip(data, tunnel.inner)
+            inner = None if tunnel is None else ip_at(data, tunnel.inner)
             if inner is None:
                 return False
             outer = known.setdefault(ip.source, len(known)), known.setdefault(ip.target, len(known))

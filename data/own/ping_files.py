@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.csv.chunks import OnProgress, read_lines
 from slicepilot.data.faults import DatasetError, Faults
 
 from .map import PER_TIME, FileMap
@@ -18,7 +17,6 @@ from .rows import MOST_VALUES, Raw, checked, require_columns
 TIME = "time"
 """Name of a round trip in ping's output, in milliseconds."""
 MOST_LOST = 100_000
-LONGEST_LINE = 1 << 16
 _NUMBER = re.compile(r"(?:icmp_)?seq[= ](\d{1,9})", re.IGNORECASE)
 _FROM = re.compile(r"\bfrom\b|\bvon\b|\bde\b", re.IGNORECASE)
 _LOST = re.compile(r"no answer yet|timeout|timed out|unreachable|Zeitüberschreitung", re.IGNORECASE)
@@ -65,7 +63,7 @@ def replies(path: Path, faults: Faults, on_progress: OnProgress | None = None) -
     answered: dict[int, Reply] = {}
     lost: dict[int, Reply] = {}
     last, turn, count = 0, 0, 0
-    for line, text in _lines(path, on_progress):
+    for line, text, _ in read_lines(path, on_progress):
         trip, number, stamp = _TRIP.search(text), _NUMBER.search(text), _STAMP.match(text)
         time_s = None if stamp is None else float(stamp[1])
         if trip is None:
@@ -110,16 +108,3 @@ def _with_lost(answered: dict[int, Reply], lost: dict[int, Reply], faults: Fault
                 result.append((time_s, before + step, math.nan, own[3]))
         result.append(answered[number])
     return result
-
-
-def _lines(path: Path, on_progress: OnProgress | None) -> Iterator[tuple[int, str]]:
-    held, number = b"", 0
-    for chunk in read_chunks(path, on_progress):
-        *whole, held = (held + chunk).split(b"\n")
-        if len(held) > LONGEST_LINE:
-            raise DatasetError.at(path, f"no line end in {len(held)} bytes; expected a log of ping", number + 1)
-        for line in whole:
-            number += 1
-            yield number, line.decode("utf-8", "replace").strip()
-    if held.strip():
-        yield number + 1, held.decode("utf-8", "replace").strip()

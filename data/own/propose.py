@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from slicepilot.configs import ConfigError
+from slicepilot.configs import ConfigError, validate
+from slicepilot.configs.limited_yaml import parse_yaml
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.tables.tidy import Stream, unit_of
 
@@ -61,11 +62,11 @@ def propose(paths: Sequence[Path]) -> Proposal:
     period = None
     text = written_map(entries, None, ())
     rows = _tried(text, paths, entries)
+    step = _step(rows)
     if len(entries) > 1:
-        period = _common_period(rows)
+        period = None if step is None else period_for(step)  # in which every file has a measurement
         text = written_map(entries, period, ())
     table = joined(rows, period)
-    step = _step(rows)
     if period is None and "packet_bytes" in table.schema.names:
         step = max(step or 1.0, 1.0)  # packets, not samples
     count = sum(batch.num_rows for batch in table.batches)
@@ -111,14 +112,10 @@ def _tried(text: str, paths: Sequence[Path], entries: list[Entry]) -> list[Any]:
 
 
 def _parsed(text: str) -> DataMap:
-    from slicepilot.configs.limited_yaml import parse_yaml
-    from slicepilot.configs.loader import validate
-
     return validate(DataMap, parse_yaml(text.encode(), "the proposed map"), "the proposed map")
 
 
 def _entries(looks: Sequence[Look]) -> list[Entry]:
-    """An entry for each layout."""
     groups: dict[Any, list[Look]] = {}
     for look in looks:
         key: Any = look.format
@@ -141,7 +138,6 @@ def _entries(looks: Sequence[Look]) -> list[Entry]:
 
 
 def _common(names: Sequence[str]) -> str:
-    """Common prefix of names."""
     shortest = min(names, key=len)
     same = (len({name[index] for name in names}) == 1 for index in range(len(shortest)))
     return shortest[: next((index for index, alike in enumerate(same) if not alike), len(shortest))]
@@ -178,14 +174,6 @@ def _step(rows: Sequence[Any]) -> float | None:
         if len(gaps):
             steps.append(float(np.median(gaps)) / 1e9)
     return max(steps) if steps else None
-
-
-def _common_period(rows: Sequence[Any]) -> float | None:
-    """A period in which every file has a measurement."""
-    step = _step(rows)
-    if step is None:
-        return None
-    return period_for(step)
 
 
 def _episodes(

@@ -15,12 +15,12 @@ from slicepilot.configs.text import printable
 from slicepilot.data.csv.chunks import COMPRESSED, OnProgress, read_start
 from slicepilot.data.faults import DatasetError, Faults
 
+from .columns import read_parquet
 from .crossings import read_captures
 from .csv_files import read_csv
 from .join import added_up
 from .json_files import SERIES, VALUE, read_iperf3, read_netdata_json, read_prometheus
 from .map import FILE, DataMap, FileMap, Mapped, entries_of
-from .parquet_files import read_parquet
 from .ping_files import read_ping
 from .rows import LIMITS, Floats, Ints, Raw, Rows, Words, date_ns, zone_of
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.configs import ConfigError, did_you_mean
+from slicepilot.configs.text import few
 from slicepilot.data.faults import DatasetError, Faults
 
 from .map import NS_OF, PER_TIME, FileMap
@@ -46,15 +47,23 @@ class Words:
 
     @classmethod
     def all_of(cls, name: str, rows: int) -> Words:
-        """The same word everywhere."""
         return cls(np.zeros(rows, np.int32), (name,))
 
     @classmethod
     def of(cls, texts: Sequence[str | None]) -> Words:
-        """Encoded."""
         known: dict[str, int] = {}
         codes = [-1 if not text else known.setdefault(text, len(known)) for text in texts]
         return cls(np.asarray(codes, np.int32), tuple(known))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Words]) -> Words:
+        """Columns below each other."""
+        known: dict[str, int] = {}
+        codes = [
+            np.asarray([known.setdefault(name, len(known)) for name in part.names] + [-1], np.int32)[part.codes]
+            for part in parts
+        ]
+        return cls(np.concatenate(codes), tuple(known))
 
     def take(self, rows: Any) -> Words:
         """Some of the rows: a mask (N,) or indices."""
@@ -99,7 +108,6 @@ class Rows:
     words: dict[str, Words] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of rows N."""
         return len(self.slices.codes)
 
 
@@ -107,11 +115,7 @@ def require_columns(path: Path, named: Sequence[str], there: Sequence[str]) -> N
     """Raises DatasetError for a column that a map names and a file lacks."""
     for name in named:
         if name not in there:
-            raise DatasetError.at(path, f"column {name!r}: {did_you_mean(name, there, _few(there))}")
-
-
-def _few(names: Sequence[str]) -> str:
-    return "one of " + ", ".join(names[:12]) + (f" and {len(names) - 12:,} more" if len(names) > 12 else "")
+            raise DatasetError.at(path, f"column {name!r}: {did_you_mean(name, there, f'one of {few(there, 12)}')}")
 
 
 def number_of(text: str, decimal: str = ".", quantity: str = "") -> tuple[float, str | None] | None:

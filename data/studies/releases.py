@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict
 
 from slicepilot.configs import ConfigError, did_you_mean, read_yaml, validate
 
@@ -19,12 +19,6 @@ STATUS_MEANINGS: dict[Status, str] = {
 }
 
 _STRICT = ConfigDict(extra="forbid")
-
-
-def _check_name(name: str) -> str:
-    if name.startswith("/") or ".." in name.split("/"):
-        raise ValueError("expected a path below the folder of the release")
-    return name
 
 
 @dataclass(frozen=True)
@@ -41,13 +35,13 @@ class ReleaseFile:
     """
 
     __pydantic_config__ = _STRICT
-    name: Annotated[str, AfterValidator(_check_name)]
-    address: Annotated[str | None, Field(pattern=r"^https?://")] = None
-    num_bytes: Annotated[int | None, Field(gt=0)] = None
-    sha256: Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")] = None
-    about_bytes: Annotated[int | None, Field(gt=0)] = None
-    known_bytes: Annotated[int | None, Field(gt=0)] = None
-    known_sha256_start: Annotated[str | None, Field(pattern=r"^[0-9a-f]{8,64}$")] = None
+    name: str
+    address: str | None = None
+    num_bytes: int | None = None
+    sha256: str | None = None
+    about_bytes: int | None = None
+    known_bytes: int | None = None
+    known_sha256_start: str | None = None
 
     def is_as_known(self, num_bytes: int, sha256: str) -> bool | None:
         """Whether a file has the known size and checksum; None where these are not known."""
@@ -69,7 +63,7 @@ class Release:
     """
 
     __pydantic_config__ = _STRICT
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+    name: str
     title: str
     citation: str
     status: Status
@@ -78,7 +72,7 @@ class Release:
     doi: str | None = None
     arxiv: str | None = None
     licence: str | None = None
-    repository: Annotated[str | None, Field(pattern=r"^https?://")] = None
+    repository: str | None = None
     files: tuple[ReleaseFile, ...] = ()
 
     @property

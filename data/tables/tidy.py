@@ -79,7 +79,6 @@ class Origin:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """All of its files."""
         return (self.path, *self.others)
 
 
@@ -171,7 +170,7 @@ def read_description(path: Path) -> Description:
 
 def describe_if_tidy(path: Path) -> Description | None:
     """As `read_description`, but None for Parquet files of another making."""
-    metadata = _opened(path).metadata.metadata or {}
+    metadata = opened(path).metadata.metadata or {}
     text = metadata.get(KEY.encode())
     if text is None:
         return None
@@ -192,7 +191,7 @@ def read_tidy(path: Path) -> Stream:
         DatasetError: as `read_description`; and, while rows are read, where the file is damaged.
     """
     groups = read_description(path).groups
-    file = _opened(path)
+    file = opened(path)
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
@@ -214,13 +213,14 @@ def is_parquet(path: Path) -> bool:
         raise DatasetError.at(path, f"{error.strerror or error}; expected a file that can be read") from error
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+def opened(path: Path, expected: str = "a table of `dataset import`") -> pq.ParquetFile:
+    """A Parquet file; raises DatasetError for any other."""
     if problem := what_else(path):
-        raise DatasetError.at(path, f"{problem}; expected a table of `dataset import`")
+        raise DatasetError.at(path, f"{problem}; expected {expected}")
     try:
         # Absolute: Arrow takes a relative path such as s3:x/y for the address of a server.
         return pq.ParquetFile(path.absolute(), page_checksum_verification=True)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, ValueError) as error:
         raise DatasetError.at(path, f"not a whole Parquet file: {error}") from error
 
 

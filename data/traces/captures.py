@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 import numpy as np
 
 from slicepilot.configs import ConfigError
-from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, Tunnel, frames, network_at, tunnel_at, word
+from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, IpHeader, Tunnel, frames, ip_at, network_at, tunnel_at
 
 from .trace import PacketTrace
 
@@ -59,13 +59,14 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
             raise ConfigError(f"{where}: link type {link}; expected Ethernet, Linux cooked, loopback or raw IP")
         try:
             at = network_at(data, link)
-            if at is None:
+            outer = None if at is None else ip_at(data, at)
+            if outer is None:
                 continue
-            tunnel = _tunnel(data, at)
-            size, source = _size_and_source(data, at if tunnel is None else tunnel.inner)
+            tunnel = _tunnel(data, outer)
+            packet = outer if tunnel is None else ip_at(data, tunnel.inner)
         except (IndexError, struct.error):
             raise ConfigError(f"{where}: {CUT}") from None
-        if size is None:
+        if packet is None:
             continue
         before = every[tunnel is not None]
         if before and time_ns < before[-1]:
@@ -73,11 +74,11 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
         before.append(time_ns)
         if chosen.teid is not None and (tunnel is None or tunnel.teid != chosen.teid):
             continue
-        if chosen.source is not None and ip_address(source) not in chosen.source:
+        if chosen.source is not None and ip_address(packet.source) not in chosen.source:
             continue
         packets = plain if tunnel is None else tunnelled
         packets.times.append(time_ns)
-        packets.sizes.append(size)
+        packets.sizes.append(packet.size)
     gtp = bool(every[True])
     packets, times = (tunnelled if gtp else plain), every[gtp]
     if not packets.sizes:
@@ -91,25 +92,8 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
     return PacketTrace(own_s, np.asarray(packets.sizes, np.int64), duration_s)
 
 
-def _tunnel(data: bytes, at: int) -> Tunnel | None:
-    """The tunnel that the IP packet there is of; None for a packet in none. Raises as `tunnel_at`."""
-    version = data[at] >> 4
-    if version == 4:
-        payload, protocol = at + 4 * (data[at] & 0xF), data[at + 9]
-        if word(data, at + 6) & 0x1FFF:  # no first fragment: no UDP header
-            return None
-    else:
-        payload, protocol = at + 40, data[at + 6] if version == 6 else 0
-    if protocol != UDP or GTPU_PORT not in struct.unpack_from(">HH", data, payload):
+def _tunnel(data: bytes, outer: IpHeader) -> Tunnel | None:
+    """The tunnel that a packet is of; None for a packet in none. Raises as `tunnel_at`."""
+    if outer.protocol != UDP or outer.later or GTPU_PORT not in struct.unpack_from(">HH", data, outer.payload):
         return None
-    return tunnel_at(data, payload + 8)
-
-
-def _size_and_source(data: bytes, at: int) -> tuple[int | None, bytes]:
-    """Octets of the IP packet there with its header, and its source address; None for other packets."""
-    version = data[at] >> 4
-    if version == 4:
-        return word(data, at + 2) or None, struct.unpack_from("4s", data, at + 12)[0]
-    if version == 6:
-        return 40 + word(data, at + 4), struct.unpack_from("16s", data, at + 8)[0]
-    return None, b""
+    return tunnel_at(data, outer.payload + 8)

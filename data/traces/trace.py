@@ -50,12 +50,10 @@ class RateTrace:
 
     @property
     def duration_s(self) -> float:
-        """End of the last bin."""
         return float(self.edges_s[-1])
 
     @property
     def mean_mbps(self) -> float:
-        """Over all bins."""
         return float(self._mbit[-1] / self.duration_s)
 
     @cached_property
@@ -63,12 +61,10 @@ class RateTrace:
         return np.concatenate([[0.0], np.cumsum(self.mbps * np.diff(self.edges_s))])
 
     def mbit_before(self, time_s: Array) -> Array:
-        """As `Trace.mbit_before`."""
         bins = np.clip(np.searchsorted(self.edges_s, time_s, "right") - 1, 0, len(self.mbps) - 1)
         return self._mbit[bins] + (time_s - self.edges_s[bins]) * self.mbps[bins]
 
     def faster(self, speed: float) -> RateTrace:
-        """As `Trace.faster`."""
         return self if speed == 1.0 else RateTrace(self.edges_s / speed, self.mbps)
 
 
@@ -88,16 +84,13 @@ class PacketTrace:
 
     @property
     def mean_mbps(self) -> float:
-        """Over the whole capture."""
         return float(MBIT_PER_BYTE * self.sizes.sum() / self.duration_s)
 
     @property
     def mean_packet_bytes(self) -> float:
-        """Of all packets."""
         return float(self.sizes.mean())
 
     def mbit_before(self, time_s: Array) -> Array:
-        """As `Trace.mbit_before`; a packet is offered at its time."""
         return self._mbit[np.searchsorted(self.times_s, time_s, "left")]
 
     @cached_property
@@ -105,7 +98,6 @@ class PacketTrace:
         return np.concatenate([[0.0], np.cumsum(MBIT_PER_BYTE * self.sizes)])
 
     def faster(self, speed: float) -> PacketTrace:
-        """As `Trace.faster`."""
         if speed == 1.0:
             return self
         return PacketTrace(self.times_s / speed, self.sizes, self.duration_s / speed)

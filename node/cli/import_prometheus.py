@@ -70,7 +70,7 @@ def import_prometheus(
         "steps": episodes.num_steps,
         "left_out_steps": made.left_out,
         "period_s": float(period_s),
-        "missing": [item.to_json() for item in missing_of(episodes)],
+        "missing": missing_of(episodes),
         "why": list(made.why),
         "partial_answers": made.partial,
         "remarks": list(made.remarks),

@@ -13,11 +13,19 @@ import pytest
 
 from slicepilot.cli.shared.endings import PATIENCE_S
 
+
+def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A program in an interpreter of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
 FORKED = """
 import os, signal, sys, time
-from slicepilot.cli.shared.endings import unwind_on_signals
+from slicepilot.cli.shared.endings import PATIENCE_S, end_in_c_code, unwind_on_signals
 
 unwind_on_signals()
+end_in_c_code()
 ready, done = os.pipe()
 try:
     child = os.fork()
@@ -27,40 +35,17 @@ try:
     os.read(ready, 1)
     os.kill(child, signal.SIGTERM)
     _, status = os.waitpid(child, 0)
+    time.sleep(2 * PATIENCE_S)  # the thread that listens would end this process by now
+    print("goes on", flush=True)
 finally:
     print("removed", flush=True)
 sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
-def test_a_forked_child_that_is_ended_leaves_its_parents_things_alone() -> None:
-    result = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stdout) == (143, "removed\n")
-
-
-FORKED_BESIDE_A_LISTENER = """
-import os, signal, time
-from slicepilot.cli.shared.endings import PATIENCE_S, end_in_c_code, unwind_on_signals
-
-unwind_on_signals()
-end_in_c_code()
-ready, done = os.pipe()
-child = os.fork()
-if child == 0:
-    os.write(done, b"!")
-    time.sleep(60)
-os.read(ready, 1)
-os.kill(child, signal.SIGTERM)
-os.waitpid(child, 0)
-time.sleep(2 * PATIENCE_S)
-print("goes on", flush=True)
-"""
-
-
-def test_a_forked_child_that_is_ended_does_not_end_its_parent() -> None:
-    command = [sys.executable, "-c", FORKED_BESIDE_A_LISTENER]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (result.returncode, result.stdout) == (0, "goes on\n")
+def test_a_forked_child_that_is_ended_leaves_its_parent_and_its_things_alone() -> None:
+    result = run(FORKED)
+    assert (result.returncode, result.stdout) == (143, "goes on\nremoved\n")
 
 
 IN_A_CALLBACK = """
@@ -90,8 +75,7 @@ finally:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_during_a_callback_from_c_is_not_lost(number: signal.Signals) -> None:
-    command = [sys.executable, "-c", IN_A_CALLBACK, str(int(number))]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    result = run(IN_A_CALLBACK, int(number))
     assert (result.returncode, result.stdout) == (128 + number, "called 1\nremoved\n")
     assert result.stderr == ""
 
@@ -122,8 +106,7 @@ print("child", os.waitstatus_to_exitcode(status), flush=True)
 
 
 def test_a_signal_lost_in_a_forked_child_is_sent_to_the_child() -> None:
-    command = [sys.executable, "-c", FORKED_IN_A_CALLBACK]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    result = run(FORKED_IN_A_CALLBACK)
     assert (result.returncode, result.stdout, result.stderr) == (0, "child 7\n", "")
 
 
@@ -148,8 +131,7 @@ def test_imports_that_catch_everything_end_at_once(number: signal.Signals, tmp_p
         sys.path.insert(0, {str(tmp_path)!r})
         import greedy_package
     """
-    command = [sys.executable, "-c", textwrap.dedent(program), str(int(number))]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    result = run(program, int(number))
     assert (result.returncode, result.stdout) == (128 + number, "imports\n")
     assert "Traceback" not in result.stderr
 
@@ -224,9 +206,8 @@ with interrupted():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_is_registered_for_the_end_is_run_and_no_more(number: signal.Signals) -> None:
-    command = [sys.executable, "-c", AFTER_THE_UNWINDING, str(int(number))]
     began_s = time.monotonic()
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    result = run(AFTER_THE_UNWINDING, int(number))
     assert (result.returncode, result.stdout) == (128 + number, "removed\nregistered\n")
     assert time.monotonic() - began_s < 10
 
@@ -242,7 +223,6 @@ def test_other_exceptions_that_nobody_can_see_are_still_reported() -> None:
         unwind_on_signals()
         Broken()
     """
-    command = [sys.executable, "-c", textwrap.dedent(program)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    result = run(program)
     assert result.returncode == 0
     assert "ValueError: broken" in result.stderr

@@ -23,7 +23,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_is_printed_as_csv(tmp_path: Path) -> None:
     assert slicepilot("dataset", "import", str(SAMPLE), "--out", "tables").returncode == 0
     [table] = (tmp_path / "tables").glob("*.parquet")
-    assert slicepilot("dataset", "convert", str(table), "table.csv").returncode == 0
+    assert slicepilot("dataset", "convert", str(table), "table.csv", "--json").returncode == 0
     done = slicepilot("dataset", "convert", str(table), "-")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "table.csv").read_text()

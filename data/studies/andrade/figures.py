@@ -39,7 +39,6 @@ class StudyTable:
         self._servers = False
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
         names = ["experiment", "cycle", "time_s", "slice", "workload", self._value]
         for experiment, cycle, time_s, name, workload, value in zip(
             *(batch.column(column).to_pylist() for column in names), strict=True

@@ -25,30 +25,6 @@ MIXED_ROWS, MIXED_SHARE = 100, 0.01  # in another unit: from then on it is the f
 # Each CPU has its own buffer of rows, which holds less than a second at the published rates.
 REORDERED_NS = 1_000_000_000
 RECENT_ROWS = 1 << 18  # kept of the last second, and at least those of a block
-ODD, UNORDERED = 1, 2
-
-
-def inspect(
-    delay_us: npt.NDArray[np.float64],
-    packet_bytes: npt.NDArray[np.int32],
-    received_ns: Ints,
-    sent_ns: Ints,
-    latest_ns: int,
-) -> int:
-    """Whether any row (N,) needs a closer look: `ODD`, at its figures; `UNORDERED`, at its order.
-
-    ``latest_ns`` is when the latest row before them left. Without `UNORDERED` they are in order of time, without
-    duplicates.
-    """
-    passed_us = (sent_ns - received_ns) / 1e3
-    fine = np.abs(delay_us - passed_us) <= ROUNDED_US + ROUNDED_RATIO * passed_us
-    fine &= (delay_us >= 0) & (received_ns >= 0) & (sent_ns >= 0)
-    fine &= (packet_bytes >= PACKET_BYTES[0]) & (packet_bytes <= PACKET_BYTES[1])
-    since_ns = np.diff(sent_ns, prepend=latest_ns)
-    tied = since_ns == 0  # two packets may leave in the same nanosecond
-    again = tied[1:] & (tied[:-1] | (received_ns[1:] == received_ns[:-1]))
-    unordered = (since_ns < 0).any() or tied[:1].any() or again.any()
-    return (0 if fine.all() else ODD) | (UNORDERED if unordered else 0)
 
 
 def in_range(block: Block, faults: Faults) -> Block:
@@ -80,7 +56,6 @@ class Units:
         self._first: dict[float, str] = {}
 
     def count(self, rows: int) -> None:
-        """So many more rows have been read."""
         self._rows += rows
 
     def agreeing(self, block: Block) -> Block:

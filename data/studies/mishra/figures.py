@@ -29,7 +29,6 @@ class StudyTable:
         self._times_us: dict[str, list[npt.NDArray[Any]]] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
         codes, words = codes_of(batch.column(self._columns[0]))
         times_us = values_of(batch.column(self._columns[1]))
         for code, word in enumerate(words):

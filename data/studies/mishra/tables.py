@@ -8,12 +8,11 @@ monotonic clock; ``o1_pfcp_*.csv`` a row for each PFCP round trip of the SMF. Co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from slicepilot.data.arrow import codes_of, values_of
@@ -21,7 +20,7 @@ from slicepilot.data.csv.blocks import Block, oldest_first, read_blocks
 from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, require_rows
 
-from .checks import ODD, Ints, Recent, Units, in_range, inspect, without
+from .checks import Ints, Recent, Units, in_range, without
 
 NAME = pa.dictionary(pa.int32(), pa.string())
 FORWARDING = pa.schema(
@@ -68,24 +67,19 @@ def forwarding_batches(
     blocks = read_blocks(path, types, faults, on_progress=on_progress)
     for given in oldest_first(path, blocks, lambda block: values_of(block.table.column("ts_tx_ns")), faults):
         units.count(len(given))
-        values = _values(given)
-        times = values("ts_rx_ns"), values("ts_tx_ns")
-        result = inspect(values("delay_us"), values("pkt_len"), *times, recent.latest_ns)
-        block = units.agreeing(in_range(given, faults)) if result & ODD else given
+        block = units.agreeing(in_range(given, faults))
         if not len(block):
             continue
-        values = _values(block)
         columns = [
-            *(values(name) for name in ("ts_tx_ns", "ts_rx_ns", "pkt_len")),
-            values("delay_us").view(np.int64),
+            *(values_of(block.table.column(name)) for name in ("ts_tx_ns", "ts_rx_ns", "pkt_len")),
+            values_of(block.table.column("delay_us")).view(np.int64),
             slices.codes(block),
             interfaces.codes(block),
         ]
-        if result:
-            behind = recent.behind(columns[0])
-            again = recent.repeated(columns) & ~behind
-            faults.add_many("clock", block.lines()[behind], "ts_tx_ns", columns[0][behind], left_out=False)
-            block = without(block, again, faults, "duplicate")
+        behind = recent.behind(columns[0])
+        again = recent.repeated(columns) & ~behind
+        faults.add_many("clock", block.lines()[behind], "ts_tx_ns", columns[0][behind], left_out=False)
+        block = without(block, again, faults, "duplicate")
         recent.keep(columns)
         good += len(block)
         if len(block):
@@ -130,11 +124,6 @@ class Names:
             problem = f"{self._column}: more than {MAX_NAMES} different names; expected a few"
             raise DatasetError.at(self._path, problem, block.first_line)
         return own[codes]
-
-
-def _values(block: Block) -> Callable[[str], npt.NDArray[Any]]:
-    """The columns of numbers of a block, by name."""
-    return lambda name: values_of(block.table.column(name))
 
 
 def _batch(block: Block, columns: tuple[str, ...], schema: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.csv.chunks import OnProgress, read_lines
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.tables.tidy import Stream
 
@@ -107,7 +107,7 @@ def _latencies(
     values: list[int] = []
     sequence = 0
     other_unit = None
-    for number, text, ended in _lines(path, on_progress):
+    for number, text, ended in read_lines(path, on_progress):
         result = _LINE.fullmatch(text)
         if result is None:
             lost = _LOST.fullmatch(text)
@@ -154,18 +154,3 @@ def _batch(run: Run, addresses: list[str], values: list[int], first: int, traffi
     ]
     arrays = [pa.array(column, field.type) for column, field in zip(columns, LATENCY_SCHEMA, strict=True)]
     return pa.record_batch(arrays, LATENCY_SCHEMA)
-
-
-def _lines(path: Path, on_progress: OnProgress | None) -> Iterator[tuple[int, str, bool]]:
-    """Number (from 1), text without line end, and whether there is a line end, of each line."""
-    held, number, returns = b"", 0, None
-    for chunk in read_chunks(path, on_progress):
-        # Lines that end with a carriage return alone, in all of the file.
-        returns = b"\r" in chunk and b"\n" not in chunk if returns is None else returns
-        chunk = chunk.replace(b"\r", b"\n") if returns else chunk  # noqa: PLW2901
-        *whole, held = (held + chunk).split(b"\n")
-        for line in whole:
-            number += 1
-            yield number, line.decode("utf-8", "replace").strip(), True
-    if held:
-        yield number + 1, held.decode("utf-8", "replace").strip(), False

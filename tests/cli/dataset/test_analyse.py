@@ -7,8 +7,7 @@ import dataclasses
 import json
 import os
 import subprocess
-from collections.abc import Callable
-from importlib import resources
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.record.ring import record_dtype
 from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.episodes.files import write_episodes
+from slicepilot.data.reference import published_table
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import SLICE_FIELDS
@@ -60,6 +60,16 @@ def imported(path: Path, folder: Path, *options: str) -> Path:
     return folder
 
 
+def write_run(folder: Path, figures: Iterable[tuple[float, float]], latencies: Iterable[tuple[int, float]]) -> None:
+    """A run of Moreira et al.: CPU use and packets of each second, and the latencies of UEs."""
+    folder.mkdir()
+    rows = [f"2025-07-25 22:20:{s:02d},{cpu:.3f},{count},{4000 + s}" for s, (cpu, count) in enumerate(figures)]
+    header = "time,cpu_limit_used,net_packets_n3_received,net_n3_received"
+    (folder / "resources_stats_merged.csv").write_text("\n".join([header, *rows, ""]))
+    lines = [f"UE IP: 10.1.0.{ue} | Decapsulation Overhead: {latency:.0f} ns" for ue, latency in latencies]
+    (folder / "latency.txt").write_text("\n".join(["Attaching 2 probes...", *lines, ""]))
+
+
 @pytest.fixture(scope="module")
 def moreira(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of two runs for each QFI, the load's latencies 300 ns shorter."""
@@ -67,15 +77,12 @@ def moreira(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("moreira")
     for qfi in (1, 9):
         for condition, shift in (("baseline", 0), ("load", -300)):
-            folder = root / f"qf{qfi}_{condition}"
-            folder.mkdir()
-            cpu = rng.uniform(5, 60, SECONDS)
-            rows = [f"2025-07-25 22:20:{s:02d},{c:.3f},{1000 + 10 * s},{4000 + s}" for s, c in enumerate(cpu)]
-            header = "time,cpu_limit_used,net_packets_n3_received,net_n3_received"
-            (folder / "resources_stats_merged.csv").write_text("\n".join([header, *rows, ""]))
-            delays = np.rint(1600 + shift + rng.normal(0, 60, SECONDS * EACH) + 4 * np.repeat(cpu, EACH)).astype(int)
-            lines = [f"UE IP: 10.1.0.{qfi} | Decapsulation Overhead: {delay} ns" for delay in delays]
-            (folder / "latency.txt").write_text("\n".join(["Attaching 2 probes...", *lines, "garbage", ""]))
+            folder, cpu = root / f"qf{qfi}_{condition}", rng.uniform(5, 60, SECONDS)
+            delays = np.rint(1600 + shift + rng.normal(0, 60, SECONDS * EACH) + 4 * np.repeat(cpu, EACH))
+            packets = range(1000, 1000 + 10 * SECONDS, 10)
+            write_run(folder, zip(cpu, packets, strict=True), [(qfi, delay) for delay in delays])
+            with (folder / "latency.txt").open("a") as file:
+                file.write("garbage\n")
     return imported(root, tmp_path_factory.mktemp("tables"))
 
 
@@ -108,27 +115,13 @@ def test_release_of_moreira(moreira: Path, tmp_path: Path, analysed: Analysed) -
     assert {path.stem for path in out.glob("*.svg")} == {"ecdf", "violin", "lowess"}
 
 
-def published(name: str) -> list[dict[str, str]]:
-    text = resources.files("slicepilot.data.reference").joinpath(f"moreira_{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
 def test_tables_are_those_of_the_study(tmp_path: Path, analysed: Analysed) -> None:
     """As many latencies as there, of both QFIs and four UEs, with the resources of their runs."""
     rng, classes = np.random.default_rng(1), ("Anomaly", "Baseline", "Constant-Rate", "Multimedia")
     for qfi in (1, 9):
-        folder = tmp_path / f"qf{qfi}_load"
-        folder.mkdir()
-        rows = [f"2025-07-25 22:20:{s:02d},{rng.uniform(5, 60):.3f},{rng.integers(3000)}" for s in range(SECONDS)]
-        header = "time,cpu_limit_used,net_packets_n3_received"
-        (folder / "resources_stats_merged.csv").write_text("\n".join([header, *rows, ""]))
+        figures = zip(rng.uniform(5, 60, SECONDS), rng.integers(3000, size=SECONDS), strict=True)
         delays = 10_000 + rng.gamma(2.0, 2000.0, (SECONDS, len(classes))) - 4000.0 * np.asarray([0, 0, 1, 0.3])
-        lines = [
-            f"UE IP: 10.1.0.{ue} | Decapsulation Overhead: {delay:.0f} ns"
-            for second in delays
-            for ue, delay in enumerate(second)
-        ]
-        (folder / "latency.txt").write_text("\n".join([*lines, ""]))
+        write_run(tmp_path / f"qf{qfi}_load", figures, [pair for second in delays for pair in enumerate(second)])
     ues = [part for ue, name in enumerate(classes) for part in ("--ue", f"10.1.0.{ue}={name}")]
     tables = imported(tmp_path, tmp_path / "tables", *ues)
     for by in ("traffic_class", "qfi"):
@@ -139,7 +132,7 @@ def test_tables_are_those_of_the_study(tmp_path: Path, analysed: Analysed) -> No
         ("traffic_class", "group_tests"),
         ("traffic_class", "quantile_regression_ns"),
     ):
-        theirs = published(name)
+        theirs = published_table(f"moreira_{name}")
         with (tmp_path / by / f"{name}.csv").open() as file:
             own = list(csv.DictReader(file))
         columns = list(theirs[0])

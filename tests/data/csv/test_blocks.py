@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from slicepilot.configs.text import has_controls
 from slicepilot.data.csv.blocks import arrow_table, read_blocks
-from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.faults import DatasetError, Faults, shown
 from tests.effort import examples
 
 NAME = pa.dictionary(pa.int32(), pa.string())
@@ -87,18 +87,9 @@ def test_good_rows_come_through_unchanged(
     result = read(path, block_bytes=block_bytes)
     assert result.rows == [dict(zip(TYPES, row, strict=True)) for row in rows]
     assert result.lines == list(range(2, len(rows) + 2))
-    noted = [(fault.line, fault.kind) for fault in result.faults.examples()]
-    assert noted == ([] if last_end else [(len(rows) + 1, "truncated")])
-    assert result.faults.left_out == 0
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_file_that_is_cut_off_in_its_last_field_is_noted(packed: bool, tmp_path: Path) -> None:
-    data = HEADER + b"a,1.5,2,30\nb,2.5,3,4567"  # of which the last two digits are missing
-    result = read(written(tmp_path, gzip.compress(data) if packed else data))
-    assert [row["time"] for row in result.rows] == [30, 4567]
-    [fault] = result.faults.examples()
-    assert (fault.line, fault.kind, fault.value) == (3, "truncated", "b,2.5,3,4567")
+    noted = [(fault.line, fault.kind, fault.value) for fault in result.faults.examples()]
+    # What has no line end may have been cut off in its last field.
+    assert noted == ([] if last_end else [(len(rows) + 1, "truncated", shown(text.rpartition(end)[2]))])
     assert result.faults.left_out == 0
 
 
@@ -213,20 +204,6 @@ def check_accounts(path: Path, body: bytes | None) -> None:
         assert set(result.lines) <= set(lines)
 
 
-@pytest.mark.parametrize("every", [2, 3, 700])
-def test_many_bad_lines_in_large_blocks(tmp_path: Path, every: int) -> None:
-    lines = [b"n%d,%d.5,%d,%d" % (n % 3, n, n, n) for n in range(5000)]
-    for n in range(1, len(lines), every):
-        lines[n] = (b"n,1..5,2,3", b"n,1,2", b"", b'"n,1,2,3', b"n,1,2,\xff")[n // every % 5]
-    result = read(written(tmp_path, HEADER + b"\n".join(lines) + b"\n"))
-    good = [n for n in range(len(lines)) if n % every != 1]
-    empty = sum(not line for line in lines)
-    assert result.lines == [n + 2 for n in good]
-    assert [row["time"] for row in result.rows] == good
-    assert result.faults.left_out == len(lines) - len(good) - empty
-    assert all(fault.line % every == 3 % every for fault in result.faults.examples())
-
-
 numbers = st.sampled_from(
     ["0", "7", "-3", "007", "-0", "12.5", "-0.0", ".5", "5.", "1e5", "+1", "", " 1", "1 ", "x", "é", "1_0", "0x10",
      "nan", "inf", "-", ".", "e5", "1e", "1e400", "-1e400", "1e-400", "2147483647", "2147483648", "-2147483648",
@@ -290,12 +267,12 @@ def test_quoted_fields_are_understood_and_open_quotes_are_faults(tmp_path: Path)
     assert result.faults.counts == {"columns": 3}
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", ""])
-def test_an_open_quote_is_a_fault_in_the_last_line_too(tmp_path: Path, end: str) -> None:
+def test_an_open_quote_is_a_fault_in_the_last_line_too(tmp_path: Path) -> None:
     types = {"value": pa.int64(), "name": pa.string()}
-    result = read(written(tmp_path, f'value,name\n1,"a"\n2,"b{end}'.encode()), types)
-    assert result.rows == [{"value": 1, "name": "a"}]
-    assert result.faults.counts == {"columns" if end else "truncated": 1}
+    for end in ("\n", "\r\n", ""):
+        result = read(written(tmp_path, f'value,name\n1,"a"\n2,"b{end}'.encode()), types)
+        assert result.rows == [{"value": 1, "name": "a"}]
+        assert result.faults.counts == {"columns" if end else "truncated": 1}
 
 
 def test_empty_numbers_are_null_only_where_they_may_be(tmp_path: Path) -> None:
@@ -373,20 +350,7 @@ def test_compressed_data_that_end_early_are_an_error_after_the_whole_rows(tmp_pa
 # -- files that others write -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "mM\x00TC",
-        "mM\x1b[31mTC",
-        "mMTC\x7f",
-        "mMTC\x85",
-        "\u202eCTMm",
-        "mM\u200bTC",
-        "mM\u2028TC",
-        "\ufeffmMTC",
-        "a\tb",
-    ],
-)
+@pytest.mark.parametrize("text", ["mM\x00TC", "mM\x1b[31mTC", "mMTC\x85", "\u202eCTMm", "mM\u2028TC", "\ufeffmMTC"])
 @pytest.mark.parametrize("kind", [NAME, pa.string()])
 def test_control_characters_in_text_are_a_fault_and_never_shown(tmp_path: Path, text: str, kind: Any) -> None:
     """NUL, terminal codes, directions of writing: Naviam/battery-status#15 and others."""

@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -68,30 +67,6 @@ def test_a_file_with_the_newest_row_first_is_sorted_and_noted_once(
         read(tmp_path / "f.csv")
 
 
-def test_a_file_as_released_comes_through_whole(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    made = [
-        row(sent_ns, round(float(delay_us), 3), slice=name, pkt_len=size)
-        for sent_ns, delay_us, name, size in zip(
-            START_NS + np.cumsum(rng.integers(1, 10**6, 5000)),
-            rng.lognormal(3.2, 0.5, 5000),
-            rng.choice(["eMBB", "URLLC", "mMTC"], 5000),
-            rng.integers(66, 1512, 5000),
-            strict=True,
-        )
-    ]
-    path = written(tmp_path / "o1_forwarding_exp_heavy.csv", made)
-    result, faults = read(path)
-    with path.open() as file:
-        given_rows = list(csv.DictReader(file))
-    assert not faults
-    assert [item["slice"] for item in result] == [item["slice"] for item in given_rows]
-    assert [item["delay_us"] for item in result] == [float(item["delay_us"]) for item in given_rows]
-    for name, source in (("packet_bytes", "pkt_len"), ("received_ns", "ts_rx_ns"), ("sent_ns", "ts_tx_ns")):
-        assert [item[name] for item in result] == [int(item[source]) for item in given_rows]
-    assert {item["interface"] for item in result} == {"eth0"}
-
-
 def test_columns_in_the_order_of_the_published_script_and_slices_by_number(tmp_path: Path) -> None:
     columns = ("ts_rx_ns", "ts_tx_ns", "delay_us", "pkt_len", "netif_rx", "slice")
     rows = [row(START_NS + n, slice=str(n % 2), netif_rx="2") for n in range(4)]
@@ -112,18 +87,12 @@ def test_columns_in_the_order_of_the_published_script_and_slices_by_number(tmp_p
         ({"delay_us": 0.0215}, "unit", "delay_us"),
         ({"delay_us": 25.0}, "mismatch", "delay_us"),
         ({"ts_rx_ns": START_NS * 2}, "mismatch", "delay_us"),
-        ({"delay_us": "21,5"}, "columns", None),
-        ({"delay_us": "n/a"}, "number", "delay_us"),
-        ({"pkt_len": "66.5"}, "number", "pkt_len"),
-        ({"ts_tx_ns": ""}, "number", "ts_tx_ns"),
     ],
 )
-def test_a_bad_row_is_left_out_and_named(tmp_path: Path, change: Row, kind: str, column: str | None) -> None:
+def test_a_bad_row_is_left_out_and_named(tmp_path: Path, change: Row, kind: str, column: str) -> None:
     rows = rows_at(50)
     rows[20] = row(rows[20]["ts_tx_ns"]) | change
-    path = written(tmp_path / "f.csv", rows)
-    path.write_text(path.read_text().replace('"21,5"', "21,5"))
-    result, faults = read(path)
+    result, faults = read(written(tmp_path / "f.csv", rows))
     assert noted(faults) == [(22, kind, column)]
     assert faults.left_out == 1
     assert result == [tidy(item) for n, item in enumerate(rows) if n != 20]
@@ -139,7 +108,7 @@ def test_delays_may_be_rounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "name"), [(1e3, "nanoseconds"), (1e-3, "milliseconds"), (1e-6, "seconds")])
-@pytest.mark.parametrize(("count", "share"), [(1, 1.0), (400, 1.0), (400, 0.5), (20_000, 0.02)])
+@pytest.mark.parametrize(("count", "share"), [(1, 1.0), (400, 0.5), (20_000, 0.02)])
 def test_a_file_in_another_unit_is_refused(tmp_path: Path, factor: float, name: str, count: int, share: float) -> None:
     rows = rows_at(count)
     for n in range(0, count, round(1 / share)):
@@ -149,13 +118,11 @@ def test_a_file_in_another_unit_is_refused(tmp_path: Path, factor: float, name: 
     first = rows_at(1)[0]["delay_us"]
     assert f"line 2 has {first * factor:g} where {first:g} passed" in str(caught.value)
     assert f"{factor:g} times what the clock says" in str(caught.value)
-
-
-def test_some_rows_in_another_unit_are_faults(tmp_path: Path) -> None:
+    # A few such rows are faults.
     rows = rows_at(1000)
     for n in range(0, 1000, 20):
-        rows[n]["delay_us"] *= 1000
-    result, faults = read(written(tmp_path / "f.csv", rows))
+        rows[n]["delay_us"] *= factor
+    result, faults = read(written(tmp_path / "few.csv", rows))
     assert faults.counts == {"unit": 50}
     assert len(result) == 950
 
@@ -230,20 +197,6 @@ def test_all_checks_together_are_those_of_one_row_after_the_other(tmp_path: Path
         lines = [n for n, own in enumerate(kinds, 2) if own == kind]
         assert [fault.line for fault in faults.examples(kind)] == lines[:EXAMPLES]
     assert result == [tidy(item) for item, kind in zip(rows, kinds, strict=True) if kind in (None, "clock")]
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=300), lines=st.lists(st.text("0123456789.,-eMB\n", max_size=40), max_size=8))
-def test_any_rows_give_batches_faults_or_a_clear_error(tmp_path: Path, data: bytes, lines: list[str]) -> None:
-    path = written(tmp_path / "f.csv", rows_at(3))
-    path.write_bytes(path.read_bytes() + "\n".join(lines).encode() + data)
-    faults, count, refused = Faults(), 0, ""
-    try:
-        count = sum(batch.num_rows for batch in forwarding_batches(path, faults))
-    except DatasetError as error:
-        refused = str(error)
-    body = path.read_bytes().split(b"\n")[1:]
-    assert refused or count + faults.left_out == sum(1 for line in body if line.removesuffix(b"\r"))
 
 
 def test_a_file_without_a_good_row_is_refused(tmp_path: Path) -> None:

@@ -245,13 +245,13 @@ def test_the_overloaded_half_of_a_run_stays() -> None:
     [part] = episode.unbroken()
     assert len(part) == 40
     [row] = missing_of(EpisodeSet((episode,), joined([(8, 1)]).episodes.facts))
-    assert (row.readings, row.unmeasured, row.unscored_steps) == (200, 84, 0)
-    assert row.unmeasured_by_slice["slice1"] == 0
-    assert row.unmeasured_by_slice["slice5"] == pytest.approx(21 / 40)
-    assert row.reward == pytest.approx(episode.rewards.mean(), abs=1e-6)
-    assert row.reward is not None
-    assert row.reward_at_worst is not None
-    assert row.reward_at_worst < row.reward - 0.1
+    assert (row["readings"], row["unmeasured"], row["unscored_steps"]) == (200, 84, 0)
+    assert row["unmeasured_by_slice"]["slice1"] == 0
+    assert row["unmeasured_by_slice"]["slice5"] == pytest.approx(21 / 40)
+    assert row["reward"] == pytest.approx(episode.rewards.mean(), abs=1e-6)
+    assert row["reward"] is not None
+    assert row["reward_at_worst"] is not None
+    assert row["reward_at_worst"] < row["reward"] - 0.1
 
 
 def test_what_was_not_measured_survives_files(tmp_path: Path) -> None:
