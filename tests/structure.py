@@ -1,15 +1,19 @@
 """The shape of a source tree: packages, imports, cycles, sizes, words.
 
-``python tests/structure.py [FOLDER]`` prints the figures of a checkout, by default of the project that it is part of.
+``python tests/structure.py [FOLDER]`` prints the figures of a checkout, by default of the project that it is part of;
+with ``--speed`` also how long it takes to import, to show help, to simulate and, as root, to tick.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
+import json
+import os
 import re
 import statistics
 import subprocess
-import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -164,11 +168,41 @@ def figures(root: Path) -> dict[str, str]:
     }
 
 
+def speed(root: Path) -> Iterator[tuple[str, str]]:
+    """Figures of a checkout that is set up (``make setup live``), as text, by name; medians of five starts."""
+    python = root / ".venv" / "bin" / "python"
+
+    def output(*arguments: str) -> str:
+        return subprocess.run([python, *arguments], check=True, stdout=subprocess.PIPE, text=True, cwd="/").stdout
+
+    def seconds(*arguments: str) -> str:
+        times = []
+        for _ in range(5):
+            begun_s = time.perf_counter()
+            output(*arguments)
+            times.append(time.perf_counter() - begun_s)
+        return f"{statistics.median(times):.2f} s"
+
+    yield "import slicepilot", seconds("-c", "import slicepilot")
+    yield "slicepilot --help", seconds("-m", "slicepilot.cli", "--help")
+    simulator = json.loads(output("-m", "slicepilot.cli", "bench", "sim", "--json"))
+    yield "bench sim", f"{simulator['vector_env_steps_per_s']:.0f} steps/s"
+    if os.geteuid() == 0:
+        loop = json.loads(output("-m", "slicepilot.cli", "bench", "loop", "--json"))
+        for situation in ("idle", "contended"):
+            total_us = loop[situation]["total_us"]
+            yield f"bench loop, {situation}", f"p50 {total_us['p50']:.0f} us, p99 {total_us['p99']:.0f} us"
+
+
 def main() -> None:
     """Print the figures."""
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1]
-    for name, figure in figures(root.resolve()).items():
-        print(f"{name:<28} {figure}")
+    parser = argparse.ArgumentParser(description="Print the figures of a checkout.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[1])
+    parser.add_argument("--speed", action="store_true", help="measure speed, too, on a quiet machine")
+    options = parser.parse_args()
+    root = options.folder.resolve()
+    for name, figure in (*figures(root).items(), *(speed(root) if options.speed else ())):
+        print(f"{name:<28} {figure}", flush=True)
 
 
 if __name__ == "__main__":
