@@ -103,7 +103,7 @@ class Api:
     def watch(self, path: str, query: Mapping[str, str], silent_s: float, *, metadata_only: bool = False) -> Watch:
         """A watch whose connection is given up after ``silent_s`` without a byte."""
         accept = METADATA_ONLY.replace("MetadataList", "Metadata") if metadata_only else None
-        return Watch(lambda: self._send("GET", path, {**query, "watch": "true"}, None, None, accept, silent_s))
+        return Watch(lambda: self._send("GET", path, {**query, "watch": "true"}, accept=accept, timeout_s=silent_s))
 
     def counted(self) -> tuple[tuple[str, int, int], ...]:
         """Requests so far: method, status, of which 0 is no answer, and how many."""
@@ -119,10 +119,9 @@ class Api:
         path: str,
         query: Mapping[str, str] | None,
         document: Mapping[str, Any] | None = None,
-        content: str | None = None,
-        accept: str | None = None,
+        **more: Any,
     ) -> dict[str, Any]:
-        response = self._send(method, path, query, document, content, accept, REQUEST_S)
+        response = self._send(method, path, query, document, **more)
         try:
             answer = json.loads(response.data)
         except _failures() as error:
@@ -134,15 +133,26 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str] | None,
-        document: Mapping[str, Any] | None,
-        content: str | None,
-        accept: str | None,
-        timeout_s: float,
+        document: Mapping[str, Any] | None = None,
+        *,
+        content: str | None = None,
+        accept: str | None = None,
+        timeout_s: float = REQUEST_S,
     ) -> Any:
         """The response of urllib3, not read yet; raises ApiError for any that is no success."""
-        status = 0
+        status, headers = 0, {"Accept": accept or "application/json"}
+        if document is not None:
+            headers["Content-Type"] = content or "application/json"
         try:
-            response = self._call(method, path, query, document, content, accept, timeout_s)
+            request = self._client.param_serialize(
+                method,
+                path,
+                query_params=list((query or {}).items()),
+                header_params=headers,
+                body=document,
+                auth_settings=["BearerToken"],
+            )
+            response = self._client.call_api(*request, _request_timeout=(CONNECT_S, timeout_s)).response
             status = response.status
             if 200 <= status < 300:
                 return response
@@ -155,29 +165,6 @@ class Api:
             with self._counting:
                 self._counts[method, status] += 1
         raise ApiError(status, f"{method} {path}: {_message(body)}", retry_after_s(after))
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None,
-        document: Mapping[str, Any] | None,
-        content: str | None,
-        accept: str | None,
-        timeout_s: float,
-    ) -> Any:
-        headers = {"Accept": accept or "application/json"}
-        if document is not None:
-            headers["Content-Type"] = content or "application/json"
-        request = self._client.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params=headers,
-            body=document,
-            auth_settings=["BearerToken"],
-        )
-        return self._client.call_api(*request, _request_timeout=(CONNECT_S, timeout_s)).response
 
 
 class Watch:

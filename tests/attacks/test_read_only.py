@@ -12,16 +12,13 @@ import pytest
 import yaml
 
 from tests.node.foreign import Foreign
-from tests.node.test_foreign import controller, document_of, knobs, slicepilot, until
+from tests.node.test_foreign import controller, knobs, slicepilot, until
 
 
 @pytest.fixture(scope="module", name="foreign")
 def _foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    node = Foreign(tmp_path_factory.mktemp("read-only"), count=2, prefix="fr")
-    try:
+    with Foreign(tmp_path_factory.mktemp("read-only"), count=2, prefix="fr") as node:
         yield node
-    finally:
-        node.down()
 
 
 @contextlib.contextmanager
@@ -49,7 +46,7 @@ def make_read_only(path: Path) -> None:
 
 def test_sigterm_restores_everything_and_ends_all_processes(foreign: Foreign, tmp_path: Path) -> None:
     node = tmp_path / "node.yaml"
-    node.write_text(yaml.safe_dump(document_of(foreign)))
+    node.write_text(yaml.safe_dump(foreign.document()))
     before = knobs(foreign)
     with disk(tmp_path / "state"), controller(node, foreign, tmp_path) as running:
         until(lambda: knobs(foreign) != before, "nothing was moved")
@@ -65,7 +62,7 @@ def test_sigterm_restores_everything_and_ends_all_processes(foreign: Foreign, tm
 
 def test_a_start_on_a_read_only_disk_fails_and_changes_nothing(foreign: Foreign, tmp_path: Path) -> None:
     node, state = tmp_path / "node.yaml", tmp_path / "state"
-    node.write_text(yaml.safe_dump(document_of(foreign)))
+    node.write_text(yaml.safe_dump(foreign.document()))
     config = {"run_root": str(tmp_path / "run"), "state_root": str(state), "publish": {"log": "off"}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(config))
     before = knobs(foreign)

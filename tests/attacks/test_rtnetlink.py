@@ -28,7 +28,7 @@ from slicepilot.controller.system.net.qdisc import RootQdisc
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.env.knobs import Knobs
 from tests.node.foreign import Foreign
-from tests.node.test_foreign import controller, document_of, knobs, until
+from tests.node.test_foreign import controller, knobs, until
 
 COUNT, MBPS = 2, 8.0
 WORK_CPUS = Path("/sys/devices/virtual/workqueue/cpumask")
@@ -106,7 +106,7 @@ def work_kept_from(cpu: int) -> Iterator[None]:
 
 def longest_gap_ms(foreign: Foreign, folder: Path, pairs: int, **config: Any) -> tuple[float, float]:
     """Of a controller's ticks, in ms: without, and while so many pairs of interfaces are removed."""
-    (folder / "node.yaml").write_text(yaml.safe_dump(document_of(foreign)))
+    (folder / "node.yaml").write_text(yaml.safe_dump(foreign.document()))
     before, netns = knobs(foreign), f"{foreign.prefix}-many"
     with controller(folder / "node.yaml", foreign, folder, **config) as running:
         until(lambda: knobs(foreign) != before, "not moved")

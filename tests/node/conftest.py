@@ -1,10 +1,11 @@
 """UPFs that the testbed knows nothing of."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from .foreign import Foreign
+from .foreign import Foreign, written
 
 
 @pytest.fixture(name="foreign")
@@ -17,3 +18,9 @@ def _foreign(whole: Foreign) -> Foreign:
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     with Foreign(tmp_path_factory.mktemp("foreign")) as node:
         yield node
+
+
+@pytest.fixture(name="node")
+def _node(foreign: Foreign, tmp_path: Path) -> Path:
+    """The configuration of all of them."""
+    return written(tmp_path, foreign.prefix, *foreign.document()["slices"])

@@ -63,9 +63,18 @@ class Foreign:
             "s_nssai": {"sst": 1, "sd": f"{number:06d}"},
             "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
             "weight": weight,
-            "upf": {"process": {"name": "upf"}, "netns": self.netns[upf - 1], "user": "root"},
+            "upf": {
+                "process": {"name": "upf", "args": [f"10.211.{upf}.2"]},
+                "netns": self.netns[upf - 1],
+                "user": "root",
+            },
             "devices": {"n6_netns": f"{self.prefix}-dn", "n6_far": f"n6-{upf}"},
         } | ({"traffic": traffic} if traffic else {})
+
+    def document(self) -> dict[str, Any]:
+        """A node with a slice of each UPF, slice1 and so on, of which the first weighs more."""
+        slices = [self.slice(f"slice{i}", i, i, weight=10 if i == 1 else 1) for i in range(1, self.count + 1)]
+        return {"name": self.prefix, "slices": slices}
 
     def group(self, number: int) -> Path:
         """CPU cgroup of a UPF."""
@@ -182,10 +191,10 @@ class Foreign:
         subprocess.run(self._command(what, *arguments), env=self._environment(environment), check=True, timeout=60)
 
 
-def written(folder: Path, name: str, *slices: dict[str, Any]) -> Path:
-    """The configuration of a node."""
+def written(folder: Path, name: str, *slices: dict[str, Any], **more: Any) -> Path:
+    """The configuration of a node; ``more`` fields of it."""
     path = folder / "node.yaml"
-    path.write_text(yaml.safe_dump({"name": name, "slices": list(slices)}))
+    path.write_text(yaml.safe_dump({"name": name, "slices": list(slices), **more}))
     return path
 
 

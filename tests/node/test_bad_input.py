@@ -29,7 +29,6 @@ from slicepilot.node.authority.authority import authority, can_be_limited
 from .foreign import Foreign
 from .runtimes import until
 from .test_authority import OWN, POINTS, upf
-from .test_foreign import document_of
 
 REACHABLE = Path(__file__).parents[1] / "reachable.py"
 AS_NOBODY = (sys.executable, str(REACHABLE), "setpriv", "--reuid=65534", "--clear-groups")
@@ -46,7 +45,7 @@ def _node(foreign: Foreign) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         path = Path(folder) / "node.yaml"
-        path.write_text(yaml.safe_dump(document_of(foreign)))
+        path.write_text(yaml.safe_dump(foreign.document()))
         path.chmod(0o644)
         yield path
 
@@ -124,7 +123,7 @@ def test_a_kernel_that_does_not_describe_itself(node: Path) -> None:
 
 
 def test_a_namespace_that_has_vanished_is_named(foreign: Foreign, node: Path) -> None:
-    document = document_of(foreign)
+    document = foreign.document()
     document["slices"][2]["upf"]["netns"] = "vanished"
     node.write_text(yaml.safe_dump(document))
     for command in COMMANDS.values():
@@ -132,16 +131,6 @@ def test_a_namespace_that_has_vanished_is_named(foreign: Foreign, node: Path) ->
         assert "slices.slice3.upf.netns = vanished: no such network namespace; expected a path, or one of" in line
     with pytest.raises(ConfigError, match="no such network namespace"):
         SliceEnv(node=str(node))
-
-
-def test_devices_that_do_not_exist_are_named(foreign: Foreign, node: Path) -> None:
-    for role, where in (("n3", "lo, n3, n4, n6, tun"), ("tun", "lo, n3, n4, n6, tun")):
-        document = document_of(foreign)
-        document["slices"][0]["devices"][role] = "nope"
-        node.write_text(yaml.safe_dump(document))
-        for command in COMMANDS.values():
-            line = error_of(command, node, code=2)
-            assert f"slices.slice1.devices.{role} = nope: no such interface; expected {where}" in line
 
 
 def test_a_group_without_the_cpu_controller_leaves_the_rest(tmp_path: Path) -> None:

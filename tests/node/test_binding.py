@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
 from slicepilot.configs import validate
@@ -21,14 +20,14 @@ from slicepilot.node.live.backend import NodeBackend
 
 from .foreign import COUNT, Foreign
 from .runtimes import until
-from .test_foreign import controller, document_of
+from .test_foreign import controller
 
 NOTICED_S = 1.2  # it looks once a second
 
 
 @contextlib.contextmanager
 def backend_of(foreign: Foreign, **first: object) -> Iterator[NodeBackend]:
-    document = document_of(foreign)
+    document = foreign.document()
     document["slices"][0] |= first
     backend = NodeBackend(validate(NodeSpec, document, "test"), 0.01)
     try:
@@ -92,9 +91,7 @@ def test_fewer_cpus_to_run_on_are_reported(foreign: Foreign) -> None:
         assert backend.check() == []
 
 
-def test_a_controller_says_it_within_a_second(foreign: Foreign, tmp_path: Path) -> None:
-    node = tmp_path / "node.yaml"
-    node.write_text(yaml.safe_dump(document_of(foreign)))
+def test_a_controller_says_it_within_a_second(foreign: Foreign, node: Path, tmp_path: Path) -> None:
     with controller(node, foreign, tmp_path, "shadow") as running:
         assert not running.notes()["unmeasured"]
         started = time.monotonic()

@@ -22,7 +22,7 @@ from slicepilot.node.authority.rivals import rivals_of
 from slicepilot.node.check.trial import Effect
 
 from .foreign import Foreign
-from .test_foreign import document_of, slicepilot
+from .test_foreign import slicepilot
 
 BURN_NS = "600000"
 STILL = Interval(1.0, 0.98, 1.02)
@@ -66,7 +66,7 @@ def upfs(folder: Path, count: int = 1) -> Iterator[tuple[Foreign, Path]]:
     """UPFs under a load of a fifth of a CPU each, and their configuration."""
     with Foreign(folder, count=count, prefix="fc", BURN_NS=BURN_NS) as foreign:
         node = folder / "node.yaml"
-        node.write_text(yaml.safe_dump(document_of(foreign)))
+        node.write_text(yaml.safe_dump(foreign.document()))
         foreign.load(seconds=300, mbps=3)
         try:
             yield foreign, node

@@ -28,18 +28,11 @@ from slicepilot.env.simulator.hardware import HardwareFile
 
 from .foreign import COUNT, Foreign
 from .runtimes import until
-from .test_foreign import document_of, knobs, slicepilot
+from .test_foreign import knobs, slicepilot
 from .test_foreign import picture as whole_picture
 
 MANUAL = Path(__file__).parents[2] / "docs" / "node.md"
 LOWEST = -np.ones((COUNT, 3), np.float32)
-
-
-@pytest.fixture(name="node")
-def _node(foreign: Foreign, tmp_path: Path) -> Path:
-    path = tmp_path / "node.yaml"
-    path.write_text(yaml.safe_dump(document_of(foreign)))
-    return path
 
 
 @pytest.fixture(name="run")
@@ -101,7 +94,7 @@ def test_gymnasiums_checker_finds_nothing(foreign: Foreign, node: Path, run: Pat
 
 
 def test_a_step_moves_what_acts_and_nothing_else(foreign: Foreign, tmp_path: Path, run: Path) -> None:
-    document = document_of(foreign)
+    document = foreign.document()
     del document["slices"][0]["devices"]  # no far end of N6: a shaper would not be seen
     document["slices"][1]["leave"] = ["nice"]
     node = tmp_path / "node.yaml"

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from tests.effort import repetitions
 
 from .foreign import Foreign, restored_ms
 from .machine import children
 from .runtimes import until
-from .test_foreign import controller, document_of, knobs, measured
+from .test_foreign import controller, knobs, measured
 
 pytestmark = [
     pytest.mark.realtime,
@@ -96,10 +95,8 @@ def busy() -> Iterator[None]:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_sigkill_after_a_fault(
-    foreign: Foreign, tmp_path: Path, fault: Callable[[Foreign], Callable[[], None]]
+    foreign: Foreign, node: Path, tmp_path: Path, fault: Callable[[Foreign], Callable[[], None]]
 ) -> None:
-    node = tmp_path / "node.yaml"
-    node.write_text(yaml.safe_dump(document_of(foreign)))
     took_ms, before = [], knobs(foreign)
     for _ in range(repetitions(4 if fault is nothing else 2, 4)):
         with controller(node, foreign, tmp_path) as running:

@@ -86,11 +86,8 @@ def test_the_messages_of_scapy(network: Network, tmp_path: Path, choose: bool) -
 
 @pytest.fixture(name="eupf", scope="module")
 def _eupf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    node = start_eupf(tmp_path_factory.mktemp("eupf"), "generic", prefix="lx")
-    try:
+    with start_eupf(tmp_path_factory.mktemp("eupf"), "generic", prefix="lx") as node:
         yield node
-    finally:
-        node.down()
 
 
 def test_sessions_of_eupf(eupf: Foreign, tmp_path: Path) -> None:

@@ -30,11 +30,10 @@ def _open5gs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     locations = [given, given / PROGRAM, given / "bin" / PROGRAM]
     result = [path for path in locations if path.is_file() and os.access(path, os.X_OK)]
     assert result, f"{VARIABLE} = {given}: expected an executable {PROGRAM}, or a folder with it or its bin"
-    node = Foreign(tmp_path_factory.mktemp("open5gs"), count=1, prefix="fg", KIND="open5gs", PROGRAM=str(result[0]))
-    try:
+    with Foreign(
+        tmp_path_factory.mktemp("open5gs"), count=1, prefix="fg", KIND="open5gs", PROGRAM=str(result[0])
+    ) as node:
         yield node
-    finally:
-        node.down()
 
 
 def test_it_is_discovered_measured_and_its_knobs_act(open5gs: Foreign, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.system.net.namespaces import path_of
@@ -25,7 +24,7 @@ from tests.controller.other_programs import PASS, attached, detach, links
 
 from .foreign import Foreign
 from .runtimes import until
-from .test_foreign import controller, document_of, measured
+from .test_foreign import controller, measured
 
 pytestmark = [
     pytest.mark.realtime,
@@ -36,9 +35,7 @@ NOTICED_S = 1.0
 
 
 @pytest.fixture(name="running")
-def _running(foreign: Foreign, tmp_path: Path) -> Iterator[Controller]:
-    node = tmp_path / "node.yaml"
-    node.write_text(yaml.safe_dump(document_of(foreign)))
+def _running(foreign: Foreign, node: Path, tmp_path: Path) -> Iterator[Controller]:
     with controller(node, foreign, tmp_path, agent="queue-greedy") as running:
         foreign.load(seconds=LOAD_S, mbps=4)
         until(lambda: all(measured(running, number) for number in range(1, foreign.count + 1)), "not measured")

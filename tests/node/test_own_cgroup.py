@@ -29,7 +29,7 @@ from slicepilot.node.live.stepped import GuardedNode, open_live
 
 from .foreign import Foreign
 from .runtimes import until
-from .test_foreign import controller, document_of, slicepilot
+from .test_foreign import controller, slicepilot
 
 ROOT = CpuHierarchy.find().root
 UPFS = 2
@@ -42,11 +42,10 @@ SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(300)"]
 @pytest.fixture(name="foreign", scope="module")
 def _foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     """UPFs in the root group, as any process is that nobody has put elsewhere."""
-    node = Foreign(tmp_path_factory.mktemp("rootgroup"), count=UPFS, prefix="fg", GROUP=str(ROOT), BURN_NS=BURN_NS)
-    try:
+    with Foreign(
+        tmp_path_factory.mktemp("rootgroup"), count=UPFS, prefix="fg", GROUP=str(ROOT), BURN_NS=BURN_NS
+    ) as node:
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +59,7 @@ def _node(foreign: Foreign, tmp_path: Path) -> Path:
 
 
 def written(foreign: Foreign, folder: Path, own: bool = True, **more: Any) -> Path:
-    document = document_of(foreign)
+    document = foreign.document()
     for item in document["slices"]:
         item |= {"own_cgroup": own, **more}
     path = folder / "node.yaml"
@@ -343,7 +342,7 @@ def test_a_group_of_its_name_that_somebody_else_has_made_is_left_alone(
 def test_slices_of_one_upf_share_a_group_and_a_canary_on_one_of_them_moves_nothing(tmp_path: Path) -> None:
     node = Foreign(tmp_path, count=1, sessions=2, prefix="fh", GROUP=str(ROOT))
     try:
-        [item] = document_of(node)["slices"]
+        [item] = node.document()["slices"]
         both = [
             item | {"name": name, "s_nssai": {"sst": number}, "own_cgroup": True, "traffic": {"ue_pools": [pool]}}
             for number, (name, pool) in enumerate((("a", "10.61.1.2/32"), ("b", "10.61.1.3/32")), 1)

@@ -25,7 +25,7 @@ from tests.controller.telemetry.prometheus.servers import SCRAPE_S, Pod, Prometh
 
 from .foreign import Foreign
 from .runtimes import until
-from .test_foreign import controller, document_of, in_netns, knobs, slicepilot
+from .test_foreign import controller, in_netns, knobs, slicepilot
 
 COUNT, PERIOD_S, MBPS = 2, 2.0, 4.0
 LONG_PERIOD_S = 12.0
@@ -51,7 +51,7 @@ def _measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
         pods = [Pod(f"upf-{n}", foreign.group(n), foreign.pid(n)) for n in range(1, COUNT + 1)]
         with exporting(pods) as target:
             server = Prometheus(folder / "server", target)
-            document = document_of(foreign)
+            document = foreign.document()
             labels = {
                 f"slice{n}": {"namespace": "core", "pod": f"upf-{n}", "container": "upf", "ping": f"10.45.0.{n}"}
                 for n in range(1, COUNT + 1)

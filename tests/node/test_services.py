@@ -24,11 +24,8 @@ from .test_foreign import controller, in_netns, measured, slicepilot
 @pytest.fixture(scope="module", name="beside")
 def _beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     """One UPF."""
-    node = Foreign(tmp_path_factory.mktemp("beside"), count=1, prefix="sv")
-    try:
+    with Foreign(tmp_path_factory.mktemp("beside"), count=1, prefix="sv") as node:
         yield node
-    finally:
-        node.down()
 
 
 @pytest.fixture(scope="module", name="site")

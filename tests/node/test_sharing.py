@@ -26,11 +26,8 @@ from .test_foreign import controller, knobs, slicepilot
 @pytest.fixture(scope="module", name="node")
 def _node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
     """Two UPFs with two sessions each."""
-    node = Foreign(tmp_path_factory.mktemp("shared"), count=2, sessions=2)
-    try:
+    with Foreign(tmp_path_factory.mktemp("shared"), count=2, sessions=2) as node:
         yield node
-    finally:
-        node.down()
 
 
 def slice_of(node: Foreign, name: str, upf: int, **traffic: Any) -> dict[str, Any]:

@@ -28,28 +28,18 @@ WORK_NS = 100_000
 
 @pytest.fixture(scope="module", name="whole")
 def _whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Foreign]:
-    node = Foreign(tmp_path_factory.mktemp("together"), count=2, prefix="ft", TOGETHER="1", BURN_NS=str(WORK_NS))
-    try:
+    with Foreign(tmp_path_factory.mktemp("together"), count=2, prefix="ft", TOGETHER="1", BURN_NS=str(WORK_NS)) as node:
         yield node
-    finally:
-        node.down()
 
 
 def document_of(node: Foreign, **traffic: Any) -> dict[str, Any]:
     """UPFs by their cgroups, which says nothing of the namespace that they share."""
-    slices = [
-        {
-            "name": f"slice{i}",
-            "s_nssai": {"sst": 1, "sd": f"{i:06d}"},
-            "sla": {"committed_mbps": 1, "delay_bound_ms": 500},
-            "weight": 10 if i == 1 else 1,
-            "upf": {"cgroup": str(node.group(i)), "user": "root"},
-            "traffic": traffic or {"ue_pools": [f"10.61.{i}.0/24"]},
-            "devices": {"tun": f"tun{i}", "n6_netns": f"{node.prefix}-dn", "n6_far": "n6-1"},
-        }
-        for i in (1, 2)
-    ]
-    return {"name": node.prefix, "slices": slices}
+    document = node.document()
+    for number, item in enumerate(document["slices"], 1):
+        item["upf"] = {"cgroup": str(node.group(number)), "user": "root"}
+        item["traffic"] = traffic or {"ue_pools": [f"10.61.{number}.0/24"]}
+        item["devices"] |= {"tun": f"tun{number}", "n6_far": "n6-1"}
+    return document
 
 
 @pytest.fixture(name="path")

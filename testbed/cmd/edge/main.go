@@ -5,19 +5,19 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"slicepilot/userplane/internal/cli"
 )
 
 const (
@@ -25,53 +25,49 @@ const (
 	counterSize = 8
 )
 
-func main() {
-	workers := flag.Int("workers", runtime.NumCPU(), "threads that work")
-	path := flag.String("counter", "", "file whose first 8 bytes count finished blocks (native byte order, mapped); none if empty")
-	flag.Usage = func() {
-		fmt.Fprintf(flag.CommandLine.Output(), "Usage: edge [--workers N] [--counter FILE]\n\nHashes blocks of 64 KiB until SIGTERM, then prints how many.\n\n")
-		flag.PrintDefaults()
-	}
-	flag.Parse()
-	if *workers < 1 || flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "edge: workers = %d, %d arguments: expected at least one worker, no arguments\n", *workers, flag.NArg())
-		os.Exit(2)
-	}
-	if err := run(*workers, *path); err != nil {
-		fmt.Fprintf(os.Stderr, "edge: %v\n", err)
-		os.Exit(1)
-	}
-}
+const help = `edge hashes blocks of 64 KiB until SIGTERM, then prints how many.
 
-func run(workers int, path string) error {
-	counter, err := mapCounter(path)
+  edge [--workers N] [--counter FILE]
+`
+
+func main() { cli.Exit("edge", run(os.Args[1:])) }
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("edge", flag.ContinueOnError)
+	workers := flags.Int("workers", runtime.NumCPU(), "threads that work")
+	path := flags.String("counter", "", "`FILE` whose first 8 bytes count finished blocks (native byte order, mapped); none if empty")
+	if err := cli.Parse(flags, args, help); err != nil {
+		return err
+	}
+	if *workers < 1 {
+		return cli.Usagef("--workers: %d; expected at least one", *workers)
+	}
+	counter, err := mapCounter(*path)
 	if err != nil {
 		return err
 	}
-	stop := make(chan os.Signal, 1)
-	signal.Notify(stop, syscall.SIGTERM, os.Interrupt)
-	var done atomic.Bool
+	ctx, stop := cli.Until(0)
+	defer stop()
 	var group sync.WaitGroup
-	for range workers {
+	for range *workers {
 		group.Add(1)
 		go func() {
 			defer group.Done()
-			work(counter, &done)
+			work(ctx, counter)
 		}()
 	}
-	if err := say(map[string]any{"event": "ready", "pid": os.Getpid(), "workers": workers}); err != nil {
+	lines := cli.NewLines(os.Stdout)
+	if err := lines.Write(map[string]any{"event": "ready", "pid": os.Getpid(), "workers": *workers}); err != nil {
 		return err
 	}
-	<-stop
-	done.Store(true)
 	group.Wait()
-	return say(map[string]any{"event": "stopped", "blocks": counter.Load()})
+	return lines.Write(map[string]any{"event": "stopped", "blocks": counter.Load()})
 }
 
 // work hashes one block after the other; each result feeds the next, so that none can be left out.
-func work(counter *atomic.Uint64, done *atomic.Bool) {
+func work(ctx context.Context, counter *atomic.Uint64) {
 	block := make([]byte, blockBytes)
-	for !done.Load() {
+	for ctx.Err() == nil {
 		sum := sha256.Sum256(block)
 		copy(block, sum[:])
 		counter.Add(1)
@@ -96,8 +92,4 @@ func mapCounter(path string) (*atomic.Uint64, error) {
 		return nil, fmt.Errorf("mapping %s: %w", path, err)
 	}
 	return (*atomic.Uint64)(unsafe.Pointer(&memory[0])), nil
-}
-
-func say(message map[string]any) error {
-	return json.NewEncoder(os.Stdout).Encode(message)
 }

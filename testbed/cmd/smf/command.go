@@ -8,6 +8,7 @@ import (
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/sockaddr"
 )
 
@@ -54,7 +55,7 @@ func parseSession(text string, index int) (command, error) {
 	if err := cli.DecodeKeyValues("--session", text, sessionKeys, &c); err != nil {
 		return c, err
 	}
-	if _, err := sockaddr.Parse(c.UPF, n4.Port); err != nil {
+	if _, err := sockaddr.Parse(c.UPF, pfcp.Port); err != nil {
 		return c, cli.Usagef("--session: upf: %v", err)
 	}
 	spec, err := c.sessionSpec()

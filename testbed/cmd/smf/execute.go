@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/sockaddr"
 )
 
@@ -78,7 +79,7 @@ func (a *answer) fill(outcome n4.Outcome, err error) {
 }
 
 func (s *smf) atPeer(ctx context.Context, c command, a *answer) (n4.Outcome, error) {
-	address, err := sockaddr.Parse(c.UPF, n4.Port)
+	address, err := sockaddr.Parse(c.UPF, pfcp.Port)
 	if err != nil {
 		return n4.Outcome{}, fmt.Errorf("upf: %w", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"slicepilot/userplane/internal/cli"
-	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/sockaddr"
 )
 
@@ -84,7 +84,7 @@ func parseFlags(args []string) (options, error) {
 			o.t1, o.n1, o.heartbeat, o.duration)
 	}
 	for _, text := range upfs {
-		upf, err := sockaddr.Parse(text, n4.Port)
+		upf, err := sockaddr.Parse(text, pfcp.Port)
 		if err != nil {
 			return o, cli.Usagef("--upf: %v", err)
 		}
@@ -95,7 +95,7 @@ func parseFlags(args []string) (options, error) {
 		if err != nil {
 			return o, err
 		}
-		if upf, _ := sockaddr.Parse(session.UPF, n4.Port); !slices.Contains(o.upfs, upf) {
+		if upf, _ := sockaddr.Parse(session.UPF, pfcp.Port); !slices.Contains(o.upfs, upf) {
 			return o, cli.Usagef("--session: upf: %s is not among the --upf; expected one of them", session.UPF)
 		}
 		o.sessions = append(o.sessions, session)

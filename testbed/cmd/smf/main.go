@@ -13,6 +13,7 @@ import (
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/n4"
+	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/sockaddr"
 )
 
@@ -75,7 +76,7 @@ func (s *smf) setUp(ctx context.Context, o options) error {
 func (s *smf) setUpPeer(ctx context.Context, upf netip.AddrPort, sessions []command) error {
 	todo := []command{{Op: "associate", UPF: upf.String()}}
 	for _, session := range sessions {
-		if target, err := sockaddr.Parse(session.UPF, n4.Port); err == nil && target == upf {
+		if target, err := sockaddr.Parse(session.UPF, pfcp.Port); err == nil && target == upf {
 			todo = append(todo, session)
 		}
 	}

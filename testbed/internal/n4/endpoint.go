@@ -1,6 +1,7 @@
 package n4
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -10,9 +11,6 @@ import (
 
 	"slicepilot/userplane/internal/pfcp"
 )
-
-// Port is the registered UDP port of PFCP (clause 4.2.2).
-const Port = 8805
 
 // Config is what an Endpoint needs to know.
 type Config struct {
@@ -172,12 +170,13 @@ func (e *Endpoint) readLoop() {
 }
 
 func (e *Endpoint) handle(b []byte, from netip.AddrPort, at time.Time) {
-	if len(b) < 8 {
-		return // shorter than any header: dropped (clause 7.6.2)
-	}
-	if version := b[0] >> 5; version != 1 {
-		e.rejectVersion(b, from)
+	header, err := pfcp.PeekHeader(b)
+	switch {
+	case errors.Is(err, pfcp.ErrVersion):
+		e.rejectVersion(header, from)
 		return
+	case err != nil:
+		return // shorter than its header: dropped (clause 7.6.2)
 	}
 	m, err := pfcp.Decode(b)
 	if err != nil {
@@ -188,7 +187,7 @@ func (e *Endpoint) handle(b []byte, from netip.AddrPort, at time.Time) {
 		e.deliver(from, m, at)
 		return
 	}
-	e.answer(m, b, from, at)
+	e.answer(m, header, b, from, at)
 }
 
 // isAnswer tells answers from requests by the message type (clause 7.3): up to Version Not Supported Response (11),

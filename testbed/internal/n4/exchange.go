@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/wmnsk/go-pfcp/message"
+
+	"slicepilot/userplane/internal/pfcp"
 )
 
 // maxSequence is the largest sequence number: three octets (clause 7.2.2.1).
@@ -59,9 +61,9 @@ func (e *Endpoint) exchange(
 	defer e.delist(key)
 
 	name := request.MessageTypeName()
-	encoded := make([]byte, request.MarshalLen())
-	if err := request.MarshalTo(encoded); err != nil {
-		return Exchange{}, fmt.Errorf("%s: %w", name, err)
+	encoded, err := pfcp.Encode(request)
+	if err != nil {
+		return Exchange{}, err
 	}
 	timer := time.NewTimer(retries.t1)
 	defer timer.Stop()

@@ -1,7 +1,6 @@
 package n4
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"time"
 
@@ -20,11 +19,7 @@ const (
 
 // answer serves a UPF's request; one that comes again has not seen its answer, and gets the same (clause 6.4). Only the
 // reader calls it.
-func (e *Endpoint) answer(request message.Message, b []byte, from netip.AddrPort, at time.Time) {
-	header, err := pfcp.PeekHeader(b)
-	if err != nil {
-		return
-	}
+func (e *Endpoint) answer(request message.Message, header pfcp.Header, b []byte, from netip.AddrPort, at time.Time) {
 	if reply := e.replies.Answer(from, header, b, at); reply != nil {
 		_ = e.socket.send(reply, from)
 		return
@@ -84,18 +79,11 @@ func (e *Endpoint) replyToSessionReport(m *message.SessionReportRequest, from ne
 
 // rejectVersion answers a request of another PFCP version (clause 7.6.1). Its sequence number is where version 1 has
 // it; an answer, known by its odd or even type, is not answered.
-func (e *Endpoint) rejectVersion(b []byte, from netip.AddrPort) {
-	sequenceAt := 4
-	if b[0]&1 != 0 {
-		sequenceAt = 12
-	}
-	if isAnswer(b[1]) || len(b) < sequenceAt+4 {
+func (e *Endpoint) rejectVersion(header pfcp.Header, from netip.AddrPort) {
+	if isAnswer(header.Type) {
 		return
 	}
-	sequence := binary.BigEndian.Uint32(b[sequenceAt:]) >> 8
-	reply := message.NewVersionNotSupportedResponse(sequence)
-	encoded := make([]byte, reply.MarshalLen())
-	if err := reply.MarshalTo(encoded); err == nil {
+	if encoded, err := pfcp.Encode(message.NewVersionNotSupportedResponse(header.Seq)); err == nil {
 		_ = e.socket.send(encoded, from)
 	}
 }

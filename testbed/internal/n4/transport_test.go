@@ -128,30 +128,6 @@ func TestOtherVersionsAndRubbish(t *testing.T) {
 	}
 }
 
-func TestSessionReports(t *testing.T) {
-	_, peer, _ := established(t, nil)
-	_, session := peer.endpoint.session(peer.sessions["a"].cpSEID)
-	report := func(seid uint64, sequence uint32) []byte {
-		return encode(t, message.NewSessionReportRequest(0, 0, seid, sequence, 0, ie.NewReportType(0, 0, 1, 0)))
-	}
-	answer, err := message.Parse(exchange(t, peer.endpoint, report(session.cpSEID, 5)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	response := answer.(*message.SessionReportResponse)
-	cause, _ := response.Cause.Cause()
-	if cause != ie.CauseRequestAccepted || response.SEID() != session.upSEID.Load() || response.Sequence() != 5 {
-		t.Errorf("cause %d, SEID %d, sequence %d", cause, response.SEID(), response.Sequence())
-	}
-	answer, err = message.Parse(exchange(t, peer.endpoint, report(12345, 6)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if cause, _ := answer.(*message.SessionReportResponse).Cause.Cause(); cause != ie.CauseSessionContextNotFound {
-		t.Errorf("an unknown session's report got cause %d", cause)
-	}
-}
-
 func TestRepeatedRequestIsAnsweredAgainAndCarriedOutOnce(t *testing.T) {
 	stub, peer, seen := established(t, nil)
 	request := encode(t, message.NewAssociationSetupRequest(9, ie.NewNodeID("127.0.0.1", "", ""),

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/inet"
@@ -116,12 +117,8 @@ func (p *Plan) Normalize() error {
 func (p *Plan) normalizeFlow(index int) error {
 	f := &p.Flows[index]
 	f.setDefaults(uint32(index), p.Apps)
-	known := false
-	for _, kind := range kinds {
-		known = known || f.Kind == kind
-	}
 	switch {
-	case !known:
+	case !slices.Contains(kinds, f.Kind):
 		return fmt.Errorf("kind: %q; expected video, cbr, poisson, onoff, apps, trace", f.Kind)
 	case (f.Kind == Trace) != (f.File != ""):
 		return fmt.Errorf("trace: %q; expected a file with kind trace, none with others", f.File)

@@ -1,9 +1,5 @@
 package traffic
 
-import "slicepilot/userplane/internal/histogram"
-
-type latenessHistogram = histogram.Histogram
-
 // FlowReport is what a flow has sent in all.
 type FlowReport struct {
 	Flow        uint32  `json:"flow"`

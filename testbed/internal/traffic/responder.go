@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -35,8 +36,6 @@ func startResponder(fd int, peer netip.AddrPort) *responder {
 	return r
 }
 
-func (r *responder) wait() { <-r.done }
-
 func (r *responder) loop() {
 	defer close(r.done)
 	buffer := make([]byte, 65535)
@@ -62,19 +61,12 @@ func (r *responder) handle(b []byte) {
 		r.downlinkPackets.Add(1)
 		r.downlinkBytes.Add(uint64(header.PayloadLength))
 	case gtpu.TypeEchoRequest:
-		_, _ = unix.Write(r.fd, echoResponse(header.Seq))
+		answer, _ := gtpu.EchoAnswer(b)
+		_, _ = unix.Write(r.fd, answer)
 	case gtpu.TypeErrorIndication:
 		r.errors.Add(1)
 		r.noteUnknown(header.Payload(b))
 	}
-}
-
-// echoResponse carries the request's sequence number and the Recovery element, whose value is of no use (clause 8.2).
-func echoResponse(sequence uint16) []byte {
-	const flags, recovery = 0x32, 14 // version 1, GTP, sequence number present
-	b := []byte{flags, gtpu.TypeEchoResponse, 0, 6, 0, 0, 0, 0}
-	b = binary.BigEndian.AppendUint16(b, sequence)
-	return append(b, 0, 0, recovery, 0)
 }
 
 // noteUnknown remembers the TEID of an Error Indication: Tunnel Endpoint Identifier Data I, its first element (clause
@@ -87,12 +79,7 @@ func (r *responder) noteUnknown(elements []byte) {
 	teid := binary.BigEndian.Uint32(elements[1:])
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, known := range r.unknownTEIDs {
-		if known == teid {
-			return
-		}
-	}
-	if len(r.unknownTEIDs) < maxUnknownTEIDs {
+	if len(r.unknownTEIDs) < maxUnknownTEIDs && !slices.Contains(r.unknownTEIDs, teid) {
 		r.unknownTEIDs = append(r.unknownTEIDs, teid)
 	}
 }

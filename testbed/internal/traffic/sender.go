@@ -5,10 +5,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/netip"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"slicepilot/userplane/internal/histogram"
 )
 
 // lateNs is from when on a packet counts as late: what an interactive application would notice is more, what a pacing
@@ -42,11 +44,10 @@ type flow struct {
 	template *template
 	batch    *batch
 	counters Counters
-	lateness latenessHistogram
+	lateness histogram.Histogram
 	failure  error // the first one
 	dueNs    int64
 	size     int
-	index    int // in the queue
 }
 
 func (f *flow) sent(size int) {
@@ -65,10 +66,7 @@ type queue []*flow
 
 func (q queue) Len() int           { return len(q) }
 func (q queue) Less(i, j int) bool { return q[i].dueNs < q[j].dueNs }
-func (q queue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
 
 // Push and Pop are part of heap.Interface; flows neither come nor go.
 func (q *queue) Push(any) {}
@@ -87,10 +85,8 @@ type Sender struct {
 	endNs      int64
 	durationNs int64
 
-	bell     doorbell
-	mu       sync.Mutex
-	commands []func(nowNs int64)
-	stopped  bool // by the sending thread only
+	bell    doorbell
+	stopped atomic.Bool
 }
 
 // NewSender opens the sockets of a normalized plan.
@@ -133,7 +129,7 @@ func NewSender(plan *Plan, options SenderOptions) (*Sender, error) {
 func (s *Sender) Close() {
 	for i, b := range s.batches {
 		_ = unix.Shutdown(b.fd, unix.SHUT_RDWR)
-		s.responders[i].wait()
+		<-s.responders[i].done
 		unix.Close(b.fd)
 	}
 	s.batches, s.responders = nil, nil
@@ -142,24 +138,18 @@ func (s *Sender) Close() {
 // Run sends until the plan is over or Stop. The calling goroutine should be bound to a thread (BindThread).
 func (s *Sender) Run() Report {
 	s.begin()
-	seen := uint32(0) // what was asked for before the start counts too
-	for !s.stopped {
-		if rings := s.bell.count(); rings != seen {
-			seen = rings
-			s.obey()
-			continue
-		}
+	for !s.stopped.Load() {
 		now := Monotonic()
 		first := s.queue[0]
 		if first.dueNs <= now && first.dueNs < s.endNs {
-			s.emit(first, now)
+			s.emit(now)
 			continue
 		}
 		s.flushAll()
 		if now >= s.endNs || first.dueNs == neverNs {
 			break
 		}
-		s.bell.wait(seen, min(first.dueNs, s.endNs))
+		s.bell.wait(min(first.dueNs, s.endNs))
 	}
 	s.flushAll()
 	return s.report(min(Monotonic(), s.endNs))
@@ -172,8 +162,7 @@ func (s *Sender) begin() {
 		s.endNs = s.startNs + s.durationNs
 	}
 	s.queue = append(queue(nil), s.flows...)
-	for i, f := range s.queue {
-		f.index = i
+	for _, f := range s.queue {
 		s.schedule(f)
 	}
 	heap.Init(&s.queue)
@@ -188,8 +177,9 @@ func (s *Sender) schedule(f *flow) {
 	}
 }
 
-// emit sends a packet that is due, or leaves it out if that was too long ago.
-func (s *Sender) emit(f *flow, now int64) {
+// emit sends the first packet in the queue, which is due, or leaves it out if that was too long ago.
+func (s *Sender) emit(now int64) {
+	f := s.queue[0]
 	lag := now - f.dueNs
 	if lag > s.options.MaxLag.Nanoseconds() {
 		f.counters.Skipped++
@@ -203,7 +193,7 @@ func (s *Sender) emit(f *flow, now int64) {
 		}
 	}
 	s.schedule(f)
-	heap.Fix(&s.queue, f.index)
+	heap.Fix(&s.queue, 0)
 }
 
 func (s *Sender) flushAll() {
@@ -214,23 +204,8 @@ func (s *Sender) flushAll() {
 	}
 }
 
-// post has the sending thread do something.
-func (s *Sender) post(command func(nowNs int64)) {
-	s.mu.Lock()
-	s.commands = append(s.commands, command)
-	s.mu.Unlock()
+// Stop ends Run.
+func (s *Sender) Stop() {
+	s.stopped.Store(true)
 	s.bell.ring()
 }
-
-func (s *Sender) obey() {
-	s.mu.Lock()
-	commands := s.commands
-	s.commands = nil
-	s.mu.Unlock()
-	for _, command := range commands {
-		command(Monotonic())
-	}
-}
-
-// Stop ends Run.
-func (s *Sender) Stop() { s.post(func(int64) { s.stopped = true }) }

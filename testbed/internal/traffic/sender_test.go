@@ -135,16 +135,27 @@ func TestCatchesUpWithinTheBound(t *testing.T) {
 	_, to := farEnd(t, "127.0.0.1")
 	plan := Plan{DurationS: 0.6, Flows: []FlowSpec{testFlow(to, CBR, 11.2)}} // 1000 packets/s
 	sender := newTestSender(t, &plan, SenderOptions{MaxLag: 100 * time.Millisecond})
-	done := run(sender)
-	time.Sleep(100 * time.Millisecond)
-	sender.post(func(int64) { time.Sleep(300 * time.Millisecond) }) // the thread cannot run
-	flow := (<-done).Flows[0]
+	sender.flows[0].source = &halting{sender.flows[0].source, 100}
+	flow := (<-run(sender)).Flows[0]
 	if due := flow.Packets + flow.Skipped; due != 600 {
 		t.Errorf("%d sent and %d skipped, 600 were due", flow.Packets, flow.Skipped)
 	}
 	if flow.Skipped < 190 || flow.Skipped > 400 || flow.Late < 90 || flow.LatenessMax > 100e3 {
 		t.Errorf("after 300 ms with a bound of 100: %+v", flow)
 	}
+}
+
+// halting is a source at whose nth packet the sending thread cannot run for 300 ms.
+type halting struct {
+	source
+	n int
+}
+
+func (h *halting) next() packet {
+	if h.n--; h.n == 0 {
+		time.Sleep(300 * time.Millisecond)
+	}
+	return h.source.next()
 }
 
 func TestFlowsThatEndEndTheRun(t *testing.T) {

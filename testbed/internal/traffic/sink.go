@@ -143,7 +143,7 @@ func (s *Sink) receive(socket *sinkSocket) {
 			return
 		}
 		if n < batchSize && s.options.Coalesce > 0 {
-			socket.bell.wait(socket.bell.count(), Monotonic()+s.options.Coalesce.Nanoseconds())
+			socket.bell.wait(Monotonic() + s.options.Coalesce.Nanoseconds())
 		}
 	}
 }

@@ -68,8 +68,8 @@ func makeRealTime(priority int) error {
 	return nil
 }
 
-// doorbell lets one thread sleep until a moment or until another rings: futex(2) with an absolute CLOCK_MONOTONIC
-// timeout, which neither drifts nor needs a descriptor.
+// doorbell lets one thread sleep until a moment, and not any more once another has rung: futex(2) with an absolute
+// CLOCK_MONOTONIC timeout, which neither drifts nor needs a descriptor.
 type doorbell struct{ rings uint32 }
 
 const (
@@ -78,9 +78,6 @@ const (
 	futexPrivate = 128
 	futexAnyBit  = 0xffffffff
 )
-
-// count is the number of rings so far.
-func (d *doorbell) count() uint32 { return atomic.LoadUint32(&d.rings) }
 
 // ring wakes the sleeper.
 func (d *doorbell) ring() {
@@ -92,14 +89,14 @@ func (d *doorbell) ring() {
 // ones that costs more than the wait: two thirds of a sender's context switches were of that kind.
 const longWait = 20 * time.Millisecond
 
-// wait sleeps until the moment, or until the doorbell was rung more than seen times; it may also wake early.
-func (d *doorbell) wait(seen uint32, untilNs int64) {
+// wait sleeps until the moment, or until the doorbell was rung; it may also wake early.
+func (d *doorbell) wait(untilNs int64) {
 	until := unix.NsecToTimespec(max(untilNs, 0))
 	if untilNs-Monotonic() > longWait.Nanoseconds() {
 		_, _, _ = unix.Syscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&d.rings)), futexWait|futexPrivate,
-			uintptr(seen), uintptr(unsafe.Pointer(&until)), 0, futexAnyBit)
+			0, uintptr(unsafe.Pointer(&until)), 0, futexAnyBit)
 		return
 	}
 	_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(&d.rings)), futexWait|futexPrivate,
-		uintptr(seen), uintptr(unsafe.Pointer(&until)), 0, futexAnyBit)
+		0, uintptr(unsafe.Pointer(&until)), 0, futexAnyBit)
 }

@@ -47,16 +47,6 @@ func TestUnknownTunnelIsAnsweredWithAnErrorIndication(t *testing.T) {
 	}
 }
 
-func TestEcho(t *testing.T) {
-	b := newBench(t, nil)
-	b.fromGNB([]byte{0x32, gtpu.TypeEchoRequest, 0, 4, 0, 0, 0, 0, 0x12, 0x34, 0, 0})
-	answer := b.atGNB(patience)
-	header, err := gtpu.Parse(answer)
-	if err != nil || header.Type != gtpu.TypeEchoResponse || header.Seq != 0x1234 {
-		t.Errorf("%x: %+v, %v", answer, header, err)
-	}
-}
-
 func TestUnknownExtensionHeader(t *testing.T) {
 	b := newBench(t, nil)
 	b.associate()

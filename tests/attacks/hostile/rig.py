@@ -24,7 +24,7 @@ from slicepilot.controller.system.realtime import FIFO_PRIORITY
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.testbed.bench.rig import Controller
 from tests.node.foreign import Foreign
-from tests.node.test_foreign import controller, document_of
+from tests.node.test_foreign import controller
 from tests.node.traffic import receiving, sending
 
 COUNT, HOSTILE = 4, 4  # UPFs are numbered from 1
@@ -230,7 +230,7 @@ class Rig:
             subprocess.run(["ip", "-n", self.ran, *words.split()], check=True)
 
     def _document(self) -> dict[str, Any]:
-        document: dict[str, Any] = document_of(self.foreign) | {"uplink_mbps": UPLINK_MBPS, "quota_period_ms": 10.0}
+        document: dict[str, Any] = self.foreign.document() | {"uplink_mbps": UPLINK_MBPS, "quota_period_ms": 10.0}
         for item in document["slices"]:
             item |= {"weight": 1, "cpu_request_mcpu": 380, "sla": {"committed_mbps": MBPS, "delay_bound_ms": 20}}
         return document

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.system.cgroup import CpuGroup
@@ -38,12 +36,6 @@ LAST_CPU = max(online_cpus())
 SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST_CPU}/online")
 CPUSETS = Path("/sys/fs/cgroup/cpuset")
 HOST = IPv4Address("10.213.0.1")
-
-
-def written(folder: Path, document: dict[str, Any]) -> Path:
-    path = folder / "node.yaml"
-    path.write_text(yaml.safe_dump(document))
-    return path
 
 
 def ticking(running: Controller) -> None:

@@ -15,10 +15,10 @@ from slicepilot.controller.telemetry.flows import IdleFlows, read
 from slicepilot.controller.telemetry.histogram import quantiles_us
 from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.node.live.points import points_of_node
-from tests.node.foreign import Foreign
-from tests.node.test_foreign import document_of, until
+from tests.node.foreign import Foreign, written
+from tests.node.test_foreign import until
 
-from .faults import IN_REAL_TIME_AS_ROOT, conversations, flood, tunnels, written
+from .faults import IN_REAL_TIME_AS_ROOT, conversations, flood, tunnels
 
 pytestmark = IN_REAL_TIME_AS_ROOT
 
@@ -70,14 +70,13 @@ def test_tunnels_without_number_take_no_room_of_other_slices(foreign: Foreign, n
 def test_a_slices_conversations_without_number_take_no_room_of_other_slices(tmp_path: Path) -> None:
     """Slices that QFIs distinguish: a sender is a conversation there, of which any UE may have as many as it likes, and
     its UPF lets them through. Newcomers of the other slice are measured all the same."""
-    foreign = Foreign(tmp_path, count=1, sessions=2, prefix="mq")
-    try:
-        [item] = document_of(foreign)["slices"]
+    with Foreign(tmp_path, count=1, sessions=2, prefix="mq") as foreign:
+        [item] = foreign.document()["slices"]
         slices = [
             item | {"name": name, "s_nssai": {"sst": i}, "traffic": {"ue_pools": ["10.61.1.0/24"], "qfis": [qfi]}}
             for i, (name, qfi) in enumerate((("victim", 9), ("hostile", 8)), 1)
         ]
-        node = written(tmp_path, {"name": foreign.prefix, "slices": slices})
+        node = written(tmp_path, foreign.prefix, *slices)
         hostile = conversations("10.61.1.3", 101, 8, range(1024, 61_024))
         victims = [conversations("10.61.1.2", 1, 9, range(first, first + 1000)) for first in (1024, 2024)]
         with KernelSource(points_of_node(str(node))) as source:
@@ -109,8 +108,6 @@ def test_a_slices_conversations_without_number_take_no_room_of_other_slices(tmp_
             until(
                 lambda: all_measured(foreign, source), "newcomers of the slice that was hostile are not measured", 30.0
             )
-    finally:
-        foreign.down()
 
 
 def all_measured(foreign: Foreign, source: KernelSource) -> bool:

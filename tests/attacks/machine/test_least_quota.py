@@ -6,7 +6,6 @@ import json
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,10 @@ import pytest
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
-from tests.node.foreign import Foreign
-from tests.node.test_foreign import controller, document_of, knobs, slicepilot, until
+from tests.node.foreign import Foreign, written
+from tests.node.test_foreign import controller, knobs, slicepilot, until
 
-from .faults import IN_REAL_TIME_AS_ROOT, bandwidth, ticking, written
+from .faults import IN_REAL_TIME_AS_ROOT, bandwidth, ticking
 
 pytestmark = IN_REAL_TIME_AS_ROOT
 
@@ -83,9 +82,9 @@ def test_where_a_group_above_allows_no_more_the_groups_own_period_stays(foreign:
 
 def test_bounds_that_no_limit_can_keep_to_are_refused_and_a_lower_one_is_said(foreign: Foreign, tmp_path: Path) -> None:
     def checked(low: float, high: float, period_ms: float, code: int) -> subprocess.CompletedProcess[str]:
-        document: dict[str, Any] = document_of(foreign) | {"quota_period_ms": period_ms}
-        document["slices"][0]["bounds"] = {"cpu_limit_mcpu": [low, high]}
-        path = str(written(tmp_path, document))
+        slices = foreign.document()["slices"]
+        slices[0]["bounds"] = {"cpu_limit_mcpu": [low, high]}
+        path = str(written(tmp_path, foreign.prefix, *slices, quota_period_ms=period_ms))
         return slicepilot("node", "check", path, "--seconds", "0.3", "--json", code=code)
 
     [line] = checked(50, 99, 10, 2).stderr.splitlines()

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from slicepilot.configs import ConfigError
-from slicepilot.testbed.lifecycle.processes import binary
+from .built import built
 
 pfcp: Any = pytest.importorskip("scapy.contrib.pfcp")
 gtp: Any = pytest.importorskip("scapy.contrib.gtp")
@@ -20,10 +19,7 @@ pyroute2: Any = pytest.importorskip("pyroute2")
 packet: Any = pytest.importorskip("scapy.packet")
 
 
-try:
-    UPF = str(binary("upf"))
-except ConfigError as error:
-    pytest.skip(str(error), allow_module_level=True)
+UPF = built("upf")
 
 PFCP_PORT, GTPU_PORT, APPLICATION_PORT = 8805, 2152, 6000
 ACCEPTED, CONTEXT_NOT_FOUND = 1, 65

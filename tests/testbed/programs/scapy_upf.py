@@ -9,16 +9,20 @@ pfcp: Any = pytest.importorskip("scapy.contrib.pfcp")
 
 
 MODIFICATION, DELETION = 52, 54  # request types (clause 7.3)
-ACCEPTED, CONTEXT_NOT_FOUND, NO_RESOURCES = 1, 65, 75
-# IE types by name, TS 29.244 table 8.1.2-1.
-CREATE_PDR, PDI, CREATE_FAR, FORWARDING, CREATE_QER = 1, 2, 3, 4, 7
-UPDATE_FAR, UPDATE_FORWARDING, UPDATE_QER = 10, 11, 14
-SOURCE_INTERFACE, F_TEID, NETWORK_INSTANCE, GATE_STATUS, MBR = 20, 21, 22, 25, 26
-PRECEDENCE, DESTINATION_INTERFACE, APPLY_ACTION, PDR_ID, F_SEID = 29, 42, 44, 56, 57
-NODE_ID, OUTER_HEADER_CREATION = 60, 84
-UE_IP_ADDRESS, OUTER_HEADER_REMOVAL, RECOVERY_TIME_STAMP, FAR_ID, QER_ID = 93, 95, 96, 108, 109
-PDN_TYPE, QFI, APN_DNN, S_NSSAI = 113, 124, 159, 257
-GROUPED = {CREATE_PDR, PDI, CREATE_FAR, FORWARDING, CREATE_QER, UPDATE_FAR, UPDATE_FORWARDING, UPDATE_QER}
+ACCEPTED, CONTEXT_NOT_FOUND = 1, 65
+
+
+class IE:
+    """IE types by name, TS 29.244 table 8.1.2-1."""
+
+    CREATE_PDR, PDI, CREATE_FAR, FORWARDING, CREATE_QER = 1, 2, 3, 4, 7
+    UPDATE_FAR, UPDATE_FORWARDING, UPDATE_QER = 10, 11, 14
+    SOURCE_INTERFACE, F_TEID, NETWORK_INSTANCE, GATE_STATUS, MBR = 20, 21, 22, 25, 26
+    PRECEDENCE, DESTINATION_INTERFACE, APPLY_ACTION, PDR_ID, F_SEID = 29, 42, 44, 56, 57
+    NODE_ID, OUTER_HEADER_CREATION = 60, 84
+    UE_IP_ADDRESS, OUTER_HEADER_REMOVAL, RECOVERY_TIME_STAMP, FAR_ID, QER_ID = 93, 95, 96, 108, 109
+    PDN_TYPE, QFI, APN_DNN, S_NSSAI = 113, 124, 159, 257
+    GROUPED = (CREATE_PDR, PDI, CREATE_FAR, FORWARDING, CREATE_QER, UPDATE_FAR, UPDATE_FORWARDING, UPDATE_QER)
 
 
 class Elements:
@@ -30,7 +34,7 @@ class Elements:
             kind, length = int.from_bytes(octets[:2], "big"), int.from_bytes(octets[2:4], "big")
             value = octets[4 : 4 + length]
             assert len(value) == length, f"IE {kind} is cut short"
-            self.items.append((kind, Elements(value) if kind in GROUPED else value))
+            self.items.append((kind, Elements(value) if kind in IE.GROUPED else value))
             octets = octets[4 + length :]
 
     def all(self, kind: int) -> list[Any]:

@@ -4,8 +4,7 @@ import subprocess
 
 import pytest
 
-from slicepilot.configs import ConfigError
-from slicepilot.testbed.lifecycle.processes import binary
+from .built import built
 
 BOTH = "--n4=127.0.0.1 --n3=127.0.0.1 "
 SESSION = "--upf=127.0.0.1 --session=upf=127.0.0.1,ue=10.0.0.1,gnb=10.0.0.2,gnb-teid=1,"
@@ -58,10 +57,7 @@ TERMINAL = "--from=127.0.0.1 --to=127.0.0.2 --teid=1 --ue=10.60.0.2 "
     ],
 )
 def test_bad_flags_are_one_line_and_exit_code_2(program: str, flags: str, named: str) -> None:
-    try:
-        command = [str(binary(program)), *flags.split()]
-    except ConfigError as error:
-        pytest.skip(str(error))
+    command = [built(program), *flags.split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     assert done.returncode == 2
     assert named in done.stderr

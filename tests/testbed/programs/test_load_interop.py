@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from slicepilot.configs import ConfigError
-from slicepilot.testbed.lifecycle.processes import binary
+from .built import built
 
 pytest.importorskip("scapy")
-try:
-    LOAD = str(binary("load"))
-except ConfigError as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 from scapy.contrib.gtp import GTP_U_Header, GTPPDUSessionContainer
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
+
+LOAD = built("load")
 
 PACKETS_PER_S = 300  # scapy takes milliseconds for each
 V4 = {"from": "127.0.0.1", "to": "127.0.0.1", "ue": "10.60.0.2", "dst": "10.103.0.2:6000"}

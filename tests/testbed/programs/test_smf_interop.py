@@ -15,50 +15,12 @@ from typing import Any
 
 import pytest
 
-from slicepilot.configs import ConfigError
-from slicepilot.testbed.lifecycle.processes import binary
-
-from .scapy_upf import (
-    ACCEPTED,
-    APN_DNN,
-    APPLY_ACTION,
-    CONTEXT_NOT_FOUND,
-    CREATE_FAR,
-    CREATE_PDR,
-    CREATE_QER,
-    DELETION,
-    DESTINATION_INTERFACE,
-    F_SEID,
-    F_TEID,
-    FAR_ID,
-    FORWARDING,
-    GATE_STATUS,
-    MBR,
-    MODIFICATION,
-    NETWORK_INSTANCE,
-    NODE_ID,
-    OUTER_HEADER_CREATION,
-    OUTER_HEADER_REMOVAL,
-    PDI,
-    PDN_TYPE,
-    PDR_ID,
-    PRECEDENCE,
-    QER_ID,
-    QFI,
-    RECOVERY_TIME_STAMP,
-    S_NSSAI,
-    SOURCE_INTERFACE,
-    UE_IP_ADDRESS,
-    UPDATE_QER,
-    Upf,
-)
+from .built import built
+from .scapy_upf import ACCEPTED, CONTEXT_NOT_FOUND, DELETION, IE, MODIFICATION, Upf
 
 pfcp: Any = pytest.importorskip("scapy.contrib.pfcp")
 
-try:
-    SMF = str(binary("smf"))
-except ConfigError as error:
-    pytest.skip(str(error), allow_module_level=True)
+SMF = built("smf")
 
 SESSION: dict[str, Any] = {
     "session": "a",
@@ -169,8 +131,8 @@ def test_association_setup(start: Callable[..., Smf], upf: Upf) -> None:
     assert message.S == 0
     assert unread(message) == []
     # A domain name as labels (clause 8.2.38), behind the type 2.
-    assert upf.elements.only(NODE_ID) == b"\x02\x03smf\x07example\x03org"
-    at = int.from_bytes(upf.elements.only(RECOVERY_TIME_STAMP), "big") - 2_208_988_800
+    assert upf.elements.only(IE.NODE_ID) == b"\x02\x03smf\x07example\x03org"
+    at = int.from_bytes(upf.elements.only(IE.RECOVERY_TIME_STAMP), "big") - 2_208_988_800
     assert abs(at - time.time()) < 60
 
 
@@ -183,39 +145,39 @@ def test_session_establishment_holds_to_the_specification(start: Callable[..., S
     # The UPF's SEID is not known yet: present, and 0 (clause 7.2.2.4.2).
     assert (message.S, message.seid) == (1, 0)
     # Scapy is of Release 15: it has no S-NSSAI, and Apply Action had an octet less.
-    assert unread(message) == [(44, b"\0"), (44, b"\0"), (S_NSSAI, b"\x02\x0a\x0b\x0c")]
+    assert unread(message) == [(44, b"\0"), (44, b"\0"), (IE.S_NSSAI, b"\x02\x0a\x0b\x0c")]
     elements = upf.elements
-    assert elements.kinds[:2] == [NODE_ID, F_SEID]
-    assert elements.only(F_SEID)[:1] == b"\x02"  # V4
-    assert elements.only(F_SEID)[9:] == bytes([127, 0, 0, 1])
-    assert elements.only(PDN_TYPE) == b"\x01"
-    assert elements.only(APN_DNN) == b"\x05video\x06slices"
-    uplink, downlink = elements.all(CREATE_PDR)
+    assert elements.kinds[:2] == [IE.NODE_ID, IE.F_SEID]
+    assert elements.only(IE.F_SEID)[:1] == b"\x02"  # V4
+    assert elements.only(IE.F_SEID)[9:] == bytes([127, 0, 0, 1])
+    assert elements.only(IE.PDN_TYPE) == b"\x01"
+    assert elements.only(IE.APN_DNN) == b"\x05video\x06slices"
+    uplink, downlink = elements.all(IE.CREATE_PDR)
     for pdr in (uplink, downlink):  # mandatory and conditional elements of clause 7.5.2.2
-        assert {PDR_ID, PRECEDENCE, PDI, FAR_ID, QER_ID} <= set(pdr.kinds)
-        assert pdr.only(PDI).only(NETWORK_INSTANCE) == b"\x05video\x06slices"
-    assert uplink.only(PDI).only(SOURCE_INTERFACE) == b"\x00"
-    assert uplink.only(PDI).only(F_TEID) == b"\x01" + (17).to_bytes(4, "big") + bytes([10, 100, 0, 2])
-    assert uplink.only(PDI).only(UE_IP_ADDRESS) == b"\x02" + bytes([10, 60, 0, 2])  # source: S/D 0
-    assert uplink.only(PDI).only(QFI) == b"\x09"
-    assert uplink.only(OUTER_HEADER_REMOVAL)[:1] == b"\x00"  # GTP-U/UDP/IPv4
-    assert downlink.only(PDI).only(SOURCE_INTERFACE) == b"\x01"
-    assert downlink.only(PDI).only(UE_IP_ADDRESS) == b"\x06" + bytes([10, 60, 0, 2])  # destination: S/D 1
-    assert OUTER_HEADER_REMOVAL not in downlink.kinds
-    to_core, to_access = elements.all(CREATE_FAR)
-    assert [far.only(APPLY_ACTION) for far in (to_core, to_access)] == [b"\x02\0", b"\x02\0"]  # FORW
-    assert to_core.only(FORWARDING).only(DESTINATION_INTERFACE) == b"\x01"
-    assert to_access.only(FORWARDING).only(DESTINATION_INTERFACE) == b"\x00"
-    header = to_access.only(FORWARDING).only(OUTER_HEADER_CREATION)
+        assert {IE.PDR_ID, IE.PRECEDENCE, IE.PDI, IE.FAR_ID, IE.QER_ID} <= set(pdr.kinds)
+        assert pdr.only(IE.PDI).only(IE.NETWORK_INSTANCE) == b"\x05video\x06slices"
+    assert uplink.only(IE.PDI).only(IE.SOURCE_INTERFACE) == b"\x00"
+    assert uplink.only(IE.PDI).only(IE.F_TEID) == b"\x01" + (17).to_bytes(4, "big") + bytes([10, 100, 0, 2])
+    assert uplink.only(IE.PDI).only(IE.UE_IP_ADDRESS) == b"\x02" + bytes([10, 60, 0, 2])  # source: S/D 0
+    assert uplink.only(IE.PDI).only(IE.QFI) == b"\x09"
+    assert uplink.only(IE.OUTER_HEADER_REMOVAL)[:1] == b"\x00"  # GTP-U/UDP/IPv4
+    assert downlink.only(IE.PDI).only(IE.SOURCE_INTERFACE) == b"\x01"
+    assert downlink.only(IE.PDI).only(IE.UE_IP_ADDRESS) == b"\x06" + bytes([10, 60, 0, 2])  # destination: S/D 1
+    assert IE.OUTER_HEADER_REMOVAL not in downlink.kinds
+    to_core, to_access = elements.all(IE.CREATE_FAR)
+    assert [far.only(IE.APPLY_ACTION) for far in (to_core, to_access)] == [b"\x02\0", b"\x02\0"]  # FORW
+    assert to_core.only(IE.FORWARDING).only(IE.DESTINATION_INTERFACE) == b"\x01"
+    assert to_access.only(IE.FORWARDING).only(IE.DESTINATION_INTERFACE) == b"\x00"
+    header = to_access.only(IE.FORWARDING).only(IE.OUTER_HEADER_CREATION)
     assert header == b"\x01\0" + (1001).to_bytes(4, "big") + bytes([10, 100, 0, 1])
-    qer = elements.only(CREATE_QER)
-    assert qer.only(GATE_STATUS) == b"\0"
-    assert qer.only(MBR) == (50_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")  # kbit/s, uplink first
-    assert qer.only(QFI) == b"\x09"
+    qer = elements.only(IE.CREATE_QER)
+    assert qer.only(IE.GATE_STATUS) == b"\0"
+    assert qer.only(IE.MBR) == (50_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")  # kbit/s, uplink first
+    assert qer.only(IE.QFI) == b"\x09"
     for pdr, far in ((uplink, to_core), (downlink, to_access)):
-        assert pdr.only(FAR_ID) == far.only(FAR_ID)
-        assert pdr.only(QER_ID) == qer.only(QER_ID)
-    assert uplink.only(PDR_ID) != downlink.only(PDR_ID)
+        assert pdr.only(IE.FAR_ID) == far.only(IE.FAR_ID)
+        assert pdr.only(IE.QER_ID) == qer.only(IE.QER_ID)
+    assert uplink.only(IE.PDR_ID) != downlink.only(IE.PDR_ID)
 
 
 def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
@@ -224,16 +186,16 @@ def test_ipv6_session(start: Callable[..., Smf], upf: Upf) -> None:
     smf.send("establish", upf=upf.address, **{**SESSION, **addresses})
     message = upf.establish(1)
     assert smf.read()["ok"]
-    assert {kind for kind, _ in unread(message)} == {44, S_NSSAI}
+    assert {kind for kind, _ in unread(message)} == {44, IE.S_NSSAI}
     elements = upf.elements
-    uplink, downlink = elements.all(CREATE_PDR)
+    uplink, downlink = elements.all(IE.CREATE_PDR)
     n3 = socket.inet_pton(socket.AF_INET6, "2001:db8:2::2")
-    assert uplink.only(PDI).only(F_TEID) == b"\x02" + (17).to_bytes(4, "big") + n3
-    assert uplink.only(OUTER_HEADER_REMOVAL)[:1] == b"\x01"  # GTP-U/UDP/IPv6
-    assert downlink.only(PDI).only(UE_IP_ADDRESS) == b"\x05" + socket.inet_pton(socket.AF_INET6, "2001:db8:1::2")
-    header = elements.all(CREATE_FAR)[1].only(FORWARDING).only(OUTER_HEADER_CREATION)
+    assert uplink.only(IE.PDI).only(IE.F_TEID) == b"\x02" + (17).to_bytes(4, "big") + n3
+    assert uplink.only(IE.OUTER_HEADER_REMOVAL)[:1] == b"\x01"  # GTP-U/UDP/IPv6
+    assert downlink.only(IE.PDI).only(IE.UE_IP_ADDRESS) == b"\x05" + socket.inet_pton(socket.AF_INET6, "2001:db8:1::2")
+    header = elements.all(IE.CREATE_FAR)[1].only(IE.FORWARDING).only(IE.OUTER_HEADER_CREATION)
     assert header == b"\x02\0" + (1001).to_bytes(4, "big") + socket.inet_pton(socket.AF_INET6, "2001:db8:2::1")
-    assert elements.only(PDN_TYPE) == b"\x02"
+    assert elements.only(IE.PDN_TYPE) == b"\x02"
 
 
 def test_the_upf_chooses_the_tunnel(start: Callable[..., Smf], upf: Upf) -> None:
@@ -244,9 +206,9 @@ def test_the_upf_chooses_the_tunnel(start: Callable[..., Smf], upf: Upf) -> None
     answer = smf.read()
     assert (answer["teid"], answer["n3"]) == (0xABCD, "10.100.0.2")
     assert unread(message)
-    uplink = upf.elements.all(CREATE_PDR)[0]
-    assert uplink.only(PDI).only(F_TEID) == b"\x05"  # CH and V4, and nothing else
-    assert S_NSSAI not in upf.elements.kinds
+    uplink = upf.elements.all(IE.CREATE_PDR)[0]
+    assert uplink.only(IE.PDI).only(IE.F_TEID) == b"\x05"  # CH and V4, and nothing else
+    assert IE.S_NSSAI not in upf.elements.kinds
 
 
 def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
@@ -257,12 +219,14 @@ def test_modification_and_deletion(start: Callable[..., Smf], upf: Upf) -> None:
     assert unread(message) == []
     assert smf.read()["ok"]
     elements = upf.elements
-    assert elements.only(UPDATE_QER).only(GATE_STATUS) == b"\x01"  # uplink open, downlink closed
-    assert elements.only(UPDATE_QER).only(MBR) == (30_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")
+    assert elements.only(IE.UPDATE_QER).only(IE.GATE_STATUS) == b"\x01"  # uplink open, downlink closed
+    assert elements.only(IE.UPDATE_QER).only(IE.MBR) == (30_000).to_bytes(5, "big") + (20_500).to_bytes(5, "big")
     smf.send("delete", session="a")
     message = upf.accept(DELETION)
     assert message.seid == 77
     assert smf.read()["ok"]
+    smf.send("delete", session="a")
+    assert not smf.read()["ok"], "twice"
     smf.send("release", upf=upf.address)
     message = upf.receive()
     assert pfcp.PFCPAssociationReleaseRequest in message
@@ -279,13 +243,13 @@ def test_heartbeats_both_ways(start: Callable[..., Smf], upf: Upf) -> None:
     upf.associate()
     message = upf.receive(skip_heartbeats=False)
     assert pfcp.PFCPHeartbeatRequest in message
-    assert RECOVERY_TIME_STAMP in upf.elements.kinds
+    assert IE.RECOVERY_TIME_STAMP in upf.elements.kinds
     upf.send(pfcp.PFCPHeartbeatResponse(IE_list=[upf.recovery()]), message.seq)
     upf.send(pfcp.PFCPHeartbeatRequest(IE_list=[upf.recovery()]), 4242)
     while pfcp.PFCPHeartbeatResponse not in (message := upf.receive(skip_heartbeats=False)):
         upf.send(pfcp.PFCPHeartbeatResponse(IE_list=[upf.recovery()]), message.seq)
     assert message.seq == 4242
-    assert RECOVERY_TIME_STAMP in upf.elements.kinds
+    assert IE.RECOVERY_TIME_STAMP in upf.elements.kinds
 
 
 def test_session_report_is_answered(start: Callable[..., Smf], upf: Upf) -> None:

@@ -10,13 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from slicepilot.configs import ConfigError
-from slicepilot.testbed.lifecycle.processes import binary
+from .built import built
 
-try:
-    UE = str(binary("ue"))
-except ConfigError as error:
-    pytest.skip(str(error), allow_module_level=True)
+UE = built("ue")
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ import subprocess
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,18 +37,13 @@ from .scapy_smf import (
     Addresses,
     Network,
     Peer,
-    forward,
+    gtp,
+    inet,
+    inet6,
+    pfcp,
 )
 
-pfcp: Any = pytest.importorskip("scapy.contrib.pfcp")
-gtp: Any = pytest.importorskip("scapy.contrib.gtp")
-inet: Any = pytest.importorskip("scapy.layers.inet")
-inet6: Any = pytest.importorskip("scapy.layers.inet6")
-pyroute2: Any = pytest.importorskip("pyroute2")
-packet: Any = pytest.importorskip("scapy.packet")
-
-
-needs_root = pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not Path("/dev/net/tun").exists(), reason="needs root and /dev/net/tun"
 )
 
@@ -75,17 +69,10 @@ def running(network: Network, outer: Addresses, *flags: str) -> Iterator[subproc
         upf.communicate()
 
 
-@contextlib.contextmanager
-def peer_of(network: Network, outer: Addresses) -> Iterator[Peer]:
-    with contextlib.closing(Peer(network, outer)) as peer:
-        yield peer
-
-
-@needs_root
 @BOTH
 @pytest.mark.parametrize("inner", [IPV4, IPV6], ids=["inner-ipv4", "inner-ipv6"])
 def test_a_session_from_setup_to_deletion(network: Network, outer: Addresses, inner: Addresses) -> None:
-    with running(network, outer), peer_of(network, outer) as peer:
+    with running(network, outer), contextlib.closing(Peer(network, outer)) as peer:
         association = peer.associate()
         assert association[pfcp.IE_UPFunctionFeatures].FTUP == 1
         assert association[pfcp.IE_RecoveryTimeStamp].timestamp > STARTED
@@ -118,11 +105,10 @@ def test_a_session_from_setup_to_deletion(network: Network, outer: Addresses, in
         assert (answer[pfcp.IE_Cause].cause, answer.seid) == (CONTEXT_NOT_FOUND, 0)
 
 
-@needs_root
 @BOTH
 def test_the_upf_chooses_a_tunnel(network: Network, outer: Addresses) -> None:
     choose = pfcp.IE_FTEID(CHID=1, CH=1, V4=int(outer is IPV4), V6=int(outer is IPV6), choose_id=5)
-    with running(network, outer), peer_of(network, outer) as peer:
+    with running(network, outer), contextlib.closing(Peer(network, outer)) as peer:
         peer.associate()
         answer = peer.establish(IPV4, tunnel=choose)
         created = answer[pfcp.IE_CreatedPDR]
@@ -134,9 +120,8 @@ def test_the_upf_chooses_a_tunnel(network: Network, outer: Addresses) -> None:
             assert server.recv(2048) == PAYLOAD
 
 
-@needs_root
 def test_one_octet_of_apply_action_and_a_handover(network: Network) -> None:
-    with running(network, IPV4), peer_of(network, IPV4) as peer:
+    with running(network, IPV4), contextlib.closing(Peer(network, IPV4)) as peer:
         peer.associate()
         peer.establish(IPV4, action=pfcp.IE_ApplyAction(FORW=1))
         with network.udp("dn", IPV4, IPV4.server, APPLICATION_PORT) as server:
@@ -156,25 +141,6 @@ def test_one_octet_of_apply_action_and_a_handover(network: Network) -> None:
             assert gtp.GTP_U_Header(peer.n3.recv(2048)).teid == 0x3003
 
 
-@needs_root
-def test_an_idle_terminal_gets_nothing_until_it_is_active(network: Network) -> None:
-    with running(network, IPV4), peer_of(network, IPV4) as peer:
-        peer.associate()
-        peer.establish(IPV4)
-        idle = pfcp.IE_UpdateFAR(
-            IE_list=[pfcp.IE_FAR_Id(id=2), pfcp.IE_ApplyAction(BUFF=1, NOCP=1, extra_data=b"\x00")]
-        )
-        peer.ask(pfcp.PFCPSessionModificationRequest(IE_list=[idle]), seid=peer.seid)
-        with network.udp("dn", IPV4, IPV4.server, APPLICATION_PORT) as server:
-            for number in range(3):
-                server.sendto(bytes([number]), (IPV4.terminal, 5000))
-            active = pfcp.IE_UpdateFAR(IE_list=[pfcp.IE_FAR_Id(id=2), forward()])
-            peer.ask(pfcp.PFCPSessionModificationRequest(IE_list=[active]), seid=peer.seid)
-            server.sendto(b"awake", (IPV4.terminal, 5000))
-            assert bytes(gtp.GTP_U_Header(peer.n3.recv(2048))[inet.UDP].payload) == b"awake"
-
-
-@needs_root
 @pytest.mark.parametrize("inner", [IPV4, IPV6], ids=["inner-ipv4", "inner-ipv6"])
 def test_a_terminal_reaches_no_address_of_the_upf(network: Network, inner: Addresses) -> None:
     """Neither GTP-U for a tunnel, which would be forwarded as a gNB's, nor PFCP; also at addresses that come later."""
@@ -186,7 +152,7 @@ def test_a_terminal_reaches_no_address_of_the_upf(network: Network, inner: Addre
         if inner is IPV4
         else ("fd00:9::9", ["fd00:100::2", N6_ADDRESS6, "fd00:102::", "::1", "ff02::1", "fe80::1"])
     )
-    with running(network, IPV4) as upf, peer_of(network, IPV4) as peer:
+    with running(network, IPV4) as upf, contextlib.closing(Peer(network, IPV4)) as peer:
         peer.associate()
         peer.establish(inner)
         nested = inet.IP(src=IPV4.terminal, dst=IPV4.server) / inet.UDP(sport=5000, dport=APPLICATION_PORT) / PAYLOAD
@@ -207,10 +173,9 @@ def test_a_terminal_reaches_no_address_of_the_upf(network: Network, inner: Addre
     assert json.loads(output.splitlines()[-1])["uplink"]["dropped"]["own_address"] == 2 * (len(own) + 1)
 
 
-@needs_root
 @BOTH
 def test_path_management(network: Network, outer: Addresses) -> None:
-    with running(network, outer), peer_of(network, outer) as peer:
+    with running(network, outer), contextlib.closing(Peer(network, outer)) as peer:
         peer.n3.sendto(bytes(gtp.GTP_U_Header(seq=77, S=1) / gtp.GTPEchoRequest()), (outer.upf, GTPU_PORT))
         answer = gtp.GTP_U_Header(peer.n3.recv(2048))
         assert (answer.gtp_type, answer.seq) == (2, 77)
@@ -220,11 +185,10 @@ def test_path_management(network: Network, outer: Addresses) -> None:
         assert peer.ask(heartbeat)[pfcp.IE_RecoveryTimeStamp].timestamp > STARTED
 
 
-@needs_root
 def test_stops_with_its_counters_and_removes_the_device(network: Network) -> None:
     with running(network, IPV4, "--stats-interval", "50ms", "--tun", "uetun", "--tun-mtu", "1300") as upf:
         assert network.has_device("uetun")
-        with peer_of(network, IPV4) as peer:
+        with contextlib.closing(Peer(network, IPV4)) as peer:
             peer.associate()
             peer.establish(IPV4)
             with network.udp("dn", IPV4, IPV4.server, APPLICATION_PORT) as server:
@@ -244,7 +208,6 @@ def test_stops_with_its_counters_and_removes_the_device(network: Network) -> Non
         assert not network.has_device("uetun")
 
 
-@needs_root
 def test_a_second_upf_on_the_same_device_says_so(network: Network) -> None:
     with running(network, IPV4):
         second = network.start_upf("--n4", "127.0.0.1", "--n3", "127.0.0.1")
@@ -253,7 +216,6 @@ def test_a_second_upf_on_the_same_device_says_so(network: Network) -> None:
         assert error == "upf: TUN device tun: TUNSETIFF: device or resource busy: it exists already\n"
 
 
-@needs_root
 def test_a_device_that_vanishes_ends_the_upf(network: Network) -> None:
     with running(network, IPV4) as upf:
         network.delete_device("tun")

@@ -20,21 +20,13 @@ const (
 // path is GTP-U path management (TS 29.281 clause 7): the messages that are not packets. It runs beside the uplink
 // thread, which hands it what it finds.
 type path struct {
-	socket   *netio.Socket
-	incoming chan pathMessage
-	stop     chan struct{}
+	socket  *netio.Socket
+	pending chan func()
+	stop    chan struct{}
 	// nextError belongs to the uplink loop.
 	nextError int64
 
 	echoes, errorsSent, errorsReceived, endMarkers, extensionErrors, ignored atomic.Uint64
-}
-
-// pathMessage is something to answer. Octets are set for a message received.
-type pathMessage struct {
-	from      netio.Sockaddr
-	octets    []byte
-	tunnel    uint32
-	extension *gtpu.Header
 }
 
 // PathStats counts path management.
@@ -48,7 +40,7 @@ type PathStats struct {
 }
 
 func newPath(socket *netio.Socket) *path {
-	return &path{socket: socket, incoming: make(chan pathMessage, maxPathMessages), stop: make(chan struct{})}
+	return &path{socket: socket, pending: make(chan func(), maxPathMessages), stop: make(chan struct{})}
 }
 
 func (p *path) stats() PathStats {
@@ -60,25 +52,27 @@ func (p *path) stats() PathStats {
 
 // message takes a message that is not a G-PDU, from the uplink loop.
 func (p *path) message(b []byte, from *netio.Sockaddr) {
-	if len(p.incoming) == cap(p.incoming) { // a flood is not to be copied first
+	if len(p.pending) == cap(p.pending) { // a flood is not to be copied first
 		p.ignored.Add(1)
 		return
 	}
-	p.hand(pathMessage{from: *from, octets: append([]byte(nil), b...)})
+	octets, sender := append([]byte(nil), b...), *from
+	p.hand(func() { p.received(octets, &sender) })
 }
 
 // unknownTunnel takes the news of a G-PDU for a TEID that is not ours, from the uplink loop.
 func (p *path) unknownTunnel(teid uint32, from *netio.Sockaddr) {
 	if p.mayComplain() {
-		p.hand(pathMessage{from: *from, tunnel: teid})
+		peer := signallingPeer(from)
+		p.hand(func() { p.send(gtpu.ErrorIndication(teid, p.socket.Local.Addr()), peer, &p.errorsSent) })
 	}
 }
 
 // unsupportedExtension takes the news of an extension header that is not understood, from the uplink loop.
 func (p *path) unsupportedExtension(header *gtpu.Header, from *netio.Sockaddr) {
 	if p.mayComplain() {
-		copied := *header
-		p.hand(pathMessage{from: *from, extension: &copied})
+		seq, peer := header.Seq, signallingPeer(from)
+		p.hand(func() { p.send(gtpu.SupportedExtensionHeaders(seq), peer, &p.extensionErrors) })
 	}
 }
 
@@ -91,9 +85,9 @@ func (p *path) mayComplain() bool {
 	return true
 }
 
-func (p *path) hand(m pathMessage) {
+func (p *path) hand(task func()) {
 	select {
-	case p.incoming <- m:
+	case p.pending <- task:
 	default:
 		p.ignored.Add(1)
 	}
@@ -104,28 +98,17 @@ func (p *path) run() error {
 		select {
 		case <-p.stop:
 			return nil
-		case m := <-p.incoming:
-			p.handle(m)
+		case task := <-p.pending:
+			task()
 		}
 	}
 }
 
-func (p *path) handle(m pathMessage) {
-	switch {
-	case m.extension != nil:
-		p.send(gtpu.SupportedExtensionHeaders(m.extension.Seq), signallingPeer(&m.from), &p.extensionErrors)
-	case m.octets == nil:
-		p.send(gtpu.ErrorIndication(m.tunnel, p.socket.Local.Addr()), signallingPeer(&m.from), &p.errorsSent)
-	default:
-		p.received(m)
-	}
-}
-
-func (p *path) received(m pathMessage) {
-	switch m.octets[1] {
+func (p *path) received(b []byte, from *netio.Sockaddr) {
+	switch b[1] {
 	case gtpu.TypeEchoRequest:
-		if answer, ok := gtpu.EchoAnswer(m.octets); ok {
-			p.send(answer, &m.from, &p.echoes)
+		if answer, ok := gtpu.EchoAnswer(b); ok {
+			p.send(answer, from, &p.echoes)
 			return
 		}
 	case gtpu.TypeEndMarker:

@@ -43,9 +43,6 @@ func FuzzHandle(f *testing.F) {
 		for _, a := range s.associations {
 			s.dropAssociation(a, "end of the run")
 		}
-		for _, q := range s.pending {
-			q.timer.Stop()
-		}
 		if len(s.sessions) != 0 || s.plane.TEIDs.Get(1) != nil || s.plane.Addresses.Get(session.AddressOf(netip.MustParseAddr("10.60.0.1"))) != nil {
 			t.Fatal("something of a session is left")
 		}

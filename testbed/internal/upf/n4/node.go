@@ -8,14 +8,18 @@ import (
 	"github.com/wmnsk/go-pfcp/message"
 
 	"slicepilot/userplane/internal/pfcp"
+	"slicepilot/userplane/internal/upf/netio"
 )
+
+const maxSeq = 1<<24 - 1
 
 // association is a PFCP association with a CP function.
 type association struct {
 	nodeID  string
 	peer    netip.AddrPort // where its last node-related request came from
 	started time.Time      // its Recovery Time Stamp
-	timer   *time.Timer    // until the next heartbeat; nil without heartbeats
+	timer   *time.Timer    // until the next heartbeat, or until one is sent again; nil without heartbeats
+	seq     uint32         // of the last heartbeat
 	gone    bool
 }
 
@@ -30,9 +34,9 @@ func (a *association) stopTimer() {
 const featureFTUP = 0x10
 
 func (s *Server) heartbeat(m *message.HeartbeatRequest, from netip.AddrPort) message.Message {
-	if m.RecoveryTimeStamp != nil {
-		if started, err := m.RecoveryTimeStamp.RecoveryTimeStamp(); err == nil {
-			s.checkRestart(from, started)
+	for _, a := range s.associations {
+		if a.peer == from {
+			s.checkRestart(a, m.RecoveryTimeStamp)
 		}
 	}
 	return message.NewHeartbeatResponse(m.Sequence(), s.recoveryTimeStamp())
@@ -40,11 +44,12 @@ func (s *Server) heartbeat(m *message.HeartbeatRequest, from netip.AddrPort) mes
 
 // checkRestart drops what a CP function has forgotten: one whose Recovery Time Stamp is later than the one it had
 // when the association was set up has restarted (TS 23.527 clause 4.2).
-func (s *Server) checkRestart(peer netip.AddrPort, started time.Time) {
-	for _, a := range s.associations {
-		if a.peer == peer && started.After(a.started) {
-			s.dropAssociation(a, "peer has restarted")
-		}
+func (s *Server) checkRestart(a *association, stamp *ie.IE) {
+	if stamp == nil {
+		return
+	}
+	if started, err := stamp.RecoveryTimeStamp(); err == nil && started.After(a.started) {
+		s.dropAssociation(a, "peer has restarted")
 	}
 }
 
@@ -121,6 +126,9 @@ func nodeIDOf(e *ie.IE) (string, *pfcp.Reject) {
 func (s *Server) dropAssociation(a *association, why string) {
 	a.stopTimer()
 	delete(s.associations, a.nodeID)
+	if s.pending[a.seq] == a {
+		delete(s.pending, a.seq)
+	}
 	sessions := 0
 	for _, r := range s.sessions {
 		if r.owner == a {
@@ -132,39 +140,62 @@ func (s *Server) dropAssociation(a *association, why string) {
 }
 
 func (s *Server) scheduleHeartbeat(a *association) {
-	if s.config.Heartbeat <= 0 {
-		return
+	if s.config.Heartbeat > 0 && !a.gone {
+		s.later(a, s.config.Heartbeat, func() { s.sendHeartbeat(a) })
 	}
-	a.timer = time.AfterFunc(s.config.Heartbeat, func() {
+}
+
+// later does something for an association, unless that has gone by then.
+func (s *Server) later(a *association, wait time.Duration, do func()) {
+	a.timer = time.AfterFunc(wait, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !a.gone {
-			s.sendHeartbeat(a)
+			do()
 		}
 	})
 }
 
 func (s *Server) sendHeartbeat(a *association) {
-	build := func(seq uint32) message.Message {
-		return message.NewHeartbeatRequest(seq, s.recoveryTimeStamp(), nil)
+	for taken := true; taken; _, taken = s.pending[s.nextSeq] {
+		s.nextSeq = (s.nextSeq + 1) & maxSeq
 	}
-	s.request(build, s.requestAddress(a.peer), func(answer message.Message) {
-		if a.gone {
-			return
-		}
-		response, ok := answer.(*message.HeartbeatResponse)
-		if !ok {
-			s.dropAssociation(a, "heartbeats are not answered")
-			return
-		}
-		if response.RecoveryTimeStamp != nil {
-			if started, err := response.RecoveryTimeStamp.RecoveryTimeStamp(); err == nil && started.After(a.started) {
-				s.dropAssociation(a, "peer has restarted")
-				return
-			}
-		}
-		s.scheduleHeartbeat(a)
-	})
+	octets, err := pfcp.Encode(message.NewHeartbeatRequest(s.nextSeq, s.recoveryTimeStamp(), nil))
+	if err != nil {
+		s.config.Log.Printf("N4: %v", err)
+		return
+	}
+	a.seq = s.nextSeq
+	s.pending[a.seq] = a
+	s.transmit(a, a.seq, octets, attempts)
+}
+
+// transmit sends a heartbeat, again if need be (clause 6.4); unanswered, it ends the association.
+func (s *Server) transmit(a *association, seq uint32, octets []byte, left int) {
+	switch {
+	case s.pending[seq] != a:
+		return // answered
+	case left == 0:
+		s.counters.lost.Add(1)
+		s.dropAssociation(a, "heartbeats are not answered")
+		return
+	}
+	to := netio.SockaddrOf(s.requestAddress(a.peer))
+	s.send(octets, &to)
+	s.later(a, s.config.T1, func() { s.transmit(a, seq, octets, left-1) })
+}
+
+// answered takes the answer to a heartbeat; any other answer is ignored.
+func (s *Server) answered(m message.Message, from netip.AddrPort) {
+	a := s.pending[m.Sequence()]
+	response, ok := m.(*message.HeartbeatResponse)
+	if a == nil || !ok || a.peer.Addr() != from.Addr() {
+		return
+	}
+	a.timer.Stop()
+	delete(s.pending, a.seq)
+	s.checkRestart(a, response.RecoveryTimeStamp)
+	s.scheduleHeartbeat(a)
 }
 
 // requestAddress is where a request to a CP function goes: requests go to the registered port (clause 4.2.2), whatever

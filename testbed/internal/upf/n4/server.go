@@ -62,7 +62,7 @@ type Server struct {
 	associations map[string]*association
 	sessions     map[uint64]*record
 	replies      *pfcp.Replay
-	pending      map[uint32]*request
+	pending      map[uint32]*association // whose heartbeat of this sequence number was not answered yet
 	nextSeq      uint32
 	nextSEID     uint64
 	nextTEID     uint32
@@ -85,7 +85,7 @@ func newServer(config Config, plane *datapath.Plane) *Server {
 	s := &Server{
 		config: config, plane: plane, started: time.Now(),
 		associations: map[string]*association{}, sessions: map[uint64]*record{},
-		replies: pfcp.NewReplay(maxReplies, replayFor), pending: map[uint32]*request{},
+		replies: pfcp.NewReplay(maxReplies, replayFor), pending: map[uint32]*association{},
 	}
 	s.seedIdentifiers()
 	return s
@@ -101,9 +101,6 @@ func (s *Server) Stop() {
 	defer s.mu.Unlock()
 	for _, a := range s.associations {
 		a.stopTimer()
-	}
-	for _, q := range s.pending {
-		q.timer.Stop()
 	}
 }
 

@@ -53,12 +53,7 @@ func (d *Device) setUp(mtu int, pools []netip.Prefix) error {
 	if err := unix.IoctlIfreq(d.FD, unix.TUNSETIFF, request); err != nil {
 		return explain("TUNSETIFF", err)
 	}
-	link, err := newLink(d.Name)
-	if err != nil {
-		return err
-	}
-	defer link.close()
-	return link.configure(mtu, pools)
+	return configure(d.Name, mtu, pools)
 }
 
 // explain adds what to do to errors that have one common cause.

@@ -26,6 +26,16 @@ func (n *netlink) close() { unix.Close(n.fd) }
 
 var native = binary.NativeEndian
 
+// up sets a device's MTU and brings it up.
+func (n *netlink) up(index, mtu int) error {
+	// struct ifinfomsg: family, padding, type, index, flags, change
+	body := native.AppendUint32([]byte{unix.AF_UNSPEC, 0, 0, 0}, uint32(index))
+	body = native.AppendUint32(body, unix.IFF_UP)
+	body = native.AppendUint32(body, unix.IFF_UP)
+	body = appendAttribute(body, unix.IFLA_MTU, native.AppendUint32(nil, uint32(mtu)))
+	return n.request(unix.RTM_NEWLINK, 0, body)
+}
+
 // addAddress gives a device one address, without a route to the network around it.
 func (n *netlink) addAddress(index int, address netip.Addr) error {
 	// struct ifaddrmsg: family, prefix length, flags, scope, index
@@ -33,7 +43,7 @@ func (n *netlink) addAddress(index int, address netip.Addr) error {
 	body = native.AppendUint32(body, uint32(index))
 	body = appendAttribute(body, unix.IFA_LOCAL, address.AsSlice())
 	body = appendAttribute(body, unix.IFA_ADDRESS, address.AsSlice())
-	return n.request(unix.RTM_NEWADDR, body)
+	return n.request(unix.RTM_NEWADDR, unix.NLM_F_CREATE|unix.NLM_F_EXCL, body)
 }
 
 // addRoute routes a network to a device.
@@ -46,7 +56,7 @@ func (n *netlink) addRoute(index int, network netip.Prefix) error {
 	body = native.AppendUint32(body, 0)
 	body = appendAttribute(body, unix.RTA_DST, network.Addr().AsSlice())
 	body = appendAttribute(body, unix.RTA_OIF, native.AppendUint32(nil, uint32(index)))
-	return n.request(unix.RTM_NEWROUTE, body)
+	return n.request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, body)
 }
 
 func family(a netip.Addr) uint8 {
@@ -68,12 +78,12 @@ func appendAttribute(b []byte, kind uint16, payload []byte) []byte {
 }
 
 // request sends one request and returns the error number in its acknowledgement.
-func (n *netlink) request(kind uint16, body []byte) error {
+func (n *netlink) request(kind, flags uint16, body []byte) error {
 	n.seq++
 	// struct nlmsghdr: length, type, flags, sequence number, port
 	message := native.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	message = native.AppendUint16(message, kind)
-	message = native.AppendUint16(message, unix.NLM_F_REQUEST|unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
+	message = native.AppendUint16(message, unix.NLM_F_REQUEST|unix.NLM_F_ACK|flags)
 	message = native.AppendUint32(message, n.seq)
 	message = native.AppendUint32(message, 0)
 	message = append(message, body...)
