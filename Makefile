@@ -34,8 +34,7 @@ k8s-test: .venv/.dev ## run the tests on a Kubernetes cluster of one node, which
 	@tests/charts/build.sh
 	$(BIN)/pytest -q tests/charts tests/cluster $(PYTEST_ARGS)
 
-docs: .venv/.dev ## write docs/cli.md from the commands, and the site into build/site
-	$(BIN)/python -m slicepilot.cli.reference
+docs: .venv/.dev ## write the site into build/site, with a page of all commands and of their JSON
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 fuzz: .venv/.dev ## fuzz everything that reads what others write, for FUZZ_TIME in all (1h)

@@ -1,4 +1,4 @@
-"""``python -m slicepilot.cli.reference`` writes docs/cli.md: every command with its options, exit codes and JSON."""
+"""``python -m slicepilot.cli.reference`` prints the site's page of commands: options, exit codes and JSON of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -86,8 +85,7 @@ NOTES = {
 HEAD = """\
 # Command line
 
-`python -m slicepilot.cli.reference` generates this page from the commands and from the shapes of their JSON; a test
-fails when it is out of date.
+`python -m slicepilot.cli.reference` generates this page from the commands and from the shapes of their JSON.
 
 Results go to standard output, progress to standard error. With `--json`, standard output is one JSON document: strict
 (no NaN or infinity), with `null` for unknown values and for absent limits. Fields marked with `?` may be
@@ -247,4 +245,4 @@ def _line(lead: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    Path("docs/cli.md").write_text(page())
+    print(page(), end="")

@@ -1,7 +1,7 @@
 """Shapes of the JSON documents that commands print, and the check of a document against its shape.
 
 A shape is a `Document`, a typed dictionary. The name of a field includes its unit (``offered_mbps``); the text under it
-says what the name does not. docs/cli.md is generated from the shapes.
+says what the name does not. `slicepilot.cli.reference` generates the page of commands from the shapes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pages of the site from notebooks and from files outside `docs`, and links between them.
+"""Pages of the site from notebooks, commands and files outside `docs`, and links between them.
 
 Notebooks are rendered from what they hold; `tests/docs/test_notebooks.py` runs them.
 """
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File
+
+from slicepilot.cli.reference import page as commands
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -36,6 +38,7 @@ def on_files(files: Any, config: Any) -> Any:
         )
     for source, name in PAGES.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text()))
+    files.append(File.generated(config, "cli.md", content=commands()))
     return files
 
 

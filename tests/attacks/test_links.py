@@ -159,7 +159,6 @@ def test_what_fails_half_way_leaves_what_was_there(folder: Path) -> None:
 
 WRITES = {"write_text", "write_bytes", "savefig", "to_csv", "to_parquet", "copyfile", "copy2", "copytree"}
 OWN_WAYS = {
-    "cli/reference.py": "docs/cli.md of a checkout",
     "controller/service/trial.py": "a descriptor that was handed over",
     "controller/system/realtime.py": "a file of the kernel",
     "controller/watchdog/readiness.py": "files of the kernel",

@@ -60,4 +60,4 @@ def test_tasks_and_navigation_lead_to_files_that_are_there() -> None:
         for path in (ROOT / "docs").rglob("*")
         if path.suffix in {".md", ".ipynb"}
     }
-    assert named - there == {"changelog", "contributing", "security"}
+    assert named - there == {"changelog", "cli", "contributing", "security"}
