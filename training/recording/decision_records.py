@@ -84,8 +84,8 @@ class _Run:
         run_id = description.get("run_id")
         self.slices = validate(SliceSet, description["slice_set"], f"run {run_id}")
         threads = np.asarray(description["threads"], np.float32)[:, None]
-        node = [description[name] for name in ("period_s", "logical_cpus", "uplink_mbps")]
-        self.context = replace(Context.alike(self.slices, *node, num_steps=0), threads=threads)
+        period_s, cpus, uplink = (description[name] for name in ("period_s", "logical_cpus", "uplink_mbps"))
+        self.context = replace(Context.alike(self.slices, period_s, cpus, uplink, num_steps=0), threads=threads)
         self._descriptions: dict[int, dict[str, Any]] = {}
         self._parts: list[Records] = []
 
