@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+import numpy as np
+
 from .arrays import BoolArray, FloatArray, IntArray
 from .knobs import Knobs
 from .telemetry import Telemetry
@@ -78,6 +80,24 @@ class Context:
     moves: BoolArray | None = None
     sharing: tuple[tuple[int, ...], ...] = ()
     oldest_s: float = 0.0
+
+    @classmethod
+    def alike(
+        cls,
+        slices: SliceSet,
+        period_s: float,
+        logical_cpus: float,
+        uplink_mbps: float | None,
+        num_steps: int,
+        lanes: int = 1,
+    ) -> Context:
+        """Of runs in lanes that are alike; an uplink whose rate is None has no end."""
+        from .slices import Promises
+
+        uplink = np.inf if uplink_mbps is None else uplink_mbps
+        period, cpus, link = (np.full(lanes, value, np.float32) for value in (period_s, logical_cpus, uplink))
+        threads = np.repeat(slices.column("upf_threads"), lanes, axis=1)
+        return cls(period, cpus, link, Promises.of(slices, lanes), threads, num_steps)
 
 
 @runtime_checkable

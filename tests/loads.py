@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.env.arrays import FloatArray
+from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs, NiceScope
 from slicepilot.env.simulator import kernels
 from slicepilot.env.simulator.backend import RunSource, SimulatorBackend, SimulatorRun
@@ -29,6 +30,18 @@ def slice_set(count: int, **fields: Any) -> SliceSet:
             for i in range(count)
         )
     )
+
+
+def context_of(
+    slices: SliceSet,
+    lanes: int = 1,
+    period_s: float = 1.0,
+    steps: int = 100,
+    cpus: float = 4.0,
+    uplink_mbps: float = 1000.0,
+) -> Context:
+    """Of a run on such a node."""
+    return Context.alike(slices, period_s, cpus, uplink_mbps, steps, lanes)
 
 
 @dataclass

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from benchmarks.busy import busy, write
 
 from tests.node.foreign import Foreign
 
@@ -33,7 +34,6 @@ KNOBS = ("cpu_limit", "nice", "egress")
 FELT = 0.85
 """A knob acts if the slice carries less than this times as much while it is moved to half of what it used."""
 PHASE_S, SETTLE_S, PAIRS, MOST_PAIRS = 0.8, 0.3, 3, 15
-HOG = [sys.executable, "-S", "-c", "import signal\nsignal.alarm(60)\nwhile True: pass"]
 MOST_UNKNOWN = 0.2
 RT_RUNTIME_US = 500_000
 """Of a second, for real-time threads of a group."""
@@ -99,18 +99,18 @@ class Site:
     def _prepare(self) -> None:
         setup, parent = self.setup, self.group.parent
         if setup.parent_limit is not None:
-            write(parent, "cpu.cfs_quota_us", round(1e5 * setup.parent_limit))
-        write(self.group, "cpu.cfs_period_us", 1000 * setup.period_ms)
+            write(parent / "cpu.cfs_quota_us", round(1e5 * setup.parent_limit))
+        write(self.group / "cpu.cfs_period_us", 1000 * setup.period_ms)
         if setup.limit is not None:
             quota_us = round(1000 * setup.period_ms * setup.limit)
-            write(self.group, "cpu.cfs_quota_us", quota_us)
+            write(self.group / "cpu.cfs_quota_us", quota_us)
             if setup.burst:
-                write(self.group, "cpu.cfs_burst_us", quota_us)
+                write(self.group / "cpu.cfs_burst_us", quota_us)
         if setup.idle:
-            write(self.group, "cpu.idle", 1)
+            write(self.group / "cpu.idle", 1)
         if setup.realtime:  # a group has no real-time runtime of its own, and refuses such threads (sched-rt-group.rst)
             for above in (parent, self.group):
-                write(above, "cpu.rt_runtime_us", RT_RUNTIME_US)
+                write(above / "cpu.rt_runtime_us", RT_RUNTIME_US)
         for thread in Path(f"/proc/{self.pid}/task").iterdir():
             if setup.one_cpu:
                 os.sched_setaffinity(int(thread.name), {min(os.sched_getaffinity(0))})
@@ -127,12 +127,12 @@ class Site:
         quota_us = max(1000, round(0.5 * used_s * period_us))
 
         def limited() -> None:
-            write(self.group, "cpu.cfs_burst_us", 0)
-            write(self.group, "cpu.cfs_quota_us", quota_us)
+            write(self.group / "cpu.cfs_burst_us", 0)
+            write(self.group / "cpu.cfs_quota_us", quota_us)
 
         def unlimited() -> None:
             for name, value in bandwidth:
-                write(self.group, name, value)
+                write(self.group / name, value)
 
         shaper = ["tc", "-n", self.foreign.netns[0], "qdisc"]
         bits = max(1000, round(8 * 0.5 * rate))
@@ -146,10 +146,10 @@ class Site:
         shares = read(self.group, "cpu.shares")
         with self._hogs():
             result["nice"] = self._acts(
-                lambda: write(self.group, "cpu.shares", 8), lambda: write(self.group, "cpu.shares", 1 << 16)
+                lambda: write(self.group / "cpu.shares", 8), lambda: write(self.group / "cpu.shares", 1 << 16)
             )
         if not self.setup.idle:
-            write(self.group, "cpu.shares", shares)
+            write(self.group / "cpu.shares", shares)
         return result
 
     def _acts(self, move: Callable[[], object], back: Callable[[], object]) -> bool:
@@ -170,16 +170,11 @@ class Site:
         """Processes that want the UPF's CPUs: in the group beside it, or else beside the group above."""
         cpus = os.sched_getaffinity(self.pid)
         home = self.foreign.group(2) if self.setup.beside else self.group.parent.parent
-        processes = [subprocess.Popen(HOG) for _ in range(2 * len(cpus))]
-        try:
+        with busy(2 * len(cpus)) as processes:
             for process in processes:
                 os.sched_setaffinity(process.pid, cpus)
-                (home / "cgroup.procs").write_text(str(process.pid))
+                write(home / "cgroup.procs", process.pid)
             yield
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
 
     def _watch(self, seconds: float) -> tuple[float, float]:
         """CPU time of the UPF, in CPUs, and octets a second that leave it; after a while in which it settles."""
@@ -221,15 +216,6 @@ def run(*command: str) -> str:
 def read(group: Path, name: str) -> str:
     """What a file of a group has."""
     return (group / name).read_text().strip()
-
-
-def write(group: Path, name: str, value: object) -> None:
-    """By a descriptor: the kernel's refusal is an OSError here, and not lost in a buffer."""
-    file = os.open(group / name, os.O_WRONLY)
-    try:
-        os.write(file, str(value).encode())
-    finally:
-        os.close(file)
 
 
 def played(setup: Setup, folder: Path) -> dict[str, Any]:

@@ -16,14 +16,13 @@ import argparse
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from benchmarks.busy import busy, write
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.data.intervals import mean_interval
@@ -32,7 +31,6 @@ COUNT = 5
 NICE = (-5, *[5] * (COUNT - 1))
 PERIOD_US = 100_000
 SETTLE_S = 0.15
-WORK = [sys.executable, "-S", "-c", "import signal\nsignal.alarm(600)\nwhile True: pass"]
 
 
 @dataclass(frozen=True)
@@ -70,42 +68,45 @@ ARMS = (
 
 
 class Site:
-    """An arm that runs."""
+    """An arm that runs as long as the context does."""
 
-    def __init__(self, arm: Arm, root: Path, version: int) -> None:
-        self.version, self.folders = version, list[Path]()
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.cpus = {min(os.sched_getaffinity(0))} if arm.one_cpu else os.sched_getaffinity(0)
-        try:
-            self._build(arm, root)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, arm: Arm) -> None:
+        self.arm, self.hierarchy = arm, CpuHierarchy.find()
 
-    def _build(self, arm: Arm, root: Path) -> None:
+    def __enter__(self) -> Site:
+        with contextlib.ExitStack() as undo:
+            self._build(undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def _build(self, undo: contextlib.ExitStack) -> None:
+        arm, root, version = self.arm, self.hierarchy.root, self.hierarchy.version
         parent = root / f"slicepilot-nice-{os.getpid()}"
         parent.mkdir()
-        self.folders.append(parent)
-        if self.version == 2:
+        undo.callback(removed, parent)
+        if version == 2:
             write(parent / "cgroup.subtree_control", "+cpu")
         # As heavy as possible, so that others who use this machine take little from it.
-        write(parent / ("cpu.shares" if self.version == 1 else "cpu.weight"), 1 << 18 if self.version == 1 else 10_000)
+        write(parent / ("cpu.shares" if version == 1 else "cpu.weight"), 1 << 18 if version == 1 else 10_000)
         for number in sorted({group for group in arm.groups if group is not None}):
             folder = parent / str(number)
             folder.mkdir()
-            self.folders.append(folder)
+            undo.callback(removed, folder)
             self._set(folder, arm.requests[number], arm.limits[number])
-        for group in arm.groups:
-            process = subprocess.Popen(WORK, start_new_session=True)
-            self.processes.append(process)
-            os.sched_setaffinity(process.pid, self.cpus)
+        self.processes = undo.enter_context(busy(len(arm.groups), sessions=True))
+        cpus = {min(os.sched_getaffinity(0))} if arm.one_cpu else os.sched_getaffinity(0)
+        for process, group in zip(self.processes, arm.groups, strict=True):
+            os.sched_setaffinity(process.pid, cpus)
             home = root if group is None else parent / str(group)
             write(home / "cgroup.procs", process.pid)
 
     def _set(self, folder: Path, request_mcpu: int, limit_mcpu: int) -> None:
         shares = max(2, request_mcpu * 1024 // 1000)
         quota_us = limit_mcpu * PERIOD_US // 1000
-        if self.version == 1:
+        if self.hierarchy.version == 1:
             write(folder / "cpu.shares", shares)
             write(folder / "cpu.cfs_quota_us", quota_us or -1)
         else:
@@ -126,37 +127,14 @@ class Site:
         files = [Path(f"/proc/{process.pid}/schedstat") for process in self.processes]
         return np.asarray([int(file.read_text().split()[0]) for file in files], np.float64)
 
-    def close(self) -> None:
-        """End the processes and remove the groups."""
-        for process in self.processes:
-            process.kill()
-            process.wait()
-        for folder in reversed(self.folders):
-            for _ in range(100):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-                    break
-                time.sleep(0.02)
 
-
-def write(file: Path, value: object) -> None:
-    """By a descriptor: the kernel's refusal is an OSError here, and not lost in a buffer."""
-    descriptor = os.open(file, os.O_WRONLY)
-    try:
-        os.write(descriptor, str(value).encode())
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def running(arm: Arm) -> Iterator[Site]:
-    """An arm for as long as it is measured."""
-    hierarchy = CpuHierarchy.find()
-    site = Site(arm, hierarchy.root, hierarchy.version)
-    try:
-        yield site
-    finally:
-        site.close()
+def removed(folder: Path) -> None:
+    """Remove a group whose processes have just ended."""
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+            break
+        time.sleep(0.02)
 
 
 def main() -> None:
@@ -168,7 +146,7 @@ def main() -> None:
     results = []
     for arm in ARMS:
         ratios, plain = list[float](), list[float]()
-        with running(arm) as site:
+        with Site(arm) as site:
             for number in range(options.pairs):
                 order = (None, NICE) if number % 2 else (NICE, None)  # what drifts meets both alike
                 shares = {levels: site.share(levels or [0] * COUNT, options.seconds) for levels in order}

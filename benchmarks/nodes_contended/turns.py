@@ -8,16 +8,15 @@ Run as root: ``python -m benchmarks.nodes_contended.turns OUT``; a line a run, t
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from benchmarks.busy import busy
 
 from tests.node.foreign import Foreign
 
@@ -26,19 +25,6 @@ START_S = 120.0
 """A controller starts within this, while the UPFs want all of the CPUs."""
 AGENTS = ("no-control", "static-order", "queue-greedy")
 COLUMNS = ("priority Mbit/s", "p99 ms", "late %", "others Mbit/s", "policy %", "loop p50 us", "loop p99 us")
-
-
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    """So many processes that want a whole CPU."""
-    command = [sys.executable, "-c", "import signal\nsignal.alarm(3600)\nwhile True: pass"]
-    processes = [subprocess.Popen(command) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def described(foreign: Foreign, path: Path) -> Path:

@@ -37,19 +37,19 @@ def run_finetune(
     """Fine-tune as the command line says; ``start`` is of the offline ``run``, or of the fine-tuning to ``resume``."""
     from slicepilot.training.finetune.config import FinetuneConfig
     from slicepilot.training.finetune.learner import is_finetune, offline_config_of
-    from slicepilot.training.finetune.train import finetune, resumed_config
+    from slicepilot.training.finetune.train import finetune
 
     if resume is None and is_finetune(start):
         raise ConfigError("finetune: this is a fine-tuning run; expected an offline run (--resume continues this one)")
     offline = offline_config_of(start)
     given = FinetuneConfig.from_yaml(config) if config is not None else None
     if resume is not None:
-        given = given or resumed_config(start, None)
+        given = given or FinetuneConfig.resumed(start.config["finetune"], None)
     if given is None:
         raise ConfigError("config = None: accepted with --finetune: -c with simulator, testbed or a file")
     settings = given.override(seed=seed, scenario=scenario)
     if resume is not None:
-        settings = resumed_config(start, settings)
+        settings = FinetuneConfig.resumed(start.config["finetune"], settings)
     settings = settings if mlflow else settings.override(tracking="none")
     name = f"finetune-{offline.algorithm}-{settings.backend}"
     folder = folder_for(out, resume, f"{name}-seed{settings.seed}")

@@ -58,16 +58,16 @@ def run_offline(
             or that no setting is better than no control; there is no bundle. Not with ``force``.
     """
     from slicepilot.training.offline.config import OfflineConfig
-    from slicepilot.training.offline.train import resumed_config, train_offline
+    from slicepilot.training.offline.train import train_offline
 
     given = OfflineConfig.from_yaml(config) if config is not None else None
     if checkpoint is not None:
-        given = given or resumed_config(checkpoint, None)
+        given = given or OfflineConfig.resumed(checkpoint.config, None)
     if given is None:
         raise ConfigError("config = None: give -c with a name or a file, or --resume with a run's folder")
     settings = _budget(given.override(dataset=dataset, seed=seed), updates, minutes)
     if checkpoint is not None:
-        settings = resumed_config(checkpoint, settings)
+        settings = OfflineConfig.resumed(checkpoint.config, settings)
     settings = settings if mlflow else settings.override(tracking="none")
     if not estimate and not force and settings.algorithm != "choice":
         raise ConfigError("estimate = False: nothing else judges the policy; give --force as well")

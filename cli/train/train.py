@@ -153,16 +153,16 @@ def _settings(
 ) -> TrainingConfig:
     """The configuration with what the command line overrides; with a checkpoint, as far as that leaves it free."""
     from slicepilot.training.online.config import TrainingConfig
-    from slicepilot.training.online.train import resumed_config
 
     if checkpoint is None and config is None:
         raise ConfigError("config = None: give -c with a name or a file, or --resume with a run's folder")
     settings = TrainingConfig.from_yaml(config) if config is not None else None
     if checkpoint is not None:
-        settings = resumed_config(checkpoint, None if settings is None else _source(settings, seed, source))
+        given = None if settings is None else _source(settings, seed, source)
+        settings = TrainingConfig.resumed(checkpoint.config, given)
     assert settings is not None
     settings = _budget(_source(settings, seed, source), steps, minutes)
-    return settings if checkpoint is None else resumed_config(checkpoint, settings)
+    return settings if checkpoint is None else TrainingConfig.resumed(checkpoint.config, settings)
 
 
 def _source(config: TrainingConfig, seed: int | None, source: Source) -> TrainingConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,7 +60,7 @@ instance = Predicts()
 @pytest.fixture
 def quick() -> Scenario:
     scenario = Scenario.from_yaml("andrade-ramp")
-    return type(scenario)(**{**vars(scenario), "control_period_s": 30.0})
+    return replace(scenario, control_period_s=30.0)
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ included."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.reports.page import svg_files
 from slicepilot.training.runs.datasets import EVALUATION, scenario_dataset
 from slicepilot.training.runs.labels import RunLabels, provenance
 from slicepilot.training.runs.tracking import Tracker, finite_only
@@ -52,8 +52,7 @@ def log_evaluation(
     tracker = Tracker(
         labels.name("evaluate", config.seed), tags=provenance(f"scenarios {names}", {}) | dict(labels.tags)
     )
-    status = "FAILED"
-    try:
+    with tracker.whole():
         tracker.parameters(
             {
                 "scenarios": ", ".join(played.name for played in scenarios),
@@ -76,10 +75,6 @@ def log_evaluation(
         if results is not None:
             for file in (RESULTS_FILE, ARRAYS_FILE):
                 tracker.artifact(results / file)
-        status = "FINISHED"
-    finally:
-        tracker.finish(status)
-    tracker.require_complete()
     return tracker.run_id
 
 
@@ -118,9 +113,8 @@ def _figures(evaluation: Evaluation, name: str) -> dict[str, float]:
 def _pictures(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
     """The report's pictures, by name, as SVG."""
     for name, figures in _figures_of_report(evaluation):
-        names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-        for number, svg in enumerate(re.findall(r"<svg .*?</svg>", figures, flags=re.DOTALL), 1):
-            yield f"{_plain(name)}{f' {number}' if number > 1 else ''}", svg.replace("<svg", f"<svg {names}", 1)
+        for number, svg in enumerate(svg_files(figures), 1):
+            yield f"{_plain(name)}{f' {number}' if number > 1 else ''}", svg
 
 
 def _figures_of_report(evaluation: Evaluation) -> Iterator[tuple[str, str]]:

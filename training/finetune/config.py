@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from slicepilot.configs import load, validate
 from slicepilot.configs.backends import check_name
 from slicepilot.env.simulator.scenario import Scenario
+from slicepilot.training.runs.config import RunSettings
 
 
 @dataclass(frozen=True)
-class FinetuneConfig:
+class FinetuneConfig(RunSettings):
     """Configuration of fine-tuning; data, algorithm and networks are those of the offline run.
 
     Attributes:
@@ -36,6 +35,8 @@ class FinetuneConfig:
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    section = "finetune"
+    free = frozenset({"rounds", "judged_runs", "threads", "device", "tracking"})
     backend: Annotated[str, AfterValidator(check_name)]
     scenario: str = "testbed-contention"
     guard: str = "default"
@@ -53,21 +54,6 @@ class FinetuneConfig:
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tracking: Literal["mlflow", "none"] = "mlflow"
-
-    @classmethod
-    def from_yaml(cls, name_or_path: str | Path) -> FinetuneConfig:
-        """Load ``configs/finetune/NAME.yaml`` or a user's file; raises ConfigError."""
-        return load("finetune", name_or_path, cls)
-
-    @classmethod
-    def of(cls, values: dict[str, Any], source: str) -> FinetuneConfig:
-        """From plain values, as in a checkpoint; raises ConfigError."""
-        return validate(cls, values, source)
-
-    def override(self, **values: Any) -> FinetuneConfig:
-        """A checked copy with the values that are not None."""
-        given = {key: value for key, value in values.items() if value is not None}
-        return self.of(dataclasses.asdict(self) | given, "command line") if given else self
 
     def played(self, period_s: float) -> Scenario:
         """The scenario as it is played; ``period_s`` is the dataset's. Raises ConfigError."""

@@ -123,9 +123,7 @@ class FinetuneLearner:
 
     def save(self, file: Path, rounds: Sequence[Round], elapsed_s: float, run_id: str | None) -> None:
         """Write a checkpoint; raises ConfigError if that fails."""
-        state, generators = self.learner.state(), generator_states()
-        if torch.cuda.is_available():
-            generators["cuda"] = torch.cuda.get_rng_state()
+        state = self.learner.state()
         configs = {"finetune": plain_config(self.config), "offline": plain_config(self.offline)}
         Checkpoint(
             config=configs | {"rounds": [asdict(done) for done in rounds]},
@@ -137,7 +135,7 @@ class FinetuneLearner:
             average=self.average.state(),
             optimizers=state["optimizers"],
             scaler={},
-            generators=generators,
+            generators=generator_states(self.networks.device),
         ).write(file)
 
     def _take(self, start: Checkpoint) -> None:
@@ -158,6 +156,4 @@ class FinetuneLearner:
             self._offline = copy.deepcopy(self.average.policy).cpu()
             self.average.updates = 0
             return
-        restore_generators(start.generators)
-        if self.networks.device.type == "cuda" and "cuda" in start.generators:
-            torch.cuda.set_rng_state(start.generators["cuda"])
+        restore_generators(start.generators, self.networks.device)

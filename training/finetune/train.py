@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import torch
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.exploring import ExploringAgent
-from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.configs import ConfigError, validate
 from slicepilot.controller.guard.backend import Interventions
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
@@ -37,19 +37,18 @@ from slicepilot.training.networks.agent import NetworkAgent
 from slicepilot.training.networks.export import check_agreement, to_onnx
 from slicepilot.training.offline.config import OfflineConfig
 from slicepilot.training.offline.data import open_dataset, select, slices_of, with_reward
-from slicepilot.training.offline.train import RECORDED_OBSERVATIONS
+from slicepilot.training.offline.train import spread_over
 from slicepilot.training.recording.recording import facts_of, run
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint
 from slicepilot.training.runs.datasets import TRAINING, episodes_dataset, scenario_dataset
-from slicepilot.training.runs.labels import RunLabels, git_revision, versions
+from slicepilot.training.runs.labels import RunLabels
 from slicepilot.training.runs.record import RunRecord
-from slicepilot.training.runs.run import Budget, check_resumed, open_record, plain_config, save_bundle
+from slicepilot.training.runs.run import Budget, open_record, plain_config, recorded, save_bundle, training_record
 
 from .config import FinetuneConfig
 from .guarded import Guarded
 from .learner import FinetuneLearner, Round, is_finetune, offline_config_of
 
-FREE = {"rounds", "judged_runs", "threads", "device", "tracking"}
 JUDGED_SEEDS = 1_000_000_000  # and above are for judging; what is learned from lies below
 SEEDS_PER_RUN = 100_000
 
@@ -93,16 +92,6 @@ class FinetuneResult:
     elapsed_s: float
 
 
-def resumed_config(checkpoint: Checkpoint, config: FinetuneConfig | None) -> FinetuneConfig:
-    """The checkpoint's configuration; the given configuration may differ in its budget, device and tracking only.
-
-    Raises:
-        ConfigError: names the first other field that differs.
-    """
-    stored = FinetuneConfig.of(checkpoint.config["finetune"], "checkpoint: config")
-    return stored if config is None else check_resumed(stored, config, FREE)
-
-
 def finetune(
     config: FinetuneConfig,
     start: Checkpoint,
@@ -115,7 +104,7 @@ def finetune(
     """Fine-tune an offline policy and save the better of both.
 
     Args:
-        config: what to do; with a run that goes on from `resumed_config`.
+        config: what to do; with a run that goes on from `FinetuneConfig.resumed`.
         start: of the offline run, or of a fine-tuning that was stopped: it goes on with the next round.
         folder: gets ``config.yaml``, ``checkpoint.pt``, ``episodes/`` with what was recorded, and ``bundle/``.
         open_backend: where to act, under a guard.
@@ -137,26 +126,20 @@ def finetune(
     weights = validate(RewardWeights, log.facts["reward"], "dataset: reward")
     goes_on = is_finetune(start)
     learner = FinetuneLearner(config, offline, log, start)
-    run_id, status = start.run_id if goes_on else None, "FAILED"
+    run_id = start.run_id if goes_on else None
     datasets = [
         episodes_dataset(offline.dataset, find(offline.dataset), log),
         scenario_dataset(scenario, TRAINING),
     ]
     source = source_of(config, offline)
     record = open_record(root, name, config, source, labels or RunLabels(), run_id, datasets=datasets)
-    try:
+    with recorded(record):
         with contextlib.closing(open_backend(scenario)) as backend:
             work = _Work(root, learner, Stage(backend, config, scenario, weights), record, report)
             work.go(start.elapsed_s if goes_on else 0.0)
             verdict = work.judge()
         bundle = save_bundle(work.bundle(verdict, log), root / "bundle")
         record.policy(bundle)
-        status = "FINISHED"
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        record.finish(status)
     return FinetuneResult(
         bundle=bundle,
         folder=root,
@@ -239,19 +222,13 @@ class _Work:
         config, offline, kept = self.config, self.learner.offline, verdict.kept
         policy = self.learner.policies[kept]
         model = to_onnx(policy)
-        observations = np.concatenate([episode.observations for episode in (*log, *self.new)])
-        spread = np.linspace(0, len(observations) - 1, min(RECORDED_OBSERVATIONS, len(observations))).astype(np.int64)
-        agreement = check_agreement(policy, model, [np.asarray(observations[spread], np.float32)], config.seed)
+        agreement = check_agreement(policy, model, [spread_over((*log, *self.new))], config.seed)
         facts = {"kept": kept, "difference": asdict(verdict.difference)}
-        record = TrainingRecord(
-            algorithm=offline.algorithm,
+        steps = log.num_steps + sum(done.steps for done in self.rounds)
+        record = replace(
+            training_record(offline, steps, self.budget.elapsed_s, self.record.run_id),
             seed=config.seed,
-            env_steps=log.num_steps + sum(done.steps for done in self.rounds),
-            train_s=round(self.budget.elapsed_s, 3),
             source=source_of(config, offline) if kept == "fine-tuned" else offline.source,
-            run_id=self.record.run_id,
-            git_revision=git_revision(),
-            versions=versions(),
             config=plain_config(offline) | {"finetune": plain_config(config) | facts},
         )
         return PolicyBundle(slices_of(log), model, record, agreement=agreement, coding="shares")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from slicepilot.configs import load, validate
 from slicepilot.training.networks.slice_network import NetworkConfig
 from slicepilot.training.online.config import Count, NonNegative, Positive
+from slicepilot.training.runs.config import RunSettings
 
 from .behaviour_cloning import BehaviourCloningConfig
 from .iql import IqlConfig
@@ -21,7 +19,7 @@ OfflineAlgorithm = Literal["bc", "td3-bc", "iql", "choice"]
 
 
 @dataclass(frozen=True)
-class OfflineConfig:
+class OfflineConfig(RunSettings):
     """One offline training run, ``configs/offline/NAME.yaml``.
 
     Attributes:
@@ -46,6 +44,8 @@ class OfflineConfig:
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    section = "offline"
+    free = frozenset({"updates", "minutes", "checkpoint_minutes", "threads", "device", "tracking"})
     algorithm: OfflineAlgorithm
     dataset: str = "testbed-contention"
     behaviours: Annotated[tuple[str, ...], Field(min_length=1)] = ("*",)
@@ -65,21 +65,6 @@ class OfflineConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     tracking: Literal["mlflow", "none"] = "mlflow"
 
-    @classmethod
-    def from_yaml(cls, name_or_path: str | Path) -> OfflineConfig:
-        """Load ``configs/offline/NAME.yaml`` or a user's file; raises ConfigError."""
-        return load("offline", name_or_path, _CheckedConfig)
-
-    @classmethod
-    def of(cls, values: dict[str, Any], source: str) -> OfflineConfig:
-        """From plain values, as in a checkpoint; raises ConfigError."""
-        return validate(_CheckedConfig, values, source)
-
-    def override(self, **values: Any) -> OfflineConfig:
-        """A checked copy with the values that are not None."""
-        given = {key: value for key, value in values.items() if value is not None}
-        return self.of(dataclasses.asdict(self) | given, "command line") if given else self
-
     @property
     def source(self) -> str:
         """The data that is learned from, in words."""
@@ -97,4 +82,4 @@ def _check(config: OfflineConfig) -> OfflineConfig:
     return config
 
 
-_CheckedConfig: Any = Annotated[OfflineConfig, AfterValidator(_check)]
+OfflineConfig.checked = Annotated[OfflineConfig, AfterValidator(_check)]

@@ -8,19 +8,19 @@ policy is exported, checked and saved as a bundle, as after training in the simu
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes.episodes import EpisodeSet
+from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.recorded import find
 from slicepilot.env.slices import SliceSet
 from slicepilot.training.networks.averaging import PolicyAverage
@@ -29,9 +29,9 @@ from slicepilot.training.networks.slice_network import DeterministicPolicy
 from slicepilot.training.online.advantages import observed_period_s
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from slicepilot.training.runs.datasets import RunDataset, episodes_dataset
-from slicepilot.training.runs.labels import RunLabels, git_revision, versions
+from slicepilot.training.runs.labels import RunLabels
 from slicepilot.training.runs.record import RunRecord
-from slicepilot.training.runs.run import Budget, RunStopped, check_resumed, open_record, plain_config, save_bundle
+from slicepilot.training.runs.run import Budget, open_record, plain_config, recorded, save_bundle, training_record
 
 from . import choice
 from .behaviour_cloning import BehaviourCloning
@@ -46,7 +46,6 @@ from .td3_bc import Td3Bc
 REPORT_S = 0.5
 AVERAGED_UPDATES = 10  # updates of the policy per update of its average
 RECORDED_OBSERVATIONS = 1000
-FREE = {"updates", "minutes", "checkpoint_minutes", "threads", "device", "tracking"}
 
 
 @dataclass
@@ -89,16 +88,6 @@ def is_offline(checkpoint: Checkpoint) -> bool:
     return checkpoint.config.get("algorithm") in get_args(OfflineAlgorithm)
 
 
-def resumed_config(checkpoint: Checkpoint, config: OfflineConfig | None) -> OfflineConfig:
-    """The checkpoint's configuration; the given configuration may differ in its budget, device and tracking only.
-
-    Raises:
-        ConfigError: names the first other field that differs.
-    """
-    stored = OfflineConfig.of(checkpoint.config, "checkpoint: config")
-    return stored if config is None else check_resumed(stored, config, FREE)
-
-
 def make_learner(config: OfflineConfig, networks: Networks) -> Learner:
     """The algorithm that a configuration asks for."""
     if config.algorithm == "bc":
@@ -137,7 +126,7 @@ def train_offline(
     """Train a policy on a dataset and save it.
 
     Args:
-        config: what to do; with ``resume`` from `resumed_config`.
+        config: what to do; with ``resume`` from `OfflineConfig.resumed`.
         folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
         name: of the configuration; of a sweep's trial, the name of its MLflow run.
         resume: go on from here, as if the run had never stopped.
@@ -169,9 +158,8 @@ def train_offline(
     run_id = resume.run_id if resume else None
     datasets = [_dataset(config, episodes)]
     record = open_record(root, name, config, config.source, labels or RunLabels(), run_id, parent_run_id, datasets)
-    run = _Run(config, learner, average, budget, root / FILE_NAME, record, report)
-    status = "FAILED"
-    try:
+    run = _Run(config, learner, average, budget, root / FILE_NAME, record, report, device)
+    with recorded(record, run.save):
         budget.start()
         while budget.fraction(learner.updates) < 1.0:
             run.note(learner.update(memory.sample(config.batch_steps)))
@@ -193,19 +181,7 @@ def train_offline(
             device=device.type,
             curve=run.curve,
         )
-        result = _saved(result, record, accept)
-        status = "FINISHED"
-    except RunStopped as stopped:
-        status = "KILLED"
-        if stopped.keep:
-            run.save()
-        raise
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        record.finish(status)
-    return result
+        return _saved(result, record, accept)
 
 
 def _dataset(config: OfflineConfig, episodes: EpisodeSet) -> RunDataset:
@@ -239,11 +215,10 @@ def _choose(
     episodes = with_reward(select(whole, config.behaviours), config.reward)
     chosen = choice.choose(episodes)
     model = choice.to_onnx(chosen)
-    agreement = choice.check_agreement(chosen, model, _spread(episodes))
+    agreement = choice.check_agreement(chosen, model, spread_over(episodes))
     record = open_record(root, name, config, config.source, labels, None, parent_run_id, [_dataset(config, episodes)])
-    status = "FAILED"
-    try:
-        trained = _record(config, episodes, watch.stop(), record)
+    with recorded(record):
+        trained = training_record(config, episodes.num_steps, watch.stop(), record.run_id)
         bundle = PolicyBundle(chosen.slices, model, trained, agreement=agreement, transfers=False)
         made = OfflineResult(
             bundle=bundle,
@@ -257,11 +232,7 @@ def _choose(
             device="cpu",
             choice=chosen,
         )
-        result = _saved(made, record, accept)
-        status = "FINISHED"
-    finally:
-        record.finish(status)
-    return result
+        return _saved(made, record, accept)
 
 
 class _Run:
@@ -276,9 +247,10 @@ class _Run:
         checkpoint: Path,
         record: RunRecord,
         report: Callable[[OfflineProgress], None] | None,
+        device: torch.device,
     ) -> None:
         self.config, self.learner, self.average, self.budget = config, learner, average, budget
-        self.checkpoint, self.record, self.report = checkpoint, record, report
+        self.checkpoint, self.record, self.report, self.device = checkpoint, record, report, device
         self.curve: list[dict[str, float]] = []
         self._sums: dict[str, list[Tensor]] = defaultdict(list)
         self._reported_s = budget.elapsed_s
@@ -310,9 +282,7 @@ class _Run:
 
     def save(self) -> None:
         """Write a checkpoint; raises ConfigError if that fails."""
-        state, generators = self.learner.state(), generator_states()
-        if torch.cuda.is_available():
-            generators["cuda"] = torch.cuda.get_rng_state()
+        state = self.learner.state()
         Checkpoint(
             config=plain_config(self.config),
             steps=self.learner.updates,
@@ -323,7 +293,7 @@ class _Run:
             average=self.average.state(),
             optimizers=state["optimizers"],
             scaler={},
-            generators=generators,
+            generators=generator_states(self.device),
         ).write(self.checkpoint)
 
 
@@ -338,19 +308,13 @@ def _restore(
     learner: Learner, average: PolicyAverage[DeterministicPolicy], checkpoint: Checkpoint, device: torch.device
 ) -> None:
     """Put a learner where the checkpoint was taken."""
-    state: dict[str, Any] = {
-        "networks": checkpoint.policy,
-        "optimizers": checkpoint.optimizers,
-        "updates": checkpoint.updates,
-    }
+    kept = {"networks": checkpoint.policy, "optimizers": checkpoint.optimizers, "updates": checkpoint.updates}
     try:
-        learner.restore(state)
+        learner.restore(kept)
         average.restore(checkpoint.average)
     except (KeyError, ValueError, RuntimeError) as error:
         raise ConfigError("checkpoint: its network is not what this version builds from its config") from error
-    restore_generators(checkpoint.generators)
-    if device.type == "cuda" and "cuda" in checkpoint.generators:
-        torch.cuda.set_rng_state(checkpoint.generators["cuda"])
+    restore_generators(checkpoint.generators, device)
 
 
 def _bundle(
@@ -358,28 +322,14 @@ def _bundle(
 ) -> PolicyBundle:
     """Export the policy and prove that the export decides alike on logged observations."""
     model = to_onnx(policy)
-    agreement = check_agreement(policy, model, [_spread(episodes)], config.seed)
+    agreement = check_agreement(policy, model, [spread_over(episodes)], config.seed)
     run.record.summary({"onnx_max_abs_error": agreement.max_abs_error})
-    record = _record(config, episodes, run.budget.elapsed_s, run.record)
+    record = training_record(config, episodes.num_steps, run.budget.elapsed_s, run.record.run_id)
     return PolicyBundle(slices, model, record, agreement=agreement, coding="shares")
 
 
-def _spread(episodes: EpisodeSet) -> npt.NDArray[np.float32]:
-    """Observations (N, S, D) from all over a dataset, `RECORDED_OBSERVATIONS` at most."""
+def spread_over(episodes: Iterable[Episode]) -> npt.NDArray[np.float32]:
+    """Observations (N, S, D) from all over some episodes, `RECORDED_OBSERVATIONS` at most."""
     observations = np.concatenate([episode.observations for episode in episodes])
     spread = np.linspace(0, len(observations) - 1, min(RECORDED_OBSERVATIONS, len(observations))).astype(np.int64)
     return np.asarray(observations[spread], np.float32)
-
-
-def _record(config: OfflineConfig, episodes: EpisodeSet, train_s: float, run: RunRecord) -> TrainingRecord:
-    return TrainingRecord(
-        algorithm=config.algorithm,
-        seed=config.seed,
-        env_steps=episodes.num_steps,
-        train_s=round(train_s, 3),
-        source=config.source,
-        run_id=run.run_id,
-        git_revision=git_revision(),
-        versions=versions(),
-        config=plain_config(config),
-    )

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from slicepilot.configs import load, validate
 from slicepilot.env.simulator.backend import RunSource, ScenarioRuns
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.networks.slice_network import NetworkConfig
+from slicepilot.training.runs.config import RunSettings
 
 from .references import NUM_REFERENCES
 
@@ -72,7 +70,7 @@ class SacConfig:
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(RunSettings):
     """One training run, ``configs/training/NAME.yaml``.
 
     Attributes:
@@ -100,6 +98,8 @@ class TrainingConfig:
     """
 
     __pydantic_config__ = _STRICT
+    section = "training"
+    free = frozenset({"total_steps", "minutes", "checkpoint_minutes", "threads", "tracking"})
     algorithm: Literal["ppo", "sac"]
     scenario: str | None = None
     mixture: str | None = None
@@ -121,21 +121,6 @@ class TrainingConfig:
     checkpoint_minutes: Positive = 0.5
     threads: Annotated[int, Field(ge=1, le=256)] = 1
     tracking: Literal["mlflow", "none"] = "mlflow"
-
-    @classmethod
-    def from_yaml(cls, name_or_path: str | Path) -> TrainingConfig:
-        """Load ``configs/training/NAME.yaml`` or a user's file; raises ConfigError."""
-        return load("training", name_or_path, CheckedTrainingConfig)
-
-    @classmethod
-    def of(cls, values: dict[str, Any], source: str) -> TrainingConfig:
-        """From plain values, as in a checkpoint; raises ConfigError."""
-        return validate(CheckedTrainingConfig, values, source)
-
-    def override(self, **values: Any) -> TrainingConfig:
-        """A checked copy with the values that are not None."""
-        given = {key: value for key, value in values.items() if value is not None}
-        return self.of(dataclasses.asdict(self) | given, "command line") if given else self
 
     @property
     def guided(self) -> bool:
@@ -189,4 +174,4 @@ def _check(config: TrainingConfig) -> TrainingConfig:
     return config
 
 
-CheckedTrainingConfig: Any = Annotated[TrainingConfig, AfterValidator(_check)]
+TrainingConfig.checked = Annotated[TrainingConfig, AfterValidator(_check)]

@@ -8,6 +8,7 @@ budget, reports progress and writes checkpoints; at the end the policy is export
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import Logger
 
-from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.configs import ConfigError
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.reward import RewardWeights
@@ -31,9 +32,9 @@ from slicepilot.training.networks.guided import GuidedPolicy
 from slicepilot.training.networks.importing import load_weights
 from slicepilot.training.runs.checkpoint import FILE_NAME, Checkpoint, generator_states, restore_generators
 from slicepilot.training.runs.datasets import TRAINING, RunDataset, mixture_dataset, scenario_dataset
-from slicepilot.training.runs.labels import RunLabels, git_revision, versions
+from slicepilot.training.runs.labels import RunLabels
 from slicepilot.training.runs.record import RunRecord
-from slicepilot.training.runs.run import Budget, RunStopped, check_resumed, open_record, plain_config, save_bundle
+from slicepilot.training.runs.run import Budget, open_record, plain_config, recorded, save_bundle, training_record
 
 from .advantages import AdvantageBuffer, Discount
 from .config import TrainingConfig
@@ -283,19 +284,6 @@ def _restore(learner: Any, env: Sb3VecEnv, average: PolicyAverage[Any], checkpoi
     restore_generators(checkpoint.generators)
 
 
-def resumed_config(checkpoint: Checkpoint, config: TrainingConfig | None) -> TrainingConfig:
-    """The checkpoint's configuration; ``config`` may differ from it in budget, checkpoints, threads and tracking only.
-
-    Raises:
-        ConfigError: names the first other field that differs.
-    """
-    stored = TrainingConfig.of(checkpoint.config, "checkpoint: config")
-    if config is None:
-        return stored
-    free = {"total_steps", "minutes", "checkpoint_minutes", "threads", "tracking"}
-    return check_resumed(stored, config, free)
-
-
 def train(
     config: TrainingConfig,
     folder: str | Path,
@@ -310,7 +298,7 @@ def train(
     """Train a policy and save it.
 
     Args:
-        config: what to do; with ``resume`` from `resumed_config`.
+        config: what to do; with ``resume`` from `TrainingConfig.resumed`.
         folder: gets ``config.yaml``, ``checkpoint.pt``, ``bundle/`` and the run's record.
         name: of the configuration; of a sweep's trial, the name of its MLflow run.
         resume: go on from here. Step count, optimiser, generators and MLflow run continue; environments start new runs.
@@ -345,8 +333,12 @@ def train(
         root, name, config, config.source, labels or RunLabels(), run_id, parent_run_id, [_dataset(config)]
     )
     monitor = _Monitor(config, budget, env, average, root / FILE_NAME, record, report)
-    status = "FAILED"
-    try:
+
+    def stopped() -> None:
+        budget.stop()
+        monitor.save()
+
+    with contextlib.closing(env), recorded(record, stopped):
         before = learner.num_timesteps
         if budget.fraction(before) < 1.0:
             remaining = (config.total_steps or UNBOUNDED) - before
@@ -362,19 +354,6 @@ def train(
         say("exporting the policy")
         bundle = save_bundle(_bundle(config, learner, average, env, budget.elapsed_s, record), root / "bundle")
         record.policy(bundle)
-        status = "FINISHED"
-    except RunStopped as stopped:
-        status = "KILLED"
-        budget.stop()
-        if stopped.keep:
-            monitor.save()
-        raise
-    except KeyboardInterrupt:
-        status = "KILLED"
-        raise
-    finally:
-        env.close()
-        record.finish(status)
     return TrainingResult(
         bundle=bundle,
         folder=root,
@@ -411,17 +390,7 @@ def _bundle(
     model = to_onnx(average.policy)
     agreement = check_agreement(average.policy, model, [_recorded(env, learner)], config.seed)
     run.summary({"onnx_max_abs_error": agreement.max_abs_error})
-    record = TrainingRecord(
-        algorithm=config.algorithm,
-        seed=config.seed,
-        env_steps=learner.num_timesteps,
-        train_s=round(elapsed_s, 3),
-        source=config.source,
-        run_id=run.run_id,
-        git_revision=git_revision(),
-        versions=versions(),
-        config=plain_config(config),
-    )
+    record = training_record(config, learner.num_timesteps, elapsed_s, run.run_id)
     return PolicyBundle(env.slices, model, record, agreement=agreement, coding="guided" if config.guided else "shares")
 
 

@@ -18,7 +18,7 @@ from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, Knob
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.offline.data import slices_of
 
@@ -56,15 +56,7 @@ class Node:
 
     def context(self, lanes: int, num_steps: int) -> Context:
         """The same for so many lanes and steps."""
-        ones = np.ones(lanes, np.float32)
-        return Context(
-            period_s=np.float32(self.period_s) * ones,
-            logical_cpus=np.float32(self.logical_cpus) * ones,
-            uplink_mbps=np.float32(self.uplink_mbps) * ones,
-            promises=Promises.of(self.slices, lanes),
-            threads=self.slices.column("upf_threads") * ones,
-            num_steps=num_steps,
-        )
+        return Context.alike(self.slices, self.period_s, self.logical_cpus, self.uplink_mbps, num_steps, lanes)
 
     @cached_property
     def decoder(self) -> KnobDecoder:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from slicepilot.data.episodes.episodes import Episode as Logged
 from slicepilot.env.arrays import FloatArray
-from slicepilot.env.backend import Context
 from slicepilot.env.encoding import FEATURES, NONE_ABOVE
 from slicepilot.env.simulator.backend import SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
@@ -56,20 +55,15 @@ class MeasuredLoads:
         self._offered_mbps = np.stack(rates, axis=-1)  # (T + 1, S, L)
         self._absent = np.stack([(arrivals(e)[..., ACTIVE] < 0.5).all(axis=0) for e in episodes], axis=-1)
 
-    def context(self) -> Context:
-        """The context of the runs."""
-        steps, _, lanes = self._offered_mbps.shape
-        return self._node.context(lanes, steps - 1)
-
     def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """All runs; ``lanes`` is their number. They differ by their loads and by the noise."""
         del rng
-        _, count, known = self._offered_mbps.shape
+        steps, count, known = self._offered_mbps.shape
         assert lanes == known
         events = NodeEvents.none(count, lanes)
         events.absent_from_s[self._absent] = 0.0
         events.absent_to_s[self._absent] = NEVER_S
-        context = self.context()
+        context = self._node.context(lanes, steps - 1)
         return SimulatorRun(
             traffic=Traffic.measured(self._offered_mbps, self._packet_bytes, self._node.period_s),
             events=events,

@@ -30,8 +30,7 @@ def log_estimates(comparison: Comparison, data: str, episodes: EpisodeSet, label
     """
     tags = provenance(f"dataset {data}", {}) | dict(labels.tags)
     tracker = Tracker(labels.name(f"estimate {Path(data).name}", None), tags=tags)
-    status = "FAILED"
-    try:
+    with tracker.whole():
         dataset = episodes_dataset(data, find(data), episodes)
         tracker.datasets([dataclasses.replace(dataset, context=EVALUATION)])
         for policy in comparison.policies:
@@ -44,8 +43,4 @@ def log_estimates(comparison: Comparison, data: str, episodes: EpisodeSet, label
             figures = {"estimate/reward": earned.value, "estimate/low": earned.low, "estimate/high": earned.high}
             said = {"role": "logged"} | dict(labels.tags)
             tracker.part(name, said, {"agent": name}, finite_only(figures))
-        status = "FINISHED"
-    finally:
-        tracker.finish(status)
-    tracker.require_complete()
     return tracker.run_id

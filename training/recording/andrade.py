@@ -28,22 +28,19 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.configs import ConfigError
-from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.data.episodes.missing import UNMEASURED_SHARE
+from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.reference import published_settings
 from slicepilot.data.studies.andrade.tables import END_S, LAST_S, STEP_S
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.backend import Context
 from slicepilot.env.published import requests_of, setting_knobs
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.simulator.study import RAMP
-from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .recording import facts_of
-from .relabel import Trace, relabel
+from .relabel import Trace, episode_of, relabel
 
 POINTS = LAST_S // STEP_S + 1
 USUAL_POINTS = END_S // STEP_S + 1
@@ -99,37 +96,14 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
     measured = {name: _grids(table, len(scenario.slice_set())) for name, table in tables.items()}
     runs = _Runs(sorted(set(measured["latency"]) | set(measured["receive"])), scenario)
     trace = runs.trace(measured)
-    lacking, readings = trace.unmeasured, trace.readings
-    assert lacking is not None
-    assert readings is not None
-    weight = runs.context.promises.weight
-    share = (lacking * weight).sum(axis=1) / weight.sum(axis=0)
     seen = relabel(trace, runs.slices, runs.context, weights)
     result, points = [], 0
     for lane, (experiment, cycle) in enumerate(runs.keys):
         length = POINTS if trace.valid[-1, :, lane].any() else USUAL_POINTS
         points += length
-        decided, observed = slice(0, length - 1), slice(0, length)
-        if not np.isfinite(seen.rewards[lane, decided]).any():
-            continue
-        actions = seen.actions[lane, decided]
-        result.append(
-            Episode(
-                observations=seen.observations[lane, observed],
-                actions=actions,
-                rewards=seen.rewards[lane, decided],
-                wanted=actions.copy(),
-                log_density=np.full(len(actions), np.nan),
-                behaviour=f"experiment-{experiment}",
-                terms={name: values[lane, decided] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(readings[observed, ..., lane]),
-                node=np.ascontiguousarray(trace.node[observed, :, lane]),
-                valid=np.ascontiguousarray(trace.valid[observed, :, lane]),
-                unmeasured=np.ascontiguousarray(lacking[observed, :, lane]),
-                decisions={UNMEASURED_SHARE: share[1:length, lane].astype(np.float32)},
-                info={"experiment": experiment, "cycle": cycle, "start_s": 0} | runs.info(lane),
-            )
-        )
+        if np.isfinite(seen.rewards[lane, : length - 1]).any():
+            info = {"experiment": experiment, "cycle": cycle, "start_s": 0} | runs.info(lane)
+            result.append(episode_of(seen, lane, 0, length - 1, f"experiment-{experiment}", info=info))
     if not result:
         raise ConfigError(
             "tables: no run with a step of which enough was measured for a reward; expected whole exports"
@@ -154,7 +128,8 @@ class _Runs:
         self._knobs = [setting_knobs(setting, len(self.slices), self.slices.priority_index) for setting in settings]
         self.active = np.arange(len(self.slices))[:, None] < [setting.active_slices for setting in settings]
         self._plan = np.stack([_planned_mbps(scenario.loads[name]) for name in self.slices.names], axis=1)
-        self.context = _context(self.slices, scenario.hardware_spec(), len(keys))
+        node = scenario.hardware_spec()
+        self.context = Context.alike(self.slices, STEP_S, node.logical_cpus, node.uplink_mbps, POINTS - 1, len(keys))
 
     def trace(self, measured: Mapping[str, Mapping[Key, Array]]) -> Trace:
         """Telemetry and knobs at each point; slices that were not measured then are not valid and have zeros, and in
@@ -194,14 +169,6 @@ class _Runs:
         """One quantity (42, S, L), NaN where there is none."""
         unknown = np.full((POINTS, len(self.slices)), np.nan)
         return np.stack([grids.get(key, unknown) for key in self.keys], axis=-1)
-
-
-def _context(slices: SliceSet, hardware: Hardware, lanes: int) -> Context:
-    period_s, cpus, uplink = (
-        np.full(lanes, value, np.float32) for value in (STEP_S, hardware.logical_cpus, hardware.uplink_mbps)
-    )
-    threads = np.repeat(slices.column("upf_threads"), lanes, axis=1)
-    return Context(period_s, cpus, uplink, Promises.of(slices, lanes), threads, POINTS - 1)
 
 
 def _grids(table: Stream, num_slices: int) -> dict[Key, Array]:

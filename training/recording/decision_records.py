@@ -12,8 +12,8 @@ inside the bounds and without a density.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,11 @@ from slicepilot.data.episodes.files import OWN_TO_A_FILE
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import NICE
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import WINDOW_S
 
 from .recording import facts_of
-from .relabel import Trace, actions_of, relabel
+from .relabel import Trace, actions_of, episode_of, relabel
 
 OTHERS = "others"
 """Behaviour of the steps while a controller is in shadow."""
@@ -83,7 +83,9 @@ class _Run:
     def __init__(self, description: dict[str, Any]) -> None:
         run_id = description.get("run_id")
         self.slices = validate(SliceSet, description["slice_set"], f"run {run_id}")
-        self.context = _context(description, self.slices)
+        threads = np.asarray(description["threads"], np.float32)[:, None]
+        period_s, cpus, uplink = (description[name] for name in ("period_s", "logical_cpus", "uplink_mbps"))
+        self.context = replace(Context.alike(self.slices, period_s, cpus, uplink, num_steps=0), threads=threads)
         self._descriptions: dict[int, dict[str, Any]] = {}
         self._parts: list[Records] = []
 
@@ -118,7 +120,7 @@ class _Run:
         seen = relabel(trace, self.slices, self.context, weights)
         asked_for = actions_of(np.ascontiguousarray(ticks["wanted"])[..., None], self.slices)[0]
         for first, end in _spans(self._usable(ticks)):
-            decided, observed = slice(first, end), slice(first, end + 1)
+            decided = slice(first, end)
             actions = seen.actions[0, decided]
             own = ticks[decided]
             drew = np.isfinite(own["drawn"]).all(axis=(1, 2))
@@ -131,20 +133,10 @@ class _Run:
             decisions = _decisions(own)
             if mode is Mode.SHADOW:
                 density[:], decisions["held"][:] = np.nan, False
-            yield Episode(
-                observations=seen.observations[0, observed],
-                actions=actions,
-                rewards=seen.rewards[0, decided],
-                wanted=wanted.astype(np.float32),
-                log_density=density,
-                behaviour=OTHERS if mode is Mode.SHADOW else description["agent"],
-                terms={name: values[0, decided] for name, values in seen.terms.items()},
-                telemetry=trace.slices[observed, ..., 0],
-                node=trace.node[observed, :, 0],
-                valid=trace.valid[observed, :, 0],
-                decisions=decisions,
-                info=_info(description, mode, int(own["time_ns"][0])),
-            )
+            acted = OTHERS if mode is Mode.SHADOW else description["agent"]
+            info = _info(description, mode, int(own["time_ns"][0]))
+            drawn = {"wanted": wanted.astype(np.float32), "log_density": density}
+            yield episode_of(seen, 0, first, end, acted, **drawn, decisions=decisions, info=info)
 
     def _usable(self, ticks: Records) -> npt.NDArray[np.bool_]:
         """Which ticks have a decision, the observation before it and the measurement of the single period after it."""
@@ -184,17 +176,3 @@ def _spans(usable: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """First and end of every run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], usable, [False]])))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
-
-
-def _context(description: dict[str, Any], slices: SliceSet) -> Context:
-    uplink_mbps = description["uplink_mbps"]
-    period_s, logical_cpus, uplink = (
-        np.full(1, value, np.float32)
-        for value in (
-            description["period_s"],
-            description["logical_cpus"],
-            math.inf if uplink_mbps is None else uplink_mbps,
-        )
-    )
-    threads = np.asarray(description["threads"], np.float32)[:, None]
-    return Context(period_s, logical_cpus, uplink, Promises.of(slices), threads, num_steps=0)

@@ -25,7 +25,7 @@ from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.slices import KnobBounds, Promises, Sla, SliceSet, SliceSpec, SNssai
+from slicepilot.env.slices import KnobBounds, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .recording import facts_of
@@ -230,14 +230,8 @@ class _Columns:
         valid: npt.NDArray[np.bool_] = np.asarray(np.isfinite(readings[:, had]).all(axis=1))
         there = np.zeros(slices, np.bool_)
         there[of_slice[rows]] = True
-        return Trace(
-            np.asarray(np.where(valid[:, None], readings, 0.0), np.float32)[..., None],
-            self._node(readings[:, carried], grid, context)[..., None],
-            valid[..., None],
-            self._knobs(grid, count, slices)[..., None],
-            (there & ~valid)[..., None],
-            np.asarray(readings, np.float32)[..., None],
-        )
+        node, knobs = self._node(readings[:, carried], grid, context), self._knobs(grid, count, slices)
+        return Trace.of_readings(readings, node, valid, knobs, there & ~valid)
 
     def _node(self, carried: Array, grid: Any, context: Context) -> Array:
         node = np.full((len(carried), len(NODE_FIELDS)), np.nan, np.float32)
@@ -297,11 +291,7 @@ def _context(spec: EpisodesSpec, slices: SliceSet, columns: _Columns) -> Context
     used = columns.numbers.get("cpu_use_mcpu", np.zeros(1))
     used = used[np.isfinite(used)]
     cpus = spec.logical_cpus or max(1.0, math.ceil(len(slices) * float(used.max(initial=0.0)) / 1000.0))
-    steps = max(1, int(spec.episode_s / spec.period_s))
-    period, logical, link = (
-        np.full(1, value, np.float32) for value in (spec.period_s, cpus, spec.uplink_mbps or np.inf)
-    )
-    return Context(period, logical, link, Promises.of(slices), slices.column("upf_threads"), steps)
+    return Context.alike(slices, spec.period_s, cpus, spec.uplink_mbps, max(1, int(spec.episode_s / spec.period_s)))
 
 
 def _episodes(

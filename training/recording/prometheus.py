@@ -27,7 +27,7 @@ from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .recording import facts_of
@@ -146,7 +146,8 @@ def to_episodes(
         newest.append(part[:, None] - oldest)
         on_step(min(1.0, (first + step) / len(times_s)))
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
-    context = _context(slices, node, requested)
+    cpus = node.get("logical_cpus") or os.cpu_count() or 1
+    context = Context.alike(slices, requested.period_s, cpus, node.get("uplink_mbps") or None, requested.episode_steps)
     trace = _course(whole, rows, slices, context)
     episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, why)
     return Imported(episodes, left_out, why, partial, tuple(remarks))
@@ -164,12 +165,6 @@ def _noted(known: tuple[str, ...], slices: SliceSet, why: tuple[str | None, ...]
     return tuple(dict.fromkeys([*known, *new]))
 
 
-def _context(slices: SliceSet, node: Mapping[str, float | None], requested: Range) -> Context:
-    cpus, uplink = node.get("logical_cpus") or os.cpu_count() or 1, node.get("uplink_mbps") or np.inf
-    period, logical, link = (np.full(1, value, np.float32) for value in (requested.period_s, cpus, uplink))
-    return Context(period, logical, link, Promises.of(slices), slices.column("upf_threads"), requested.episode_steps)
-
-
 def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: SliceSet, context: Context) -> Trace:
     """One lane of all measurements."""
     count, num = len(next(iter(whole.values()))), len(slices)
@@ -181,7 +176,6 @@ def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: Sli
     readings[:, loss] = np.clip(1.0 - readings[:, carried] / np.maximum(readings[:, offered], 1e-6), 0.0, 1.0)
     had = [SLICE_FIELDS.index(row.name) for row in rows if row.kind == "slice"]
     valid = np.asarray(np.isfinite(readings[:, had]).all(axis=1))
-    table = np.where(valid[:, None], readings, 0.0)
     node = np.full((count, len(NODE_FIELDS)), np.nan)
     for index, name in enumerate(NODE_FIELDS):
         if ("node", name) in whole:
@@ -195,14 +189,7 @@ def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: Sli
         if ("knob", name) in whole:
             known = whole["knob", name]
             knobs[:, index] = np.where(np.isfinite(known), known, knobs[:, index])
-    return Trace(
-        np.asarray(table, np.float32)[..., None],
-        np.asarray(node, np.float32)[..., None],
-        valid[..., None],
-        np.asarray(knobs, np.float32)[..., None],
-        ~valid[..., None],
-        np.asarray(readings, np.float32)[..., None],
-    )
+    return Trace.of_readings(readings, node, valid, knobs, ~valid)
 
 
 def _episodes(

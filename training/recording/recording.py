@@ -36,7 +36,7 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
-from .relabel import Trace, actions_of, relabel
+from .relabel import Trace, actions_of, episode_of, relabel
 
 OnPeriod = Callable[[str], None]
 """Called with an agent's name after every control period."""
@@ -184,19 +184,11 @@ class Kept:
         decisions: dict[str, npt.NDArray[Any]] = {"held": self._held}
         if self.missed is not None:
             decisions["missed_ticks"] = self.missed
-        trace = self.trace
         return [
-            Episode(
-                observations=seen.observations[lane],
-                actions=seen.actions[lane],
-                rewards=seen.rewards[lane],
+            episode_of(
+                *(seen, lane, 0, len(self._held), self.agent.name),
                 wanted=np.ascontiguousarray(wanted[lane]),
                 log_density=self._log_density[:, lane].copy(),
-                behaviour=self.agent.name,
-                terms={name: values[lane] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(trace.slices[..., lane]),
-                node=np.ascontiguousarray(trace.node[..., lane]),
-                valid=np.ascontiguousarray(trace.valid[..., lane]),
                 decisions=decisions,
                 info=info | own | {"lane": lane},
             )

@@ -50,6 +50,22 @@ class Trace:
     unmeasured: npt.NDArray[np.bool_] | None = None
     readings: FloatArray | None = None
 
+    @classmethod
+    def of_readings(
+        cls,
+        readings: npt.NDArray[Any],
+        node: npt.NDArray[Any],
+        valid: npt.NDArray[np.bool_],
+        knobs: npt.NDArray[Any],
+        unmeasured: npt.NDArray[np.bool_],
+    ) -> Trace:
+        """One lane of readings (N, F, S), of which only those of ``valid`` slices are shown; all without the lane."""
+        shown = np.where(valid[:, None], readings, 0.0)
+        slices, own_node, own_knobs, own = (
+            np.asarray(array, np.float32)[..., None] for array in (shown, node, knobs, readings)
+        )
+        return cls(slices, own_node, valid[..., None], own_knobs, unmeasured[..., None], own)
+
     def __len__(self) -> int:
         """Number of measurements N."""
         return len(self.slices)
@@ -66,16 +82,19 @@ class Relabelled:
     """The same as decisions: N observations and N - 1 actions between them, lane by lane.
 
     Attributes:
+        trace: what it is of; unmeasured_share: (N, L), of the slices' weight, where any is marked.
         observations: float32 (L, N, S, D), as agents are shown them (`slicepilot.env.sliding`).
         actions: float32 (L, N - 1, S, 3), the encoded knobs that came to hold after each observation but the last.
         rewards: float32 (L, N - 1); terms: unweighted, same shape. NaN where too little was
             measured, see `_of_measured`.
     """
 
+    trace: Trace
     observations: FloatArray
     actions: FloatArray
     rewards: FloatArray
     terms: dict[str, FloatArray]
+    unmeasured_share: npt.NDArray[Any] | None
 
 
 def relabel(trace: Trace, slices: SliceSet, context: Context, weights: RewardWeights) -> Relabelled:
@@ -106,7 +125,12 @@ def relabel(trace: Trace, slices: SliceSet, context: Context, weights: RewardWei
             reward, terms = _of_measured(terms, weights, beside, measured.valid, lacking, rates)
         scores[:, part] = np.stack([*terms.values(), reward]).reshape(-1, size, lanes)
     by_lane = np.ascontiguousarray(scores[:, 1:].swapaxes(1, 2))
+    weight, lacking_share = context.promises.weight, None
+    if trace.unmeasured is not None:
+        lacking_share = (trace.unmeasured * weight).sum(axis=1) / weight.sum(axis=0)
     return Relabelled(
+        trace=trace,
+        unmeasured_share=lacking_share,
         observations=np.ascontiguousarray(observations.swapaxes(0, 1)),
         actions=actions_of(trace.knobs[1:], slices),
         rewards=by_lane[-1],
@@ -189,34 +213,33 @@ def episodes_of(
     Yields the first and the last period of each, and the episode, whose ``info`` is left to the caller; None where no
     reward of it is known.
     """
-    assert trace.unmeasured is not None
-    assert trace.readings is not None
-    weight = context.promises.weight
-    share = (trace.unmeasured * weight).sum(axis=1)[:, 0] / weight.sum()
     seen = relabel(trace, slices, context, weights)
     for first in range(0, len(trace) - 1, steps):
         end = min(first + steps, len(trace) - 1)
-        decided, observed = slice(first, end), slice(first, end + 1)
-        rewards, actions = seen.rewards[0, decided], seen.actions[0, decided]
-        if not np.isfinite(rewards).any():
-            yield first, end, None
-            continue
-        yield (
-            first,
-            end,
-            Episode(
-                observations=seen.observations[0, observed],
-                actions=actions,
-                rewards=rewards,
-                wanted=actions.copy(),
-                log_density=np.full(len(actions), np.nan),
-                behaviour=behaviour,
-                terms={name: values[0, decided] for name, values in seen.terms.items()},
-                telemetry=np.ascontiguousarray(trace.readings[observed, ..., 0]),
-                node=np.ascontiguousarray(trace.node[observed, :, 0]),
-                valid=np.ascontiguousarray(trace.valid[observed, :, 0]),
-                unmeasured=np.ascontiguousarray(trace.unmeasured[observed, :, 0]),
-                decisions={UNMEASURED_SHARE: share[first + 1 : end + 1].astype(np.float32)},
-                info={},
-            ),
-        )
+        known = np.isfinite(seen.rewards[0, first:end]).any()
+        yield first, end, episode_of(seen, 0, first, end, behaviour) if known else None
+
+
+def episode_of(seen: Relabelled, lane: int, first: int, end: int, behaviour: str, **other: Any) -> Episode:
+    """The decisions ``first`` to ``end`` - 1 of a lane, as of a policy that does not draw; ``other``: more fields."""
+    trace, decided, observed = seen.trace, slice(first, end), slice(first, end + 1)
+    actions = seen.actions[lane, decided]
+    fields: dict[str, Any] = {"wanted": actions.copy(), "log_density": np.full(len(actions), np.nan)}
+    if seen.unmeasured_share is not None and trace.unmeasured is not None:
+        share = seen.unmeasured_share[first + 1 : end + 1, lane].astype(np.float32)
+        fields |= {
+            "unmeasured": np.ascontiguousarray(trace.unmeasured[observed, :, lane]),
+            "decisions": {UNMEASURED_SHARE: share},
+        }
+    readings = trace.slices if trace.readings is None else trace.readings
+    return Episode(
+        observations=seen.observations[lane, observed],
+        actions=actions,
+        rewards=seen.rewards[lane, decided],
+        behaviour=behaviour,
+        terms={name: values[lane, decided] for name, values in seen.terms.items()},
+        telemetry=np.ascontiguousarray(readings[observed, ..., lane]),
+        node=np.ascontiguousarray(trace.node[observed, :, lane]),
+        valid=np.ascontiguousarray(trace.valid[observed, :, lane]),
+        **(fields | other),
+    )

@@ -136,6 +136,13 @@ def panel(drawn: Figure, label: str, caption: str) -> str:
     return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
+def svg_files(panels: str) -> Iterator[str]:
+    """The pictures of some panels, each as an SVG file: inline they have no namespaces and a transparent ground."""
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    for svg in re.findall(r"<svg .*?</svg>", panels, re.DOTALL):
+        yield svg.replace("<svg ", f'<svg {names} style="background: white" ', 1)
+
+
 def save(drawn: Figure, path: Path) -> None:
     """Write a figure as PNG or SVG, by the path's ending; raises OSError."""
     replace_file(path, _saved(drawn, path.suffix[1:], path.name))

@@ -92,21 +92,26 @@ class Checkpoint:
             raise ConfigError(f"checkpoint {str(file)!r}: not a checkpoint of this program") from error
 
 
-def generator_states() -> dict[str, Any]:
-    """States of the global random generators, as plain values and tensors."""
+def generator_states(device: torch.device | None = None) -> dict[str, Any]:
+    """States of the global random generators, as plain values and tensors; also that of a GPU that learns."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 (SB3 draws from it)
-    return {
+    states = {
         "python": [version, list(internal), gauss],
         "numpy": [name, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached],
         "torch": torch.get_rng_state(),
     }
+    if device is not None and device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
-def restore_generators(states: dict[str, Any]) -> None:
+def restore_generators(states: dict[str, Any], device: torch.device | None = None) -> None:
     """Set the global random generators to `generator_states`."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
     np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))  # noqa: NPY002
     torch.set_rng_state(states["torch"])
+    if device is not None and device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"])

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 DIGEST_LENGTH = 32  # hexadecimal digits of a SHA-256: MLflow keeps at most 36 characters
 TRAINING, EVALUATION = "training", "evaluation"
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -117,10 +116,8 @@ def digest_of(path: Path) -> str:
     """Of a file's contents, or of the names and contents of all files of a folder; raises OSError."""
     whole = hashlib.sha256()
     for file in _files(path):
-        own = hashlib.sha256()
         with file.open("rb") as opened:
-            while block := opened.read(_BLOCK):
-                own.update(block)
+            own = hashlib.file_digest(opened, "sha256")
         if file == path:
             return own.hexdigest()[:DIGEST_LENGTH]
         whole.update(f"{own.hexdigest()}  {file.relative_to(path)}\n".encode(errors="surrogateescape"))

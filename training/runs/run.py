@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
 
-from slicepilot.agents.learned.bundle import PolicyBundle
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import replace_file
 
 from .datasets import RunDataset
-from .labels import RunLabels
+from .labels import RunLabels, git_revision, versions
 from .record import RunRecord
 
-Config = TypeVar("Config")
 CONFIG_FILE = "config.yaml"
 
 
@@ -78,19 +78,6 @@ def plain_config(config: Any) -> dict[str, Any]:
     return plain(dataclasses.asdict(config))
 
 
-def check_resumed(stored: Config, given: Config, free: set[str]) -> Config:
-    """The given configuration of a resumed run; it may differ from the stored configuration in ``free`` fields only.
-
-    Raises:
-        ConfigError: names the first other field that differs.
-    """
-    for spec in dataclasses.fields(given):  # type: ignore[arg-type]
-        new, kept = getattr(given, spec.name), getattr(stored, spec.name)
-        if spec.name not in free and new != kept:
-            raise ConfigError(f"{spec.name} = {new!r}: expected {kept!r} with resume, as in the checkpoint")
-    return given
-
-
 def write_config(folder: Path, config: Any) -> Path:
     """Start a run's folder with its configuration; returns the file. Raises ConfigError if it cannot be written."""
     path = folder / CONFIG_FILE
@@ -141,3 +128,37 @@ def open_record(
     file, tracked = write_config(folder, config), config.tracking == "mlflow"
     plain = plain_config(config)
     return RunRecord(folder, name, plain, source, labels, tracked, run_id, parent_run_id, datasets, [file])
+
+
+@contextmanager
+def recorded(record: RunRecord, save: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """End the run's record as the body ends; where that is by a `RunStopped` that keeps the run, ``save`` it first."""
+    status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    except RunStopped as stopped:
+        status = "KILLED"
+        if stopped.keep:
+            save()
+        raise
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        record.finish(status)
+
+
+def training_record(config: Any, env_steps: int, train_s: float, run_id: str | None) -> TrainingRecord:
+    """How a policy has come about; ``config`` is a dataclass with algorithm, seed and source."""
+    return TrainingRecord(
+        algorithm=config.algorithm,
+        seed=config.seed,
+        env_steps=env_steps,
+        train_s=round(train_s, 3),
+        source=config.source,
+        run_id=run_id,
+        git_revision=git_revision(),
+        versions=versions(),
+        config=plain_config(config),
+    )

@@ -235,13 +235,10 @@ class Tracker:
 
     def end_children(self) -> None:
         """End the child runs that their processes left open."""
-        with quiet():
-            try:
-                for run in self._children(self.experiment_id, self.run_id):
-                    if run.info.status == "RUNNING":
-                        self.client.set_terminated(run.info.run_id, "KILLED")
-            except self._errors:
-                self.lost += 1
+        with self._sending():
+            for run in self._children(self.experiment_id, self.run_id):
+                if run.info.status == "RUNNING":
+                    self.client.set_terminated(run.info.run_id, "KILLED")
 
     def parameters(self, values: Mapping[str, Any]) -> None:
         """Log nested plain values as parameters with dotted names."""
@@ -259,11 +256,8 @@ class Tracker:
 
     def datasets(self, datasets: Iterable[RunDataset]) -> None:
         """Log the datasets of the run."""
-        with quiet():
-            try:
-                self.client.log_inputs(self.run_id, [dataset.to_mlflow() for dataset in datasets])
-            except self._errors:
-                self.lost += 1
+        with self._sending():
+            self.client.log_inputs(self.run_id, [dataset.to_mlflow() for dataset in datasets])
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """One point of each curve."""
@@ -282,32 +276,32 @@ class Tracker:
         self._flushed = time.monotonic()
 
     def _send(self, **batch: Any) -> bool:
-        started_s = time.monotonic()
+        started_s, lost = time.monotonic(), self.lost
+        with self._sending(sum(len(entries) for entries in batch.values())):
+            self.client.log_batch(self.run_id, **batch)
+        if self.lost > lost:
+            self._put_off_until = time.monotonic() + PAUSE_RATIO * (time.monotonic() - started_s)
+        return self.lost == lost
+
+    @contextmanager
+    def _sending(self, entries: int = 1) -> Iterator[None]:
+        """Count so many entries as lost where the server is."""
         with quiet():
             try:
-                self.client.log_batch(self.run_id, **batch)
+                yield
             except self._errors:
-                self.lost += sum(len(entries) for entries in batch.values())
-                self._put_off_until = time.monotonic() + PAUSE_RATIO * (time.monotonic() - started_s)
-                return False
-        return True
+                self.lost += entries
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
         """Store a file or a folder with the run."""
-        with quiet():
-            try:
-                send = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
-                send(self.run_id, str(path), folder)
-            except self._errors:
-                self.lost += 1
+        with self._sending():
+            send = self.client.log_artifacts if path.is_dir() else self.client.log_artifact
+            send(self.run_id, str(path), folder)
 
     def text(self, name: str, text: str) -> None:
         """Store a text as a file of the run."""
-        with quiet():
-            try:
-                self.client.log_text(self.run_id, text, name)
-            except self._errors:
-                self.lost += 1
+        with self._sending():
+            self.client.log_text(self.run_id, text, name)
 
     def part(
         self,
@@ -329,18 +323,15 @@ class Tracker:
         given = {key: value for key, value in tags.items() if value} | {PARENT_TAG: self.run_id}
         flat = [Param(key, str(value)) for key, value in flattened(parameters).items()]
         now_ms = int(time.time() * 1000)
-        with quiet():
-            try:
-                run_id = self.client.create_run(self.experiment_id, run_name=name, tags=given).info.run_id
-                model_id = self._logged_model(digest) if digest else None
-                points = [self._metric(key, value, now_ms, 0, model_id=model_id) for key, value in metrics.items()]
-                for first in range(0, max(len(flat), 1), MOST_LABELS):
-                    self.client.log_batch(run_id, params=flat[first : first + MOST_LABELS])
-                for first in range(0, len(points), MOST_METRICS):
-                    self.client.log_batch(run_id, metrics=points[first : first + MOST_METRICS])
-                self.client.set_terminated(run_id)
-            except self._errors:
-                self.lost += len(metrics) + len(flat)
+        with self._sending(len(metrics) + len(flat)):
+            run_id = self.client.create_run(self.experiment_id, run_name=name, tags=given).info.run_id
+            model_id = self._logged_model(digest) if digest else None
+            points = [self._metric(key, value, now_ms, 0, model_id=model_id) for key, value in metrics.items()]
+            for first in range(0, max(len(flat), 1), MOST_LABELS):
+                self.client.log_batch(run_id, params=flat[first : first + MOST_LABELS])
+            for first in range(0, len(points), MOST_METRICS):
+                self.client.log_batch(run_id, metrics=points[first : first + MOST_METRICS])
+            self.client.set_terminated(run_id)
 
     def _logged_model(self, digest: str) -> str | None:
         models = self.client.search_logged_models(
@@ -356,12 +347,21 @@ class Tracker:
         with quiet():
             if self._system is not None and not self.lost:
                 self._system.finish()  # it waits for its thread, which a lost server holds up
-            try:
-                self.client.set_terminated(self.run_id, status)
-            except self._errors:
-                self.lost += 1
+        with self._sending():
+            self.client.set_terminated(self.run_id, status)
         if self.lost:
             print(f"MLflow at {shown(self.uri)}: {self.lost} entries could not be written", file=sys.stderr)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """End the run as the body ends; raises FailureError where something could not be written."""
+        status = "FAILED"
+        try:
+            yield
+            status = "FINISHED"
+        finally:
+            self.finish(status)
+        self.require_complete()
 
     def require_complete(self) -> None:
         """Raise FailureError where something could not be written, for commands that do nothing else."""

@@ -6,11 +6,10 @@ import re
 from html import escape
 from typing import Any
 
-from slicepilot.training.reports.page import bullets, page, table
+from slicepilot.training.reports.page import bullets, page, svg_files, table
 
 from .reproduce import COMPARED, Reproduction
 
-NAMESPACES = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 WORDS = {True: "yes", False: "no", None: "-"}
 
 
@@ -32,10 +31,9 @@ def pictures_of(result: Reproduction) -> dict[str, str]:
     """The pictures alone, as SVG files by name."""
     files = {}
     for panel in result.study.pictures(result.sources):
-        for svg in re.findall(r"<svg .*?</svg>", panel, re.DOTALL):
+        for svg in svg_files(panel):
             name = re.sub(r"[^\w.-]+", "-", svg.partition('aria-label="')[2].partition('"')[0])
-            # Inline SVG has no namespaces and a transparent ground.
-            files[f"{name}.svg"] = svg.replace("<svg ", f'<svg {NAMESPACES} style="background: white" ', 1)
+            files[f"{name}.svg"] = svg
     return files
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from slicepilot.configs import ConfigError, did_you_mean
 
-from .study import SOURCES, Effort, Figure, Findings, Source, Store, Study, compare, spearman
+from .study import SOURCES, Effort, Figure, Findings, Row, Source, Store, Study, compare, spearman
 
 STUDIES = ("andrade", "grosvik", "mishra", "moreira")
 LEAST_RANKED = 5
@@ -32,62 +32,29 @@ class Reproduction:
     def rows(self) -> list[dict[str, Any]]:
         """A dictionary per row: each source's figure, and the first source's difference from the published figure."""
         result = []
-        for row in self.study.rows():
-            shown: dict[str, Figure | None] = {name: self._figure(name, row.key) for name in COMPARED}
-            judged = next((shown[name] for name in COMPARED if shown[name] and self._comparable(name, row.key)), None)
-            difference, outcome = compare(row, judged)
-            result.append(
-                {
-                    "row": row.key,
-                    "text": row.text,
-                    "unit": row.unit,
-                    "published": row.published,
-                    **{name: None if figure is None else figure.value for name, figure in shown.items()},
-                    "interval": None if judged is None or judged.low is None else [judged.low, judged.high],
-                    "difference_pct": difference,
-                    "verdict": outcome,
-                    "cause": row.cause if outcome == "differs" else "",
-                }
-            )
+        for row in self.study.rows:
+            shown = {name: self.sources[name].values.get(row.key) for name in COMPARED if name in self.sources}
+            comparable = (figure for name, figure in shown.items() if row.key not in self.sources[name].shown_only)
+            result.append(_document(row, shown, next(filter(None, comparable), None)))
         for name, findings in self.sources.items():
             for key, figure in findings.extra.items():
-                shown = {str(each): figure if each == name else None for each in COMPARED}
-                result.append(
-                    {
-                        "row": key,
-                        "text": key,
-                        "unit": "",
-                        "published": None,
-                        **{each: own.value if own else None for each, own in shown.items()},
-                        "interval": None if figure.low is None else [figure.low, figure.high],
-                        "difference_pct": None,
-                        "verdict": "not compared",
-                        "cause": "",
-                    }
-                )
+                result.append(_document(Row(key, key, "", None, None), {name: figure}, figure))
         return result
-
-    def _figure(self, source: Source, key: str) -> Figure | None:
-        findings = self.sources.get(source)
-        return None if findings is None else findings.values.get(key)
-
-    def _comparable(self, source: Source, key: str) -> bool:
-        return key not in self.sources[source].shown_only
 
     def verdicts(self) -> list[dict[str, Any]]:
         """A dictionary per finding: whether it holds, and by which figures, in print and in each source."""
-        printed = {row.key: row.published for row in self.study.rows() if row.published is not None}
+        printed = as_figures(self.study.printed())
         result = []
-        for finding in self.study.findings():
+        for finding in self.study.findings:
             verdict: dict[str, Any] = {"claim": finding.claim, "criterion": finding.criterion}
             evidence = {}
             for name in SOURCES:
                 findings = self.sources.get(name)
-                values = as_figures(printed) if name == "published" else findings.values if findings else {}
-                holds = finding.holds(values) if values else None
-                verdict[name] = None if holds is None else holds[0]
-                if holds is not None:
-                    evidence[name] = holds[1]
+                values = printed if name == "published" else findings.values if findings else {}
+                try:
+                    verdict[name], evidence[name] = finding.holds(values)
+                except KeyError:  # a figure is missing
+                    verdict[name] = None
             if verdict["published"] is None:
                 verdict["published"] = finding.published
             expected = verdict["published"] is not False  # also of what the study does not say
@@ -97,11 +64,11 @@ class Reproduction:
 
     def ranks(self) -> list[dict[str, Any]]:
         """Spearman's rank correlation of each source's figures with the printed figures, for each order."""
-        printed = {row.key: row.published for row in self.study.rows()}
+        printed = self.study.printed()
         result = []
-        for text, keys in self.study.orders().items():
+        for text, keys in self.study.orders.items():
             for source, findings in self.sources.items():
-                known = [key for key in keys if printed.get(key) is not None and key in findings.values]
+                known = [key for key in keys if key in printed and key in findings.values]
                 if source in COMPARED and len(known) >= LEAST_RANKED:
                     pairs = np.asarray([[printed[key], findings.values[key].value] for key in known], np.float64)
                     result.append({"order": text, "source": source, "rows": len(known), "spearman": spearman(pairs)})
@@ -131,6 +98,22 @@ class Reproduction:
         return out.getvalue()
 
 
+def _document(row: Row, shown: Mapping[Source, Figure | None], judged: Figure | None) -> dict[str, Any]:
+    """A row as JSON: each source's figure, and the difference of the one that is judged."""
+    difference, outcome = compare(row, judged)
+    return {
+        "row": row.key,
+        "text": row.text,
+        "unit": row.unit,
+        "published": row.published,
+        **{name: figure.value if (figure := shown.get(name)) else None for name in COMPARED},
+        "interval": None if judged is None or judged.low is None else [judged.low, judged.high],
+        "difference_pct": difference,
+        "verdict": outcome,
+        "cause": row.cause if outcome == "differs" else "",
+    }
+
+
 def as_figures(values: Mapping[str, float]) -> dict[str, Figure]:
     """Plain numbers as figures without intervals."""
     return {key: Figure(value) for key, value in values.items()}
@@ -140,7 +123,7 @@ def study_of(name: str) -> Study:
     """A study by name; raises ConfigError with the known names."""
     if name not in STUDIES:
         raise ConfigError(f"study: unknown name {name!r}; {did_you_mean(name, STUDIES)}")
-    study: Study = import_module(f".{name}", __package__).STUDY
+    study: Study = import_module(f".{name}.declared", __package__).STUDY
     return study
 
 

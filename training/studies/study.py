@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import appended
+from slicepilot.data.intervals import mean_interval
 
 Source = Literal["published", "simulated", "measured", "release"]
 SOURCES: tuple[Source, ...] = ("published", "simulated", "measured", "release")
@@ -52,6 +53,7 @@ class Row:
 
 Values = Mapping[str, Figure]
 """Of rows, by key."""
+Holds = Callable[[Values], tuple[bool, str]]
 
 
 @dataclass(frozen=True)
@@ -61,14 +63,14 @@ class Finding:
     Attributes:
         claim: the finding in a sentence.
         criterion: what must hold of figures for it to hold.
-        holds: whether it does by a source's figures, with the figures it rests on; None where some are missing.
+        holds: whether it does by a source's figures, with the figures it rests on; KeyError where one is missing.
         published: what the study says, where its printed figures do not decide.
         cause: why another source disagrees, where that is known.
     """
 
     claim: str
     criterion: str
-    holds: Callable[[Values], tuple[bool, str] | None]
+    holds: Holds
     published: bool | None = None
     cause: str = ""
 
@@ -147,35 +149,47 @@ class Effort:
     say: Callable[[str, float], None]
 
 
-class Study(Protocol):
-    """A study; `simulate`, `measure` and `release` return its figures from a source."""
+@dataclass(frozen=True)
+class Study:
+    """A study; `simulate`, `measure` and `release` return its figures from a source.
+
+    Attributes:
+        orders: keys of rows whose order the study shows, by a description of the order.
+        pictures: HTML figures of each source that has what they show.
+    """
 
     name: str
     title: str
     citation: str
     question: str
+    rows: Sequence[Row]
+    findings: Sequence[Finding]
+    simulate: Callable[[Effort, Store], Findings]
+    measure: Callable[[Effort, Store], Findings]
+    release: Callable[[Path, Effort], Findings]
+    pictures: Callable[[Mapping[Source, Findings]], Sequence[str]]
+    orders: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
-    def rows(self) -> Sequence[Row]: ...
-
-    def findings(self) -> Sequence[Finding]: ...
-
-    def orders(self) -> Mapping[str, Sequence[str]]:
-        """Keys of rows whose order the study shows, by a description of the order."""
-        ...
-
-    def simulate(self, effort: Effort, store: Store) -> Findings: ...
-
-    def measure(self, effort: Effort, store: Store) -> Findings: ...
-
-    def release(self, folder: Path, effort: Effort) -> Findings: ...
-
-    def pictures(self, sources: Mapping[Source, Findings]) -> Sequence[str]: ...
+    def printed(self) -> dict[str, float]:
+        """The figures that the study printed, by row."""
+        return {row.key: row.published for row in self.rows if row.published is not None}
 
 
 def spearman(pairs: npt.NDArray[np.float64]) -> float:
     """Rank correlation of the two columns of (N, 2)."""
     ranks = pairs.argsort(axis=0).argsort(axis=0)
     return float(np.asarray(np.corrcoef(ranks.T))[0, 1])
+
+
+def figure_over(value: float, parts: Sequence[float]) -> Figure:
+    """A figure of all samples, with the interval of the mean over parts of them; the figure itself is in it."""
+    spread = mean_interval(parts)
+    return Figure(value, min(spread.low, value), max(spread.high, value))
+
+
+def read(values: Values, *keys: str) -> list[float]:
+    """The figures of these rows; raises KeyError where one is missing."""
+    return [values[key].value for key in keys]
 
 
 def figures_of(kept: Mapping[str, Any]) -> dict[str, Figure]:

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.heuristics.captain import Captain
-from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
 from tests.agents.played import loads, play, slice_set
+from tests.loads import context_of
 
 
 def limits(played: Any) -> np.ndarray:
@@ -29,17 +28,8 @@ class Probe:
     """A Captain of one slice and lane, fed by hand: CPU use and throttled ratio of each period."""
 
     def __init__(self, slices: Any, period_s: float = 1.0, targets: np.ndarray | None = None) -> None:
-        item = np.ones(1, np.float32)
-        context = Context(
-            np.float32(period_s) * item,
-            4 * item,
-            1000 * item,
-            Promises.of(slices),
-            np.ones((len(slices), 1), np.float32),
-            100,
-        )
         self.agent = Captain(targets=targets)
-        self.agent.reset(slices, context, 0)
+        self.agent.reset(slices, context_of(slices, period_s=period_s), 0)
         self.size = len(slices)
 
     def feed(self, use_mcpu: float, throttled: float = 0.0) -> float:

@@ -11,23 +11,18 @@ from slicepilot.agents.heuristics.fixed import FixedAgent
 from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.registry import available, make
 from slicepilot.configs import ConfigError
-from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
+from tests.loads import context_of
 
 SLICES, LANES = SliceSet.from_yaml("testbed-five"), 3
 SETTING = FixedAgent("fixed", cpu_limit_mcpu=[500, np.inf, 80, 1000, 200], nice=-4.0, egress_mbps=60.0)
 
 
-def context() -> Context:
-    ones = np.ones(LANES, np.float32)
-    return Context(0.01 * ones, 2 * ones, 1000 * ones, Promises.of(SLICES, LANES), np.ones((5, LANES), np.float32), 100)
-
-
 def decisions(agent: Any, count: int, seed: int = 0) -> list[tuple[Knobs, Any, Any, bool]]:
-    agent.reset(SLICES, context(), seed)
+    agent.reset(SLICES, context_of(SLICES, LANES, 0.01, cpus=2.0), seed)
     telemetry, knobs = Telemetry.empty(5, LANES), Knobs.none(5, LANES)
     made = []
     for _ in range(count):

@@ -9,11 +9,10 @@ import pytest
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.pi import Pi, PiGains
 from slicepilot.env.arrays import FloatArray
-from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
 from tests.agents.played import play, slice_set
+from tests.loads import context_of
 
 GENTLE = PiGains(
     setpoint=0.5, rate=4.0, error_s=0.5, proportional=0.2, integral_s=10.0, release=1.0, give_way=0.0, nice=6.0
@@ -24,10 +23,8 @@ class Plant:
     """Slices whose p99 delay is bound x (needed / limit)^2, and which carry all that they offer."""
 
     def __init__(self, slices: Any, gains: PiGains, period_s: float = 1.0) -> None:
-        item, size = np.ones(1, np.float32), len(slices)
-        self.promises = Promises.of(slices)
-        context = Context(period_s * item, 4 * item, 1000 * item, self.promises, np.ones((size, 1), np.float32), 100)
-        self.agent, self.size = Pi(gains), size
+        context, size = context_of(slices, period_s=period_s), len(slices)
+        self.agent, self.size, self.promises = Pi(gains), size, context.promises
         self.agent.reset(slices, context, 0)
         self.limit: FloatArray = np.full((size, 1), 1000.0, np.float32)
         self.nice = np.zeros((size, 1))

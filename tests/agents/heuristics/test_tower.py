@@ -16,11 +16,10 @@ from slicepilot.agents.heuristics.tower import (
     TowerPrior,
     upper_of_two,
 )
-from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
 from tests.agents.played import play, slice_set
+from tests.loads import context_of
 
 KNOWS_NOTHING = TowerPrior(
     grouping="weight",
@@ -28,12 +27,6 @@ KNOWS_NOTHING = TowerPrior(
     precision=tuple(tuple(row) for row in (1e-3 * np.eye(NUM_FEATURES)).tolist()),
     provenance={},
 )
-
-
-def context_of(slices: Any, period_s: float = 1.0, steps: int = 100) -> Context:
-    item = np.ones(1, np.float32)
-    threads = np.ones((len(slices), 1), np.float32)
-    return Context(np.float32(period_s) * item, 4 * item, 1000 * item, Promises.of(slices), threads, steps)
 
 
 def learn(slices: Any, keeps: Callable[[np.ndarray], np.ndarray], agent: CaptainTower, steps: int = 300) -> np.ndarray:
@@ -93,7 +86,7 @@ def test_only_neighbours_of_the_best_are_explored() -> None:
 )
 def test_a_step_is_a_sixtieth_of_the_run_within_what_captain_needs(period_s: float, steps: int, step_s: float) -> None:
     agent = CaptainTower()
-    agent.reset(slice_set(2), context_of(slice_set(2), period_s, steps), 0)
+    agent.reset(slice_set(2), context_of(slice_set(2), period_s=period_s, steps=steps), 0)
     assert agent.step_periods[0] * period_s == pytest.approx(step_s, rel=0.01)
 
 

@@ -6,23 +6,18 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.heuristics.vpa import Vpa, VpaConfig
-from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
 from tests.agents.played import play, slice_set
+from tests.loads import context_of
 
 
 class Fed:
     """A `Vpa` fed by hand with the CPU use (S,) of each period."""
 
     def __init__(self, slices: Any, config: VpaConfig | None = None, period_s: float = 1.0) -> None:
-        item, size = np.ones(1, np.float32), len(slices)
-        context = Context(
-            period_s * item, 4 * item, 1000 * item, Promises.of(slices), np.ones((size, 1), np.float32), 100
-        )
-        self.agent, self.size = Vpa(config), size
-        self.agent.reset(slices, context, 0)
+        self.agent, self.size = Vpa(config), len(slices)
+        self.agent.reset(slices, context_of(slices, period_s=period_s), 0)
 
     def feed(self, use_mcpu: Any, valid: bool = True) -> np.ndarray:
         telemetry = Telemetry.empty(self.size)

@@ -17,11 +17,11 @@ from slicepilot.agents.base import Agent
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import Agreement, PolicyBundle, TrainingRecord
 from slicepilot.configs import ConfigError
-from slicepilot.env.backend import Context
 from slicepilot.env.encoding import FEATURES, NUM_FEATURES
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
+from tests.loads import context_of
 
 SLICES = SliceSet.from_yaml("five-video")
 
@@ -206,17 +206,10 @@ def test_transfer_needs_2_to_64_slices() -> None:
     assert bundle().for_slices(SLICES) == bundle()
 
 
-def make_context(slices: SliceSet, lanes: int) -> Context:
-    ones = np.ones(lanes, np.float32)
-    return Context(
-        ones, 4 * ones, 1000 * ones, Promises.of(slices, lanes), np.ones((len(slices), lanes), np.float32), 10
-    )
-
-
 def test_the_agent_decides_what_the_model_says() -> None:
     agent: Agent = LearnedAgent(bundle(), name="held")
     lanes = 3
-    agent.reset(SLICES, make_context(SLICES, lanes), seed=0)
+    agent.reset(SLICES, context_of(SLICES, lanes), seed=0)
     shape = (5, lanes)
     rng = np.random.default_rng(0)
     knobs = Knobs.of(
@@ -239,8 +232,8 @@ def test_the_agent_refuses_other_slices_and_survives_pickling() -> None:
     with pytest.raises(RuntimeError, match="reset"):
         agent.decide(Telemetry.empty(5), Knobs.none(5))
     with pytest.raises(ConfigError, match="slices: 2 given"):
-        agent.reset(two, make_context(two, 1), 0)
-    agent.reset(SLICES, make_context(SLICES, 1), 0)
+        agent.reset(two, context_of(two, 1), 0)
+    agent.reset(SLICES, context_of(SLICES, 1), 0)
     copy = pickle.loads(pickle.dumps(LearnedAgent(bundle(), transfer=True)))
-    copy.reset(two, make_context(two, 1), 0)
+    copy.reset(two, context_of(two, 1), 0)
     assert copy.decide(Telemetry.empty(2), Knobs.none(2)).nice.shape == (2, 1)

@@ -1,5 +1,6 @@
 """A guided policy is shown the rule's decision and what it came from, and does what the rule does until it learns."""
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -25,10 +26,16 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.mixture import MixtureEpisodes
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import SliceSet
-from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.networks import guided
 from slicepilot.training.networks.export import to_onnx
-from slicepilot.training.networks.slice_network import NetworkConfig
+from slicepilot.training.networks.slice_network import (
+    CLIPPED_GAIN,
+    ActionHead,
+    DeterministicPolicy,
+    NetworkConfig,
+    SliceEncoder,
+)
+from slicepilot.training.online.references import some_lanes
 
 RECORD = TrainingRecord(
     algorithm="ppo", seed=0, env_steps=0, train_s=0.0, source="", run_id=None, git_revision=None, versions={}, config={}
@@ -105,28 +112,34 @@ def test_figures_that_are_no_numbers_are_forgotten(odd: float) -> None:
         assert np.abs(table).max() <= 1.0
 
 
-def test_a_lane_is_decided_for_as_if_it_were_alone(untrained: guided.GuidedPolicy) -> None:
-    torch.manual_seed(1)
-    with torch.no_grad():
-        untrained.actor.out.weight.normal_(0, 0.3)
+def shares_policy() -> DeterministicPolicy:
+    network = NetworkConfig(width=16)
+    return DeterministicPolicy(SliceEncoder(network), ActionHead(network, CLIPPED_GAIN))
+
+
+@pytest.mark.parametrize("coding", ["guided", "shares"])
+def test_a_lane_is_decided_for_as_if_it_were_alone(coding: Any, untrained: guided.GuidedPolicy) -> None:
+    torch.manual_seed(0)
+    policy = copy.deepcopy(untrained) if coding == "guided" else shares_policy()
+    with torch.no_grad():  # away from the nearly constant start
+        for parameter in policy.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
     spec = Scenario.from_yaml("multi-promise")
-    backends = [SimulatorBackend(ScenarioRuns(spec), lanes) for lanes in (1, 2)]
-    bundle = bundle_of(untrained, backends[0].slices)
-    agents = [LearnedAgent(bundle, transfer=True) for _ in backends]
-    telemetries = [backend.reset(0) for backend in backends]
-    held = [Knobs.none(len(backend.slices), backend.num_lanes) for backend in backends]
-    for agent, backend in zip(agents, backends, strict=True):
-        agent.reset(backend.slices, backend.context, 0)
+    backend, single = (SimulatorBackend(ScenarioRuns(spec), lanes) for lanes in (3, 1))
+    bundle = PolicyBundle(backend.slices, to_onnx(policy), RECORD, coding=coding)
+    together, alone = LearnedAgent(bundle), LearnedAgent(bundle)
+    telemetry, _ = backend.reset(1), single.reset(1)
+    together.reset(backend.slices, backend.context, 0)
+    alone.reset(single.slices, single.context, 0)
+    knobs = Knobs.none(len(backend.slices), 3)
     for _ in range(30):
-        first = telemetries[0].copy()
-        slices, node, age_s = (np.repeat(part, 2, axis=-1) for part in (first.slices, first.node, first.age_s))
-        again = Telemetry(slices, node, age_s, np.repeat(first.valid, 2, axis=-1))
-        agents[0].warm_up(first)  # looks at nothing that the decision would miss
-        first_knobs, second_knobs = agents[0].decide(first, held[0]), agents[1].decide(again, held[1])
-        np.testing.assert_allclose(second_knobs.values[..., :1], first_knobs.values, rtol=1e-4)
-        held = [first_knobs, second_knobs]
-        backends[0].apply(first_knobs)
-        telemetries[0] = backends[0].observe()
+        lane = some_lanes(telemetry, slice(1))
+        alone.warm_up(lane)  # looks at nothing that the decision would miss
+        expected = alone.decide(lane, Knobs(some_lanes(knobs.values, slice(1))))
+        decided = together.decide(telemetry, knobs)
+        np.testing.assert_allclose(decided.values[..., :1], expected.values, rtol=1e-4)
+        knobs = backend.apply(decided).applied
+        telemetry = backend.observe()
 
 
 def test_a_guide_that_shows_something_else_is_refused(untrained: guided.GuidedPolicy, tmp_path: Any) -> None:

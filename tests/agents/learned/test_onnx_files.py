@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_every_shape_of_ports_decides_alike(tmp_path: Path) -> None:
         ([1, SLICES, NUM_FEATURES], [1, actions]),
     ]
     scenario = Scenario.from_yaml("andrade-ramp")
-    quick = type(scenario)(**{**vars(scenario), "control_period_s": 30.0})
+    quick = replace(scenario, control_period_s=30.0)
     runs = []
     for given, taken in ports:
         path = written(tmp_path / "mine.onnx", model(given, taken, weights, ("actions", "values")))

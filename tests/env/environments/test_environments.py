@@ -26,6 +26,7 @@ from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.slices import Promises
 from slicepilot.env.telemetry import Telemetry
+from tests.loads import context_of
 
 RAMP = Scenario.from_yaml("andrade-ramp")
 
@@ -94,14 +95,6 @@ def test_a_seed_fixes_this_run_and_the_next(render_mode: Any) -> None:
     assert not np.array_equal(first[0], first[-1])
 
 
-def test_a_run_is_truncated_after_its_duration_and_never_terminates() -> None:
-    env = SliceEnv(ramp_backend())
-    env.reset(seed=0)
-    ends = [env.step(action)[2:4] for action in actions(0, 40, 5, 3)]
-    assert not any(terminated for terminated, _ in ends)
-    assert [truncated for _, truncated in ends] == [False] * 39 + [True]
-
-
 def test_vector_environment_of_one_lane_equals_the_single_one() -> None:
     single, vector = SliceEnv(ramp_backend()), SliceVectorEnv(ramp_backend())
     observation = single.reset(seed=9)[0]
@@ -161,17 +154,6 @@ def test_what_a_vector_step_returns_is_not_touched_by_the_next() -> None:
         np.testing.assert_array_equal(value, kept[1][name])
 
 
-def test_vector_seeds() -> None:
-    env = SliceVectorEnv(ramp_backend(lanes=2))
-    item = env.reset(seed=3)[0]
-    assert not np.array_equal(item[0], item[1])
-    np.testing.assert_array_equal(env.reset(seed=3)[0], item)
-    listed = env.reset(seed=[3, 4])[0]
-    np.testing.assert_array_equal(env.reset(seed=[3, 4])[0], listed)
-    assert not np.array_equal(listed, item)
-    assert not np.array_equal(env.reset(seed=[4, 4])[0], listed)
-
-
 def test_reward_is_the_weighted_sum_of_the_terms_in_info() -> None:
     weights = RewardWeights(sla=2.0, carried=0.7, delay=0.3, cpu_held=0.2, churn=0.11)
     env = SliceVectorEnv(ramp_backend(lanes=4), weights)
@@ -187,9 +169,8 @@ def test_reward_is_the_weighted_sum_of_the_terms_in_info() -> None:
 
 def judged(telemetry: Telemetry, knobs: Knobs, before: Knobs | None = None) -> tuple[dict[str, float], Context]:
     """Reward terms of one lane of the ramp's slices, four CPUs."""
-    slices, ones = RAMP.slice_set(), np.ones(1, np.float32)
-    threads = np.ones((5, 1), np.float32)
-    context = Context(ones, 4 * ones, 1000 * ones, Promises.of(slices), threads, 1)
+    slices = RAMP.slice_set()
+    context = context_of(slices, steps=1)
     decoder = KnobDecoder(slices)
     rows, previous = (decoder.encode(k) for k in (knobs, before or knobs))
     _, terms = RewardModel(RewardWeights.from_yaml(), context)(telemetry, knobs, rows, previous)

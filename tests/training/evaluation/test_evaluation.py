@@ -1,7 +1,5 @@
 import dataclasses
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +38,7 @@ from slicepilot.training.evaluation.scores import (
 )
 from slicepilot.training.evaluation.tracking import log_evaluation
 from slicepilot.training.runs.labels import RunLabels
+from tests.command import slicepilot
 
 LANES, SEED = 4, 7
 
@@ -372,20 +371,6 @@ def test_a_comparison_is_a_run_in_mlflow_with_a_run_for_each_candidate(
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
-def python(code: str, *arguments: str, folder: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=folder,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return result
-
-
 def small_scenario(folder: Path, file: str = "small.yaml", **changes: Any) -> Path:
     raw = yaml.safe_load(locate("scenarios", "andrade-ramp").read_text())
     path = folder / file
@@ -402,7 +387,8 @@ def test_command_prints_saves_and_reports(tmp_path: Path) -> None:
     options = ["--scenario", str(scenario), "--seeds", "3", "--agents", "no-control,reactive-sla,experiment-7"]
     options += ["--period-ms", "500", "--seed", "7"]
     call = ["evaluate", *options, "--no-mlflow", "--json", "--results", "out", "--report", "page.html"]
-    result = python("from slicepilot.cli import main; main()", *call, folder=tmp_path)
+    result = slicepilot(*call, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
     document = json.loads(result.stdout)
     [only] = document["scenarios"]
     assert (only["scenario"], only["seeds"]) == ("small", 3)
@@ -414,22 +400,6 @@ def test_command_prints_saves_and_reports(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text() == render(saved)
 
 
-MANY_CALLS = """
-import contextlib, io, json, sys
-
-from slicepilot.cli import main
-
-outcomes = []
-for arguments in json.load(sys.stdin):
-    sys.argv = ["slicepilot", *arguments]
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
-        try:
-            main()
-        except SystemExit as stop:
-            outcomes.append((stop.code, said.getvalue()))
-print(json.dumps(outcomes))
-"""
 LOADS: dict[str, Any] = {"slice1": [{"kind": "cbr", "rate_mbps": 10}]}
 BAD: tuple[tuple[list[str] | dict[str, Any], str], ...] = (
     (["--scenario", "andrade-rump"], "andrade-ramp"),
@@ -451,21 +421,28 @@ BAD: tuple[tuple[list[str] | dict[str, Any], str], ...] = (
 )
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def slice_sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with slice sets that are none, and a scenario that is one."""
+    folder = tmp_path_factory.mktemp("bad")
     twin = {"s_nssai": {"sst": 1, "sd": "000001"}, "sla": {"committed_mbps": 1, "delay_bound_ms": 1}}
-    (tmp_path / "twins.yaml").write_text(yaml.safe_dump({"slices": [{"name": n, **twin} for n in ("a", "b")]}))
-    (tmp_path / "none.yaml").write_text("slices: []\n")
-    small_scenario(tmp_path)
-    calls = []
-    for number, (bad, _) in enumerate(BAD):
-        file = f"bad{number}.yaml"
-        arguments = bad if isinstance(bad, list) else ["--scenario", small_scenario(tmp_path, file, **bad).name]
-        calls.append(["evaluate", *arguments, "--no-mlflow"])
-    calls.append(["report", "nowhere"])
-    result = python(MANY_CALLS, folder=tmp_path, stdin=json.dumps(calls))
-    outcomes = json.loads(result.stdout)
-    for (code, stderr), call, said in zip(outcomes, calls, [*(said for _, said in BAD), "nowhere"], strict=True):
-        assert code == 2, (call, stderr)
-        assert len(stderr.strip().splitlines()) == 1, (call, stderr)
-        assert said in stderr, call
-    assert not (tmp_path / "reports").exists()
+    (folder / "twins.yaml").write_text(yaml.safe_dump({"slices": [{"name": n, **twin} for n in ("a", "b")]}))
+    (folder / "none.yaml").write_text("slices: []\n")
+    small_scenario(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("bad", "said"), BAD)
+def test_bad_input_is_one_line_and_exit_code_2(bad: list[str] | dict[str, Any], said: str, slice_sets: Path) -> None:
+    arguments = bad if isinstance(bad, list) else ["--scenario", small_scenario(slice_sets, "bad.yaml", **bad).name]
+    done = slicepilot("evaluate", *arguments, "--no-mlflow", cwd=slice_sets)
+    assert done.returncode == 2, done.stderr
+    [line] = done.stderr.strip().splitlines()
+    assert said in line
+    assert not (slice_sets / "reports").exists()
+
+
+def test_a_report_of_nothing_is_one_line(tmp_path: Path) -> None:
+    done = slicepilot("report", "nowhere", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "nowhere" in done.stderr

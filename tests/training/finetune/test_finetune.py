@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.finetune.config import FinetuneConfig
-from slicepilot.training.finetune.train import JUDGED_SEEDS, finetune, resumed_config
+from slicepilot.training.finetune.train import JUDGED_SEEDS, finetune
 from slicepilot.training.networks.averaging import PolicyAverage
 from slicepilot.training.offline.actors import SliceActor
 from slicepilot.training.offline.config import OfflineConfig
@@ -42,13 +41,6 @@ SCENARIO = replace(Scenario.from_yaml("testbed-contention"), duration_s=1.0, con
 FLOORS = GuardConfig(floor=Floors(default=Floor(cpu_limit_mcpu=100.0, egress_mbps=5.0)))
 CONFIG = FinetuneConfig("simulator", guard="default", rounds=2, episodes=1, updates=10, seconds=0.5, judged_runs=2)
 CONFIG = replace(CONFIG, tracking="none")
-
-
-@pytest.fixture(autouse=True)
-def restored_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +182,13 @@ def test_a_run_that_was_stopped_goes_on_with_the_next_round(tmp_path: Path, offl
     checkpoint = Checkpoint.read(part)
     assert len(checkpoint.config["rounds"]) == 1
     with pytest.raises(KeyboardInterrupt):
-        finetune(resumed_config(checkpoint, None), checkpoint, part, simulated(), report=stopped_at("judging"))
+        finetune(
+            FinetuneConfig.resumed(checkpoint.config["finetune"], None),
+            checkpoint,
+            part,
+            simulated(),
+            report=stopped_at("judging"),
+        )
     item, other = Checkpoint.read(whole), Checkpoint.read(part)
     assert item.config == other.config
     assert item.updates == other.updates == 30
@@ -199,7 +197,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_next_round(tmp_path: Path, offl
             assert torch.equal(value, other.policy[key][name]), name
     assert len(read_episodes(part / "episodes")) == 3
     with pytest.raises(ConfigError, match=r"noise_std = 0\.5: expected 0\.1"):
-        resumed_config(checkpoint, replace(config, noise_std=0.5))
+        FinetuneConfig.resumed(checkpoint.config["finetune"], replace(config, noise_std=0.5))
 
 
 def test_a_backend_is_closed_whatever_happens(tmp_path: Path, offline: Checkpoint) -> None:

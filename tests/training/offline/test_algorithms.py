@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -51,12 +51,9 @@ MAKERS: dict[str, Callable[[Networks], Learner]] = {
 
 
 @pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
+def one_thread() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
 
 
 # -- a bandit: two contexts, a good action that was rarely logged, a bad action that was logged often ----------------

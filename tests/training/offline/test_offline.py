@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,12 @@ from slicepilot.training.finetune.learner import FinetuneLearner
 from slicepilot.training.networks.export import to_onnx
 from slicepilot.training.offline.config import OfflineConfig
 from slicepilot.training.offline.data import discounts_of, open_dataset, read_dataset, slices_of, with_reward
-from slicepilot.training.offline.train import OfflineProgress, resumed_config, train_offline
+from slicepilot.training.offline.train import OfflineProgress, train_offline
 from slicepilot.training.recording.recording import record_simulated
 from slicepilot.training.runs.checkpoint import Checkpoint
 
 REWARD = "delay-first"
 SCENARIO = replace(Scenario.from_yaml("testbed-contention"), duration_s=1.0, control_period_s=0.01)
-
-
-@pytest.fixture(autouse=True)
-def restored_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -222,14 +214,14 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path: Path, config:
     train_offline(replace(config, updates=12), tmp_path / "part")
     checkpoint = Checkpoint.read(tmp_path / "part")
     assert checkpoint.updates == 12
-    rest = train_offline(resumed_config(checkpoint, config), tmp_path / "part", resume=checkpoint)
+    rest = train_offline(OfflineConfig.resumed(checkpoint.config, config), tmp_path / "part", resume=checkpoint)
     assert rest.updates == 20
     assert rest.bundle.model == whole.bundle.model
     item, other = (Checkpoint.read(tmp_path / name) for name in ("whole", "part"))
     for key, value in item.policy.items():
         assert torch.equal(value, other.policy[key]), key
     with pytest.raises(ConfigError, match=r"seed = 1: expected 0"):
-        resumed_config(checkpoint, replace(config, seed=1))
+        OfflineConfig.resumed(checkpoint.config, replace(config, seed=1))
     checkpoint.policy = {"encoder.weight": torch.zeros(1)}
     with pytest.raises(ConfigError, match="its network is not what this version builds"):
         train_offline(config, tmp_path / "part", resume=checkpoint)

@@ -38,13 +38,7 @@ def test_who_acted_would_have_done_what_it_did(agent: Agent, record: Any) -> Non
 
 def test_episodes_of_different_lengths_are_watched_side_by_side(log: EpisodeSet) -> None:
     first, second = log.episodes[:2]
-    short = replace(
-        second,
-        **{name: getattr(second, name)[:41] for name in ("observations", "telemetry", "node", "valid")},
-        **{name: getattr(second, name)[:40] for name in ("actions", "rewards", "wanted", "log_density")},
-        terms={},
-        decisions={},
-    )
+    short = second.part(0, 40)
     node = Node.of(log)
     both = watch(ReactiveSla(), [first, short], node)
     alone = watch(ReactiveSla(), [short], node)

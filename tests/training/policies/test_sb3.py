@@ -8,6 +8,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from slicepilot.training.policies.sb3_source import Sb3Source
 from tests import command
 
 ENV, PERIOD_S = "slicepilot.env:slicepilot/SliceControl-v0", 30.0
+QUICK = replace(Scenario.from_yaml("andrade-ramp"), control_period_s=PERIOD_S)
 
 
 def slicepilot(*arguments: str, code: int = 0) -> Any:
@@ -87,9 +89,7 @@ def sum_of_rewards(model: Any, seed: int, statistics: str | None = None) -> floa
 
 def reward_of(policy: str, seed: int) -> float:
     """What the player of `evaluate` says."""
-    scenario = Scenario.from_yaml("andrade-ramp")
-    quick = type(scenario)(**{**vars(scenario), "control_period_s": PERIOD_S})
-    return float(simulate_rollout(load_policy(policy), quick, 1, seed).reward.sum(dtype=np.float64))
+    return float(simulate_rollout(load_policy(policy), QUICK, 1, seed).reward.sum(dtype=np.float64))
 
 
 def test_evaluate_says_what_evaluate_policy_says(trained: Path, tmp_path: Path) -> None:
@@ -130,10 +130,8 @@ def converted(policy: str) -> PolicyBundle:
 
 def same_decisions(bundle: PolicyBundle, policy: str) -> None:
     """The bundle's agent and the policy's, over a run of several lanes."""
-    scenario = Scenario.from_yaml("andrade-ramp")
-    quick = type(scenario)(**{**vars(scenario), "control_period_s": PERIOD_S})
     first, second = (
-        simulate_rollout(agent, quick, 3, 2) for agent in (LearnedAgent(bundle, transfer=True), load_policy(policy))
+        simulate_rollout(agent, QUICK, 3, 2) for agent in (LearnedAgent(bundle, transfer=True), load_policy(policy))
     )
     np.testing.assert_allclose(first.reward, second.reward, rtol=0, atol=1e-4)
 
@@ -306,7 +304,7 @@ def test_a_bundle_becomes_files_that_decide_alike(tmp_path: Path) -> None:
     assert (document["algorithm"], document["coding"]) == ("PPO", "guided")
     assert PPO.load(tmp_path / "g.zip", device="cpu").action_space.shape == (6, 5)
     played = Scenario.from_yaml("multi-promise")
-    quick = type(played)(**{**vars(played), "control_period_s": 10.0, "duration_s": 100.0})
+    quick = replace(played, control_period_s=10.0, duration_s=100.0)
     names = ["generalist", f"onnx:{tmp_path / 'g.onnx'}", f"sb3:{tmp_path / 'g.zip'}"]
     own, *others = (simulate_rollout(load_policy(name), quick, 2, 1) for name in names)
     for run in others:

@@ -29,6 +29,7 @@ from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.andrade import STAND_INS, Joined, to_episodes
 from slicepilot.training.recording.minari_files import read_minari, write_minari
+from tests.loads import context_of
 
 SLICES = SliceSet.from_yaml("five-video")
 WEIGHTS = RewardWeights.from_yaml()
@@ -76,8 +77,7 @@ def joined(
 
 def context() -> Context:
     hardware = Hardware.from_yaml("andrade")
-    period, cpus, uplink = (np.full(1, v, np.float32) for v in (30.0, hardware.logical_cpus, hardware.uplink_mbps))
-    return Context(period, cpus, uplink, Promises.of(SLICES), np.ones((5, 1), np.float32), 40)
+    return context_of(SLICES, 1, 30.0, 40, hardware.logical_cpus, hardware.uplink_mbps)
 
 
 def episode_of(experiment: int, **options: Any) -> Episode:

@@ -86,7 +86,7 @@ def test_names_that_minari_does_not_know_are_refused(tmp_path: Path, episodes: E
 
 
 def test_nothing_is_half_written(tmp_path: Path, episodes: EpisodeSet) -> None:
-    short = some_empty(episodes.episodes[0])
+    short = episodes.episodes[0].part(0, 0)
     with pytest.raises(ConfigError, match=r"episode 1: steps = 0: expected 1 or more"):
         write_minari(EpisodeSet((episodes.episodes[0], short), episodes.facts), tmp_path / "slices-v0")
     with pytest.raises(ConfigError, match="plain values"):
@@ -96,16 +96,6 @@ def test_nothing_is_half_written(tmp_path: Path, episodes: EpisodeSet) -> None:
     with pytest.raises(ConfigError, match="exists; expected a folder that does not"):
         write_minari(episodes, tmp_path / "slices-v0")
     assert_same(read_minari(tmp_path / "slices-v0"), episodes)
-
-
-def some_empty(episode: Episode) -> Episode:
-    """No decision."""
-    arrays: dict[str, Any] = {
-        name: getattr(episode, name)[: 1 if name in {"observations", "telemetry", "node", "valid"} else 0]
-        for name in ("observations", "telemetry", "node", "valid", "actions", "rewards", "wanted", "log_density")
-    }
-    parts = {name: {key: own[:0] for key, own in getattr(episode, name).items()} for name in ("terms", "decisions")}
-    return dataclasses.replace(episode, **arrays, **parts)
 
 
 def test_damaged_and_foreign_datasets_are_refused_in_one_line(tmp_path: Path, episodes: EpisodeSet) -> None:

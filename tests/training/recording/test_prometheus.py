@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import yaml
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.env.encoding import FEATURES
 from slicepilot.env.telemetry import SLICE_FIELDS
+from tests.command import slicepilot
 from tests.controller.telemetry.prometheus.servers import Prometheus
 
 pytestmark = pytest.mark.live
@@ -75,8 +75,7 @@ class Stored:
     node: Path
 
     def run(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "slicepilot.cli", "dataset", "import-prometheus", str(self.node), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = slicepilot("dataset", "import-prometheus", self.node, *arguments, timeout=120)
         assert done.returncode == code, done.stderr
         return done
 

@@ -21,13 +21,14 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import TERMS, RewardModel, RewardWeights
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.minari_files import read_minari
 from slicepilot.training.recording.recording import on_declared_pods, record, record_simulated, run
 from slicepilot.training.recording.relabel import Trace, relabel
 from tests.command import slicepilot
+from tests.loads import context_of
 
 SCENARIO = dataclasses.replace(Scenario.from_yaml("testbed-contention"), duration_s=0.6, control_period_s=0.01)
 SLICES = SCENARIO.slice_set()
@@ -149,7 +150,7 @@ def slowly(trace: Trace, slices: SliceSet, context: Context) -> tuple[Any, Any, 
 def test_many_at_once_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, lanes: int, period_s: float) -> None:
     monkeypatch.setattr("slicepilot.training.recording.relabel.LANES", 7)  # of which 50 are no multiple
     rng = np.random.default_rng(lanes)
-    count, ones = 50, np.ones(lanes, np.float32)
+    count = 50
     trace = Trace(
         slices=rng.gamma(1.0, 50.0, (count, len(SLICE_FIELDS), 5, lanes)).astype(np.float32),
         node=rng.random((count, 2, lanes), np.float32),
@@ -163,8 +164,7 @@ def test_many_at_once_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, l
             axis=1,
         ).astype(np.float32),
     )
-    threads = np.ones((5, lanes), np.float32)
-    context = Context(period_s * ones, 2 * ones, np.inf * ones, Promises.of(SLICES, lanes), threads, count)
+    context = context_of(SLICES, lanes, period_s, count, cpus=2.0, uplink_mbps=np.inf)
     seen = relabel(trace, SLICES, context, WEIGHTS)
     observations, rewards, terms = slowly(trace, SLICES, context)
     np.testing.assert_allclose(seen.observations, observations.swapaxes(0, 1), atol=1e-6)
@@ -229,12 +229,8 @@ def test_shipped_recordings_are_small_and_whole(name: str) -> None:
     slices = SliceSet.from_yaml("testbed-five")
     assert [spec["name"] for spec in facts["slices"]] == list(slices.names)
     assert {"random", "exploring-experiment-7-scaled", "experiment-7-scaled"} <= set(episodes.behaviours)
-    ones = np.ones(1, np.float32)
-    threads = np.asarray(facts["threads"], np.float32)[:, None]
-    context = Context(
-        facts["period_s"] * ones, facts["logical_cpus"] * ones, facts["uplink_mbps"] * ones, Promises.of(slices),
-        threads, 0,
-    )  # fmt: skip
+    context = context_of(slices, 1, facts["period_s"], 0, facts["logical_cpus"], facts["uplink_mbps"])
+    context = dataclasses.replace(context, threads=np.asarray(facts["threads"], np.float32)[:, None])
     for episode in episodes:
         assert_consistent(episode, slices, context, RewardWeights(**facts["reward"]))
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,11 +25,10 @@ from slicepilot.training.runs.datasets import TRAINING, scenario_dataset
 from slicepilot.training.runs.labels import RunLabels
 from slicepilot.training.runs.record import RunRecord
 from slicepilot.training.runs.registry import CHALLENGER, CHAMPION, DIGEST_TAG, parsed
+from tests.command import slicepilot
 from tests.controller.record.conftest import count, description, ticks
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow and what it imports
-
-COMMAND = Path(sys.executable).with_name("slicepilot")
 
 
 @pytest.fixture(name="registered")
@@ -122,7 +118,7 @@ def test_a_trained_policy_is_the_challenger_and_a_promoted_one_the_champion(
     count(state, recorded, facts)
     criteria = tmp_path / "lenient.yaml"
     criteria.write_text(LENIENT)
-    document = slicepilot(
+    document = json_of(
         *("promote", f"models:/{name}@{CHALLENGER}", "--records", str(state / "records"), "--json"),
         *("-c", str(criteria), "--sign", str(private)),
         folder=tmp_path,
@@ -170,22 +166,16 @@ estimate: {min_windows: 2}
 """
 
 
-def command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [str(COMMAND), *arguments], cwd=folder, env=os.environ, capture_output=True, text=True, timeout=300, check=False
-    )
-
-
-def slicepilot(*arguments: str, folder: Path) -> Any:
+def json_of(*arguments: str, folder: Path) -> Any:
     """The JSON of a command."""
-    done = command(*arguments, folder=folder)
+    done = slicepilot(*arguments, cwd=folder)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads(done.stdout)
 
 
 def said(*arguments: str, folder: Path) -> str:
     """The error of a command that refuses its input, in a line."""
-    done = command(*arguments, folder=folder)
+    done = slicepilot(*arguments, cwd=folder)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     return done.stderr
 

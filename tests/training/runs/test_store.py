@@ -23,8 +23,9 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.training.runs import store
 from slicepilot.training.runs.tracking import EXPERIMENT, Tracker
+from tests.command import slicepilot
 
-COMMAND = Path(sys.executable).with_name("slicepilot")
+AWAY = {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
 NAMES = (
     *("with blank", "query?x=1", "q", "branch%2Fname", "with%20blank", "100%", "#1", "a&b=c+d;e", "Größe-日本"),
     *("a:b@c", "it's", 'say "x"', "[red]", "{x}", "$HOME", "back\\slash", "two\nlines"),
@@ -127,17 +128,15 @@ def test_a_server_that_says_nothing_is_waited_for_five_seconds(
         ("http://no-such-host.invalid:5000", "Name or service not known|failure in name resolution"),
         ("sqlite:////proc/version", "unable to open|readonly"),
         ("gopher://nowhere", "unsupported URI"),
+        ("sqlite:///FOLDER/other.db", "file is not a database"),
     ],
 )
 def test_an_address_that_cannot_be_used_is_said_at_once(
-    address: str, why: str, monkeypatch: pytest.MonkeyPatch
+    address: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "other.db").write_bytes(b"no database" * 1000)
+    address = address.replace("FOLDER", str(tmp_path))
     assert re.search(why, refused(address, monkeypatch))
-
-
-def test_a_file_that_is_no_database_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mlflow.db").write_bytes(b"no database" * 1000)
-    assert "file is not a database" in refused(f"sqlite:///{tmp_path}/mlflow.db", monkeypatch)
 
 
 def test_a_deleted_experiment_says_how_to_restore_it(
@@ -220,22 +219,17 @@ def test_a_server_that_is_lost_during_a_run_holds_it_up_once(
 
 
 def test_evaluate_says_that_mlflow_is_away_before_it_runs_anything(tmp_path: Path) -> None:
-    command = [str(COMMAND), "evaluate", "--scenario", "multi-promise", "--agents", "no-control", "--seeds", "100"]
-    environment = os.environ | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    command = ("evaluate", "--scenario", "multi-promise", "--agents", "no-control", "--seeds", "100")
+    done = slicepilot(*command, cwd=tmp_path, env=os.environ | AWAY, timeout=120)
     assert done.returncode == 2
     assert "Connection refused" in done.stderr
     assert not (tmp_path / "reports").exists()
 
 
 def test_train_goes_on_without_mlflow_when_it_is_told_to(tmp_path: Path) -> None:
-    command = [str(COMMAND), "train", "-c", "ppo-smoke", "--steps", "256", "--out", "out"]
-    environment = os.environ | {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"}
-    said = dict[str, Any](cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
-    done = subprocess.run(command, check=False, **said)
+    command = ("train", "-c", "ppo-smoke", "--steps", "256", "--out", "out")
+    done = slicepilot(*command, cwd=tmp_path, env=os.environ | AWAY)
     assert (done.returncode, done.stderr.count("Connection refused")) == (2, 1), done.stderr
-    done = subprocess.run([*command, "--no-mlflow"], check=False, **said)
+    done = slicepilot(*command, "--no-mlflow", cwd=tmp_path, env=os.environ | AWAY)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "bundle" / "bundle.yaml").is_file()

@@ -10,7 +10,7 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.reference import bottleneck_scenarios, published_mechanisms
-from slicepilot.training.studies.grosvik.bins import Bins, figures_of_bins, ks_distance
+from slicepilot.training.studies.grosvik.bins import Bins, figures_of_bins
 from slicepilot.training.studies.grosvik.criteria import WAIT_MS, isolates, most_classes, reallocates
 from slicepilot.training.studies.grosvik.measured import Control, binned
 from slicepilot.training.studies.grosvik.policies import (
@@ -90,24 +90,15 @@ def test_bins_tell_steady_state_from_transients() -> None:
     assert figures["best-effort/share/on"] == pytest.approx(100.0)
 
 
-def test_ks_distance_is_scipys() -> None:
-    from scipy.stats import ks_2samp
-
-    rng = np.random.default_rng(3)
-    one, other = rng.normal(size=300), rng.normal(0.4, 1.2, size=170)
-    assert ks_distance(one, other) == pytest.approx(ks_2samp(one, other)[0])
-    assert np.isnan(ks_distance(one, np.empty(0)))
-
-
 def test_criteria_need_all_figures_and_tell_policies_apart() -> None:
     good = {f"critical/loss/{phase}": 0.0 for phase in ("on", "off", "change")}
     good |= {"critical/delay-p99/on": 1.0 + 0.9 * WAIT_MS, "critical/delay-p99/off": 1.0}
     good |= {"best-effort/share/on": 96.0, "best-effort/share/off": 100.0}
-    assert isolates("", good) is reallocates("", good) is True
-    assert isolates("", good | {"critical/loss/change": 0.5}) is False
-    assert isolates("", good | {"critical/delay-p99/on": 1.0 + 1.2 * WAIT_MS}) is False
-    assert reallocates("", good | {"best-effort/share/on": 94.0}) is False
-    assert isolates("", {}) is reallocates("", {}) is None
+    assert isolates(good) is reallocates(good) is True
+    assert isolates(good | {"critical/loss/change": 0.5}) is False
+    assert isolates(good | {"critical/delay-p99/on": 1.0 + 1.2 * WAIT_MS}) is False
+    assert reallocates(good | {"best-effort/share/on": 94.0}) is False
+    assert isolates({}) is reallocates({}) is None
     worse = good | {"best-effort/share/on": 80.0}
     [(key, figure)] = most_classes("x", {2: good, 16: good, 64: worse, 256: good})
     assert (key, figure.value) == ("x/classes", 16.0)

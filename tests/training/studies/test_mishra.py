@@ -33,7 +33,7 @@ NO_PAUSES = PacketPath(paused_ratio=0.0, cost_cv=0.0, wake_us=0.0)
 
 
 def printed() -> dict[str, float]:
-    return {row.key: row.published for row in study_of("mishra").rows() if row.published is not None}
+    return study_of("mishra").printed()
 
 
 def test_all_printed_figures_have_a_row() -> None:

@@ -23,7 +23,7 @@ EFFORT = Effort(quick=True, agents=(), seed=0, say=lambda what, share: None)
 
 
 def test_all_printed_tables_have_rows_and_all_decisions_hold_in_print() -> None:
-    rows = {row.key: row for row in study_of("moreira").rows()}
+    rows = {row.key: row for row in study_of("moreira").rows}
     assert rows["class/Constant-Rate/median"].published == 12.75
     assert rows["test/Multimedia/p_perm_p95"].published == 0.014
     assert rows["qfi/9/p99"].published == 33.09

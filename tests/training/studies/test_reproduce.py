@@ -22,7 +22,7 @@ from tests.command import slicepilot
 
 
 def test_all_printed_figures_have_a_row() -> None:
-    printed = {row.key: row.published for row in study_of("andrade").rows() if row.published is not None}
+    printed = study_of("andrade").printed()
     rows = (*calibration_rows(), *verification_rows())
     assert {r.experiment for r in rows} == set(range(1, 27)) - {9, 10}
     assert len(printed) == sum(4 - math.isnan(row.iqr) for row in rows)
@@ -47,7 +47,7 @@ def test_a_figure_agrees_within_the_tolerance_or_the_interval() -> None:
 
 def test_a_difference_has_its_cause_and_a_finding_its_figures() -> None:
     study = study_of("andrade")
-    printed = {row.key: row.published for row in study.rows() if row.published is not None}
+    printed = study.printed()
     worse = dict(printed) | {"15/slice1/throughput/mean": 100.0}
     result = Reproduction(study, sources={"simulated": Findings(values=as_figures(worse))})
     [differs] = [row for row in result.rows() if row["verdict"] == "differs"]
@@ -76,11 +76,9 @@ def test_what_nice_does_over_all_pairs_and_what_the_order_of_noisy_runs_says() -
             for number, value in zip(pair, (with_nice, 100.0), strict=True)
         }
 
-    [finding] = [each for each in study_of("andrade").findings() if each.claim.startswith("Over all settings")]
+    [finding] = [each for each in study_of("andrade").findings if each.claim.startswith("Over all settings")]
     for level, holds in ((100.0, True), (110.0, False), (90.0, False)):
-        result = finding.holds(ratio(level))
-        assert result is not None
-        assert result[0] is holds
+        assert finding.holds(ratio(level))[0] is holds
     rng = np.random.default_rng(1)
     clear = {n: [np.full(10, 100.0 * n) + rng.normal(size=10) for _ in range(10)] for n in range(1, 12)}
     noisy = {n: [rng.normal(100, 10, 10) for _ in range(10)] for n in range(1, 12)}

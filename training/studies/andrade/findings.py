@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 from slicepilot.data.intervals import mean_interval
 from slicepilot.data.reference import calibration_rows, published_settings, verification_rows
-from slicepilot.env.simulator.study import GROUPS
-from slicepilot.training.studies.study import Finding, Values
+from slicepilot.training.studies.study import Finding, Holds, Values, read
 
 from .samples import METRICS, key
 
@@ -23,94 +21,74 @@ NICE_PAIRS = ((14, 6), (15, 7), (16, 8), (23, 17), (24, 20), (25, 18), (26, 21))
 """Settings with nice and without it, all else equal, of which both are printed."""
 
 
-def _read(values: Values, metric: str, *wanted: tuple[int, str], statistic: str | None = None) -> list[float] | None:
-    """Figures of experiments and groups: mean throughput, median latency; None where any is missing."""
-    statistic = statistic or ("mean" if metric == "throughput" else "median")
-    figures = [values.get(key(number, group, metric, statistic)) for number, group in wanted]
-    known = [figure.value for figure in figures if figure is not None]
-    return known if len(known) == len(figures) else None
+def _read(values: Values, metric: str, *wanted: tuple[int, str]) -> list[float]:
+    """Figures of experiments and groups: mean throughput, median latency."""
+    statistic = "mean" if metric == "throughput" else "median"
+    return read(values, *(key(number, group, metric, statistic) for number, group in wanted))
 
 
 def _listed(numbers: Sequence[int], values: Sequence[float], unit: str) -> str:
     return ", ".join(f"{number}: {value:.0f}" for number, value in zip(numbers, values, strict=True)) + f" {unit}"
 
 
-def _rising(numbers: Sequence[int], group: str, metric: str, values: Values) -> tuple[bool, str] | None:
+def _rising(numbers: Sequence[int], group: str, metric: str, values: Values) -> tuple[bool, str]:
     """Whether a figure rises over experiments in this order."""
-    read = _read(values, metric, *((number, group) for number in numbers))
-    if read is None:
-        return None
-    rises = all(before < after for before, after in pairwise(read))
-    return rises, _listed(numbers, read, f"{METRICS[metric]} ({group})")
+    figures = _read(values, metric, *((number, group) for number in numbers))
+    rises = all(before < after for before, after in pairwise(figures))
+    return rises, _listed(numbers, figures, f"{METRICS[metric]} ({group})")
 
 
-def _both(*parts: Any) -> Any:
+def _both(*parts: Holds) -> Holds:
     """Several conditions at once."""
 
-    def holds(values: Values) -> tuple[bool, str] | None:
+    def holds(values: Values) -> tuple[bool, str]:
         results = [part(values) for part in parts]
-        if any(result is None for result in results):
-            return None
         return all(result[0] for result in results), "; ".join(result[1] for result in results)
 
     return holds
 
 
-def _ratio(above: int, below: int, low: float, high: float, values: Values) -> tuple[bool, str] | None:
+def _ratio(above: int, below: int, low: float, high: float, values: Values) -> tuple[bool, str]:
     """Whether the ratio of slice 1's throughput in two experiments is between two bounds."""
-    read = _read(values, "throughput", (above, "slice1"), (below, "slice1"))
-    if read is None:
-        return None
-    ratio = read[0] / read[1]
+    numerator, denominator = _read(values, "throughput", (above, "slice1"), (below, "slice1"))
+    ratio = numerator / denominator
     return low <= ratio <= high, f"{above} over {below}: {ratio:.3f} (slice1, throughput)"
 
 
-def _nice_over_all(values: Values) -> tuple[bool, str] | None:
+def _nice_over_all(values: Values) -> tuple[bool, str]:
     """Whether the mean effect of nice over all pairs can be none."""
     ratios = []
     for with_nice, without in NICE_PAIRS:
-        read = _read(values, "throughput", (with_nice, "slice1"), (without, "slice1"))
-        if read is None:
-            return None
-        ratios.append(math.log(read[0] / read[1]))
+        nice, plain = _read(values, "throughput", (with_nice, "slice1"), (without, "slice1"))
+        ratios.append(math.log(nice / plain))
     spread = mean_interval(ratios)
     ratio, low, high = (math.exp(value) for value in (spread.value, spread.low, spread.high))
     return low <= 1.0 <= high, f"nice over none in {len(ratios)} pairs: {ratio:.3f} ({low:.3f} to {high:.3f})"
 
 
-def _collapse(values: Values) -> tuple[bool, str] | None:
-    read = _read(values, "throughput", (13, "others"))
-    return None if read is None else (read[0] < 5.0, f"13: {read[0]:.1f} Mbit/s (others)")
+def _collapse(values: Values) -> tuple[bool, str]:
+    [others] = _read(values, "throughput", (13, "others"))
+    return others < 5.0, f"13: {others:.1f} Mbit/s (others)"
 
 
-def _all_experiments(values: Values) -> dict[int, tuple[float, float]] | None:
+def _all_experiments(values: Values) -> dict[int, tuple[float, float]]:
     """Mean throughput of slice 1 and the others in all experiments with five slices that the study prints."""
-    numbers = sorted({r.experiment for r in (*calibration_rows(), *verification_rows()) if r.experiment >= len(GROUPS)})
-    result = {}
-    for number in numbers:
-        if number < published_settings()[4].experiment:
-            continue
-        read = _read(values, "throughput", (number, "slice1"), (number, "others"))
-        if read is None:
-            return None
-        result[number] = (read[0], read[1])
-    return result
+    printed = {row.experiment for row in (*calibration_rows(), *verification_rows())}
+    numbers = [s.experiment for s in published_settings() if s.active_slices == 5 and s.experiment in printed]
+    figures = {number: _read(values, "throughput", (number, "slice1"), (number, "others")) for number in numbers}
+    return {number: (slice1, others) for number, (slice1, others) in figures.items()}
 
 
-def _no_best(values: Values) -> tuple[bool, str] | None:
+def _no_best(values: Values) -> tuple[bool, str]:
     figures = _all_experiments(values)
-    if figures is None:
-        return None
     first = max(figures, key=lambda number: figures[number][0])
     most = max(figures, key=lambda number: figures[number][1])
     differ = first != most and figures[first][1] < 0.7 * figures[most][1]
     return differ, f"slice1 is best off in {first}, the others in {most}"
 
 
-def _compromise(values: Values) -> tuple[bool, str] | None:
+def _compromise(values: Values) -> tuple[bool, str]:
     figures = _all_experiments(values)
-    if figures is None:
-        return None
     fair = [number for number in figures if figures[number][1] >= 100.0]
     best = sorted(fair, key=lambda number: -figures[number][0])[:2]
     return set(best) == {15, 25}, "best with at least 100 Mbit/s for others: " + ", ".join(map(str, best))

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.data.intervals import mean_interval
 from slicepilot.data.reference import published_settings
-from slicepilot.training.studies.study import Figure
+from slicepilot.training.studies.study import Figure, figure_over
 
 Array = npt.NDArray[np.float64]
 EXPERIMENTS = tuple(setting.experiment for setting in published_settings())
@@ -37,9 +36,8 @@ def figures_of_samples(name: int | str, group: str, metric: str, samples: Array)
     """
     whole = _statistics(samples.ravel())
     for statistic in STATISTICS:
-        low = high = None
+        figure = Figure(whole[statistic])
         if statistic in ("mean", "median") and samples.shape[-1] > 1:
             each = [_statistics(samples[..., k].ravel())[statistic] for k in range(samples.shape[-1])]
-            spread = mean_interval(each)
-            low, high = min(spread.low, whole[statistic]), max(spread.high, whole[statistic])
-        yield key(name, group, metric, statistic), Figure(whole[statistic], low, high)
+            figure = figure_over(whole[statistic], each)
+        yield key(name, group, metric, statistic), figure

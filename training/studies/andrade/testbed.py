@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.registry import make
-from slicepilot.configs.backends import plugin
-from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.simulator.study import GROUPS
-from slicepilot.training.evaluation.judge import runs_of
-from slicepilot.training.evaluation.rollouts import Rollout, interleaved_rollouts
+from slicepilot.training.evaluation.rollouts import Rollout
 from slicepilot.training.studies.study import Effort, Findings, Store
+from slicepilot.training.studies.testbed import StudyTestbed
 
 from .samples import EXPERIMENTS, figures_of_samples
 
@@ -37,14 +34,13 @@ def measure(effort: Effort, store: Store) -> Findings:
     experiments = QUICK_EXPERIMENTS if effort.quick else EXPERIMENTS
     names: dict[int | str, str] = {number: f"experiment-{number}-scaled" for number in experiments}
     names |= {agent: agent for agent in effort.agents}
-    made = {name: make(agent, scenario.slice_set(), scenario.hardware_spec()) for name, agent in names.items()}
-    with _Testbed(scenario) as testbed:
+    with closing(StudyTestbed()) as testbed:
         kept: dict[int | str, list[Any]] = {name: [] for name in names}
         for turn in range(turns):
-            for number, (name, agent) in enumerate(made.items()):
-                effort.say(f"turn {turn + 1}: {names[name]}", (turn + number / len(made)) / turns)
+            for number, (name, agent) in enumerate(names.items()):
+                effort.say(f"turn {turn + 1}: {agent}", (turn + number / len(names)) / turns)
                 seed = effort.seed + turn
-                run = store.get(f"{turn}/{name}", lambda: testbed.play(agent, seed))  # noqa: B023 called at once
+                run = store.get(f"{turn}/{name}", lambda: _samples(testbed.play(agent, scenario, seed)))  # noqa: B023
                 kept[name].append(run)
     result = Findings()
     for name, runs in kept.items():
@@ -64,30 +60,8 @@ def measure(effort: Effort, store: Store) -> Findings:
     return result
 
 
-class _Testbed:
-    """A testbed that is opened when the first run is to be played."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self._backend: Any = None
-
-    def __enter__(self) -> _Testbed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._backend is not None:
-            self._backend.close()
-
-    def play(self, agent: Agent, seed: int) -> dict[str, Any]:
-        """Samples (T, S) by metric and group of the end of a run; empty for a group that is not there."""
-        if self._backend is None:
-            self._backend = plugin("testbed").call("open_backend", self.scenario)
-        [*_, run] = runs_of(self.scenario, [agent])
-        [rollout] = interleaved_rollouts([run], self._backend, 1, seed, RewardWeights.from_yaml())
-        return _samples(rollout)
-
-
 def _samples(rollout: Rollout) -> dict[str, Any]:
+    """Samples (T, S) by metric and group of the end of a run; empty for a group that is not there."""
     periods = round(SAMPLE_S / rollout.period_s)
     last = slice(len(rollout.time_s) - SAMPLES * periods, None)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import stats
 
 from slicepilot.data.intervals import mean_interval
 from slicepilot.training.studies.study import Figure
@@ -84,11 +85,9 @@ def _median(values: Array) -> float:
 
 def ks_distance(first: Array, second: Array) -> float:
     """The largest distance between two empirical distribution functions (Kolmogorov, Smirnov); NaN without values."""
-    if not first.size or not second.size:
-        return float("nan")
-    both = np.concatenate([first, second])
-    cdfs = [np.searchsorted(np.sort(values), both, side="right") / values.size for values in (first, second)]
-    return float(np.abs(cdfs[0] - cdfs[1]).max())
+    return (
+        float(stats.ks_2samp(first, second, method="asymp").statistic) if first.size and second.size else float("nan")
+    )
 
 
 def over_turns(prefix: str, turns: Sequence[Mapping[str, float]]) -> Iterator[tuple[str, Figure]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from slicepilot.data.reference import bottleneck_scenarios, published_mechanisms
-from slicepilot.training.studies.study import Figure, Finding, Values
+from slicepilot.training.studies.study import Figure, Finding, Values, read
 
 from .policies import AGENT, MOST_CLASSES, PACKET_MS
 
@@ -35,20 +35,18 @@ WEIGHTED_CAUSE = (
 )
 
 
-def isolates(prefix: str, values: Mapping[str, float]) -> bool | None:
+def isolates(values: Mapping[str, float]) -> bool | None:
     """Whether the critical class is isolated by the figures of a run; None where some are missing."""
-    keys = (f"critical/loss/{phase}" for phase in ("on", "off", "change"))
-    losses = [values.get(f"{prefix}{key}") for key in keys]
-    with_more = values.get(f"{prefix}critical/delay-p99/on")
-    without = values.get(f"{prefix}critical/delay-p99/off")
+    losses = [values.get(f"critical/loss/{phase}") for phase in ("on", "off", "change")]
+    with_more, without = (values.get(f"critical/delay-p99/{phase}") for phase in ("on", "off"))
     if with_more is None or without is None or any(loss is None for loss in losses):
         return None
     return max(loss for loss in losses if loss is not None) <= LOST_PCT and with_more - without <= WAIT_MS
 
 
-def reallocates(prefix: str, values: Mapping[str, float]) -> bool | None:
+def reallocates(values: Mapping[str, float]) -> bool | None:
     """Whether best effort gets the remaining rate, by the figures of a run; None where some are missing."""
-    shares = [values.get(f"{prefix}best-effort/share/{phase}") for phase in ("on", "off")]
+    shares = [values.get(f"best-effort/share/{phase}") for phase in ("on", "off")]
     known = [share for share in shares if share is not None]
     return min(known) >= LEAST_SHARE_PCT if len(known) == len(shares) else None
 
@@ -56,18 +54,15 @@ def reallocates(prefix: str, values: Mapping[str, float]) -> bool | None:
 def most_classes(policy: str, by_number: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[str, Figure]]:
     """The largest number of classes up to which a policy has the properties that it has with the smallest."""
     numbers = sorted(by_number)
-    properties = {number: (isolates("", by_number[number]), reallocates("", by_number[number])) for number in numbers}
+    properties = {number: (isolates(by_number[number]), reallocates(by_number[number])) for number in numbers}
     same = [
         number for number in numbers if all(properties[n] == properties[numbers[0]] for n in numbers if n <= number)
     ]
     yield f"{policy}/classes", Figure(float(same[-1]))
 
 
-def _isolation(policy: str, values: Values) -> tuple[bool, str] | None:
-    cells = _cells(policy, values)
-    holds = [isolates("", cell) for cell in cells.values()]
-    if not cells or None in holds:
-        return None
+def _isolation(policy: str, values: Values) -> tuple[bool, str]:
+    cells = _cells(policy, values, isolates)
     lost = max(cell[f"critical/loss/{phase}"] for cell in cells.values() for phase in ("on", "off", "change"))
     longer = {n: cell["critical/delay-p99/on"] - cell["critical/delay-p99/off"] for n, cell in cells.items()}
     worst = max(longer, key=lambda number: longer[number])
@@ -75,66 +70,54 @@ def _isolation(policy: str, values: Values) -> tuple[bool, str] | None:
     framed = {phase: values.get(f"{policy}/frames/critical/delay-p99/{phase}") for phase in ("on", "off")}
     if framed["on"] and framed["off"]:
         text += f"; in frames by {framed['on'].value - framed['off'].value:.2f} ms"
-    return all(holds), text
+    return all(isolates(cell) for cell in cells.values()), text
 
 
-def _reallocation(policy: str, values: Values) -> tuple[bool, str] | None:
-    cells = _cells(policy, values)
-    holds = [reallocates("", cell) for cell in cells.values()]
-    if not cells or None in holds:
-        return None
+def _reallocation(policy: str, values: Values) -> tuple[bool, str]:
+    cells = _cells(policy, values, reallocates)
     shares = {n: min(cell[f"best-effort/share/{phase}"] for phase in ("on", "off")) for n, cell in cells.items()}
     worst = min(shares, key=lambda number: shares[number])
-    return all(holds), f"best effort carries at least {shares[worst]:.1f}% of what is left (load {worst})"
+    text = f"best effort carries at least {shares[worst]:.1f}% of what is left (load {worst})"
+    return all(reallocates(cell) for cell in cells.values()), text
 
 
-def _scalability(policy: str, values: Values) -> tuple[bool, str] | None:
-    figure = values.get(f"{policy}/classes")
-    if figure is None:
-        return None
-    return figure.value >= MOST_CLASSES, f"{figure.value:.0f} classes"
+def _scalability(policy: str, values: Values) -> tuple[bool, str]:
+    [classes] = read(values, f"{policy}/classes")
+    return classes >= MOST_CLASSES, f"{classes:.0f} classes"
 
 
-def _cells(policy: str, values: Values) -> dict[int, dict[str, float]]:
-    """Figures of a policy by load; empty where a load is missing that another policy has."""
+def _cells(
+    policy: str, values: Values, decides: Callable[[Mapping[str, float]], bool | None]
+) -> dict[int, dict[str, float]]:
+    """Figures of a policy by load; raises KeyError without any, and where some are missing to decide by."""
     result: dict[int, dict[str, float]] = {}
     for load in bottleneck_scenarios():
         prefix = f"{policy}/{load.scenario}/"
         own = {key.removeprefix(prefix): each.value for key, each in values.items() if key.startswith(prefix)}
         if own:
             result[load.scenario] = own
+    if not result or None in map(decides, result.values()):
+        raise KeyError(policy)
     return result
 
 
-def findings() -> tuple[Finding, ...]:
+PROPERTIES = {
+    "performance isolation": (ISOLATION, _isolation),
+    "resource reallocation": (REALLOCATION, _reallocation),
+    "scalability": (SCALABILITY, _scalability),
+}
+
+
+def _findings() -> Iterator[Finding]:
     """Three of each policy of the study, with its verdict, and three of the agent, which has none in print."""
-    result = []
     for row in published_mechanisms():
-        result += [
-            Finding(
-                f"{row.policy}: performance isolation",
-                ISOLATION,
-                partial(_isolation, row.policy),
-                row.performance_isolation,
-                WEIGHTED_CAUSE if row.policy == "bandwidth" else "",
-            ),
-            Finding(
-                f"{row.policy}: resource reallocation",
-                REALLOCATION,
-                partial(_reallocation, row.policy),
-                row.resource_reallocation,
-            ),
-            Finding(
-                f"{row.policy}: scalability",
-                SCALABILITY,
-                partial(_scalability, row.policy),
-                row.classes is None or row.classes >= MOST_CLASSES,
-            ),
-        ]
-    for name, criterion, holds in (
-        ("performance isolation", ISOLATION, _isolation),
-        ("resource reallocation", REALLOCATION, _reallocation),
-        ("scalability", SCALABILITY, _scalability),
-    ):
-        result.append(Finding(f"{AGENT}, an agent: {name}", criterion, partial(holds, AGENT)))
-    return tuple(result)
+        serves = row.classes is None or row.classes >= MOST_CLASSES
+        verdicts = (row.performance_isolation, row.resource_reallocation, serves)
+        for (name, (criterion, holds)), published in zip(PROPERTIES.items(), verdicts, strict=True):
+            cause = WEIGHTED_CAUSE if row.policy == "bandwidth" and holds is _isolation else ""
+            yield Finding(f"{row.policy}: {name}", criterion, partial(holds, row.policy), published, cause)
+    for name, (criterion, holds) in PROPERTIES.items():
+        yield Finding(f"{AGENT}, an agent: {name}", criterion, partial(holds, AGENT))
+
+
+FINDINGS = tuple(_findings())

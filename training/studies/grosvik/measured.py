@@ -16,7 +16,7 @@ from slicepilot.data.reference import BottleneckScenario, bottleneck_scenarios
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import EGRESS, Knobs
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.studies.study import Effort, Findings, Store
 
@@ -209,13 +209,5 @@ def _context(slices: SliceSet, node: Hardware) -> Context:
     moves = np.zeros((3, len(slices), 1), np.bool_)
     moves[EGRESS] = True
     arrays = HardwareArrays(replace(node, egress_mode="htb"), 1, rows)
-    return Context(
-        period_s=np.full(1, BIN_S, np.float32),
-        logical_cpus=arrays.logical_cpus,
-        uplink_mbps=arrays.uplink_mbps,
-        promises=Promises.of(slices),
-        threads=slices.column("upf_threads"),
-        num_steps=0,
-        traits=arrays.traits(slices.column("cpu_request_mcpu")),
-        moves=moves,
-    )
+    plain = Context.alike(slices, BIN_S, node.logical_cpus, node.uplink_mbps, num_steps=0)
+    return replace(plain, traits=arrays.traits(slices.column("cpu_request_mcpu")), moves=moves)

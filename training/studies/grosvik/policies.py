@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from slicepilot.data.reference import BottleneckScenario
@@ -68,6 +68,13 @@ def with_agents(names: Sequence[str]) -> tuple[Policy, ...]:
     critical, best_effort = classes_by_promise(SliceSet.from_yaml("grosvik")).values()
     agents = dict.fromkeys((AGENT, *names))
     return POLICIES + tuple(Policy(name, classes=(critical, best_effort), agent=name) for name in agents)
+
+
+def share_of(whole: UplinkClass, pairs: int) -> UplinkClass:
+    """The part of a class that each of so many gets; a ceiling below the link's rate is shared evenly, too."""
+    ceiling = whole.ceiling_mbps or LINK_MBPS
+    shared = ceiling if ceiling >= LINK_MBPS else ceiling / pairs
+    return replace(whole, guarantee_mbps=whole.guarantee_mbps / pairs, ceiling_mbps=shared)
 
 
 @dataclass(frozen=True)

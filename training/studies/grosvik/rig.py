@@ -29,7 +29,7 @@ from slicepilot.controller.telemetry.layout import FOLDER
 from slicepilot.env.simulator.scenario import UplinkClass
 
 from . import packets
-from .policies import BURST_MS, FRAME_BYTES, HALF_MBPS, LINK_MBPS, QUEUE_MS, Flow, Policy
+from .policies import BURST_MS, FRAME_BYTES, HALF_MBPS, LINK_MBPS, QUEUE_MS, Flow, Policy, share_of
 
 LIMIT = struct.Struct("=7Q")  # struct limit of limit.bpf.c
 FIRST_CLASS = 2
@@ -148,12 +148,12 @@ def classes_of(policy: Policy, pairs: int) -> list[SliceClass]:
     shaped = UplinkClass(HALF_MBPS, LINK_MBPS), UplinkClass(HALF_MBPS, HALF_MBPS)
     result = []
     for kind, each in enumerate(policy.classes or shaped):
-        ceiling = each.ceiling_mbps or LINK_MBPS
+        share = share_of(each, pairs)
         queue = math.ceil(1e3 * HALF_MBPS * policy.queue_ms / (8 * FRAME_BYTES) / pairs)
         first = SliceClass(
             FIRST_CLASS + kind * pairs,
-            each.guarantee_mbps / pairs,
-            ceiling if ceiling >= LINK_MBPS else ceiling / pairs,
+            share.guarantee_mbps,
+            share.ceiling_mbps or LINK_MBPS,
             each.priority,
             max(queue, LEAST_QUEUE),
             quantum_bytes=FRAME_BYTES,

@@ -33,6 +33,7 @@ from .policies import (
     Flow,
     Policy,
     flows_of,
+    share_of,
     with_agents,
 )
 
@@ -163,17 +164,8 @@ def slices_of(pairs: int) -> SliceSet:
 def _classes(policy: Policy, slices: SliceSet, pairs: int) -> dict[str, UplinkClass]:
     if policy.classes is None:
         return {}
-    shares = [
-        replace(each, guarantee_mbps=each.guarantee_mbps / pairs, ceiling_mbps=_ceiling(each, pairs))
-        for each in policy.classes
-    ]
+    shares = [share_of(each, pairs) for each in policy.classes]
     return {name: shares[at // pairs] for at, name in enumerate(slices.names)}
-
-
-def _ceiling(each: UplinkClass, pairs: int) -> float:
-    """A ceiling below the link's rate is shared evenly, too."""
-    ceiling = each.ceiling_mbps or LINK_MBPS
-    return ceiling if ceiling >= LINK_MBPS else ceiling / pairs
 
 
 def _loads(flows: tuple[Flow, ...], kind: int, pairs: int) -> tuple[Load, ...]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from slicepilot.training.studies.study import Finding, Values
+from slicepilot.training.studies.study import Finding, Holds, Values, read
 
 from .samples import CONTROLLED, CONTROLLER, LOADS, SLICES, TRANSACTIONS, delay_key, pfcp_key
 
 BUDGET_US = 2000.0
 """Assumed by orchestrators that learn, as the study has it: its line at 2 ms."""
-Holds = Callable[[Values], tuple[bool, str] | None]
 
 ESTABLISHMENT_CAUSE = (
     "The study calls a round trip an establishment where it takes more than 200 us, and times all messages of "
@@ -32,24 +31,16 @@ SHARED_CAUSE = (
 )
 
 
-def _read(values: Values, *keys: str) -> list[float] | None:
-    figures = [values.get(key) for key in keys]
-    known = [figure.value for figure in figures if figure is not None]
-    return known if len(known) == len(keys) else None
-
-
-def _listed(names: Sequence[str], values: Sequence[float], unit: str = "us") -> str:
-    return ", ".join(f"{name} {value:.0f}" for name, value in zip(names, values, strict=True)) + f" {unit}"
+def _listed(names: Sequence[str], values: Sequence[float]) -> str:
+    return ", ".join(f"{name} {value:.0f}" for name, value in zip(names, values, strict=True)) + " us"
 
 
 def _heavy_over_light(slice_name: str, low: float, high: float, player: str) -> Holds:
     """Whether a slice's 99th percentile under the heavy load over that under the light load is between two bounds."""
 
-    def holds(values: Values) -> tuple[bool, str] | None:
-        read = _read(values, *(delay_key(load, slice_name, "p99", player) for load in LOADS))
-        if read is None:
-            return None
-        return low <= read[-1] / read[0] <= high, f"p99 of {slice_name}: {_listed(LOADS, read)}"
+    def holds(values: Values) -> tuple[bool, str]:
+        figures = read(values, *(delay_key(load, slice_name, "p99", player) for load in LOADS))
+        return low <= figures[-1] / figures[0] <= high, f"p99 of {slice_name}: {_listed(LOADS, figures)}"
 
     return holds
 
@@ -57,39 +48,32 @@ def _heavy_over_light(slice_name: str, low: float, high: float, player: str) -> 
 def _wide_tail(player: str) -> Holds:
     """Whether mMTC's 99th percentile is 20 medians at each load, more of them than in any other slice."""
 
-    def holds(values: Values) -> tuple[bool, str] | None:
-        ratios = []
+    def holds(values: Values) -> tuple[bool, str]:
+        texts, wide = [], True
         for load in LOADS:
-            read = _read(values, *(delay_key(load, name, s, player) for name in SLICES for s in ("p99", "p50")))
-            if read is None:
-                return None
-            ratios.append({name: read[2 * i] / read[2 * i + 1] for i, name in enumerate(SLICES)})
-        wide = all(ratio["mMTC"] == max(ratio.values()) and ratio["mMTC"] >= 20.0 for ratio in ratios)
-        text = "; ".join(
-            f"{load}: " + ", ".join(f"{name} {value:.0f}" for name, value in ratio.items())
-            for load, ratio in zip(LOADS, ratios, strict=True)
-        )
-        return wide, f"p99 over p50, {text}"
+            tails, medians = (read(values, *(delay_key(load, n, s, player) for n in SLICES)) for s in ("p99", "p50"))
+            ratios = {name: tail / middle for name, tail, middle in zip(SLICES, tails, medians, strict=True)}
+            wide = wide and ratios["mMTC"] == max(ratios.values()) and ratios["mMTC"] >= 20.0
+            texts.append(f"{load}: " + ", ".join(f"{name} {value:.0f}" for name, value in ratios.items()))
+        return wide, f"p99 over p50, {'; '.join(texts)}"
 
     return holds
 
 
-def _falls(values: Values) -> tuple[bool, str] | None:
-    read = _read(values, *(delay_key(load, "eMBB", "p50") for load in LOADS))
-    return None if read is None else (all(a > b for a, b in pairwise(read)), f"p50 of eMBB: {_listed(LOADS, read)}")
+def _falls(values: Values) -> tuple[bool, str]:
+    figures = read(values, *(delay_key(load, "eMBB", "p50") for load in LOADS))
+    return all(a > b for a, b in pairwise(figures)), f"p50 of eMBB: {_listed(LOADS, figures)}"
 
 
 def _order(statistic: str, names: Sequence[str], near: float = 1.0) -> Holds:
     """Whether a statistic rises over slices in this order at each load, where less than a ratio counts as equal."""
 
-    def holds(values: Values) -> tuple[bool, str] | None:
+    def holds(values: Values) -> tuple[bool, str]:
         texts, rising = [], True
         for load in LOADS:
-            read = _read(values, *(delay_key(load, name, statistic) for name in names))
-            if read is None:
-                return None
-            rising = rising and all(a < near * b for a, b in pairwise(read))
-            texts.append(f"{load}: {_listed(names, read)}")
+            figures = read(values, *(delay_key(load, name, statistic) for name in names))
+            rising = rising and all(a < near * b for a, b in pairwise(figures))
+            texts.append(f"{load}: {_listed(names, figures)}")
         return rising, f"{statistic}, {'; '.join(texts)}"
 
     return holds
@@ -98,60 +82,52 @@ def _order(statistic: str, names: Sequence[str], near: float = 1.0) -> Holds:
 def _within_budget(kinds: Sequence[str], player: str) -> Holds:
     """Whether 99% of some PFCP transactions take less than 2 ms at each load."""
 
-    def holds(values: Values) -> tuple[bool, str] | None:
+    def holds(values: Values) -> tuple[bool, str]:
         cells = [(load, kind) for kind in kinds for load in LOADS]
-        read = _read(values, *(pfcp_key(load, kind, "p99", player) for load, kind in cells))
-        if read is None:
-            return None
+        figures = read(values, *(pfcp_key(load, kind, "p99", player) for load, kind in cells))
         names = [f"{kind} {load}" for load, kind in cells]
-        return all(value < BUDGET_US for value in read), f"p99, {_listed(names, read)}"
+        return all(value < BUDGET_US for value in figures), f"p99, {_listed(names, figures)}"
 
     return holds
 
 
-def _steady(values: Values) -> tuple[bool, str] | None:
-    read = _read(values, *(pfcp_key(load, "modification", "mean") for load in LOADS))
-    if read is None:
-        return None
-    return max(read) <= 1.5 * min(read), f"mean of a modification: {_listed(LOADS, read)}"
+def _steady(values: Values) -> tuple[bool, str]:
+    figures = read(values, *(pfcp_key(load, "modification", "mean") for load in LOADS))
+    return max(figures) <= 1.5 * min(figures), f"mean of a modification: {_listed(LOADS, figures)}"
 
 
-def _establishment_longer(values: Values) -> tuple[bool, str] | None:
-    kinds = ("establishment", "modification")
-    cells = [(load, kind) for load in LOADS for kind in kinds]
-    read = _read(values, *(pfcp_key(load, kind, "mean") for load, kind in cells))
-    if read is None:
-        return None
-    longer = all(read[i] > read[i + 1] for i in range(0, len(read), 2))
-    return longer, f"means, {_listed([f'{kind} {load}' for load, kind in cells], read)}"
+def _establishment_longer(values: Values) -> tuple[bool, str]:
+    cells = [(load, kind) for load in LOADS for kind in ("establishment", "modification")]
+    figures = read(values, *(pfcp_key(load, kind, "mean") for load, kind in cells))
+    longer = all(figures[i] > figures[i + 1] for i in range(0, len(figures), 2))
+    return longer, f"means, {_listed([f'{kind} {load}' for load, kind in cells], figures)}"
 
 
-def _establishment_beyond(values: Values) -> tuple[bool, str] | None:
-    read = _read(values, *(pfcp_key(load, "establishment", "p99") for load in LOADS))
-    return None if read is None else (min(read) > BUDGET_US, f"p99 of an establishment: {_listed(LOADS, read)}")
+def _establishment_beyond(values: Values) -> tuple[bool, str]:
+    figures = read(values, *(pfcp_key(load, "establishment", "p99") for load in LOADS))
+    return min(figures) > BUDGET_US, f"p99 of an establishment: {_listed(LOADS, figures)}"
 
 
 def _slices(player: str, when: str) -> tuple[Finding, ...]:
     """The three questions about slices."""
-    cause = SHARED_CAUSE
     return (
         Finding(
             f"eMBB's delay is sensitive to load{when}.",
             "Its 99th percentile under the heavy load is at least 1.5 times that under the light load.",
             _heavy_over_light("eMBB", 1.5, math.inf, player),
-            cause=cause,
+            cause=SHARED_CAUSE,
         ),
         Finding(
             f"URLLC's delay is not sensitive to load{when}.",
             "Its 99th percentile under the heavy load is at most 1.25 times that under the light load.",
             _heavy_over_light("URLLC", 0.0, 1.25, player),
-            cause=cause,
+            cause=SHARED_CAUSE,
         ),
         Finding(
             f"mMTC's tail is wide{when}.",
             "Its 99th percentile is at least 20 times its median at each load, the widest of the three slices.",
             _wide_tail(player),
-            cause=cause,
+            cause=SHARED_CAUSE,
         ),
     )
 

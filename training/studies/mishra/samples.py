@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from slicepilot.data.files import replacing
-from slicepilot.data.intervals import mean_interval
 from slicepilot.data.studies.mishra.tables import FORWARDING_COLUMNS, PFCP_COLUMNS
 from slicepilot.env.compiled import njit
-from slicepilot.training.studies.study import Figure, Store
+from slicepilot.training.studies.study import Figure, Store, figure_over
 
 LOADS = ("light", "medium", "heavy")
 SLICES = ("eMBB", "URLLC", "mMTC")
@@ -59,8 +58,7 @@ def figures_of_cell(times_us: Array) -> Iterator[tuple[str, Figure]]:
         if not each:
             yield name, Figure(value)
             continue
-        spread = mean_interval([part[name] for part in each])
-        yield name, Figure(value, min(spread.low, value), max(spread.high, value))
+        yield name, figure_over(value, [part[name] for part in each])
 
 
 def curve_of(times_us: Array) -> list[float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from slicepilot.training.studies.study import Finding, Values
+from slicepilot.training.studies.study import Finding, Values, read
 
 from .published import CAUSE
 
@@ -15,33 +15,28 @@ _NAMES = {"median": "median", "p95": "95th percentile"}
 ONE_QUEUE = "CPU use and packets rise together here, and waiting for the CPU with both."
 
 
-def _differs(group: str, p: str, difference: str, shorter: bool | None, values: Values) -> tuple[bool, str] | None:
+def _differs(group: str, p: str, difference: str, shorter: bool | None, values: Values) -> tuple[bool, str]:
     """Whether a test decides for a difference of this sign; where ``shorter`` is None, for none."""
-    known = [values.get(f"test/{group}/{name}") for name in (p, difference)]
-    if known[0] is None or known[1] is None:
-        return None
-    p_value, change = known[0].value, known[1].value
+    p_value, change = read(values, f"test/{group}/{p}", f"test/{group}/{difference}")
     significant = p_value < LEVEL
     holds = not significant if shorter is None else significant and (change < 0) == shorter
     return holds, f"{difference} {change:+.3g}, p {p_value:.2g}"
 
 
-def _effect(quantiles: Sequence[str], term: str, sign: int, values: Values) -> tuple[bool, str] | None:
+def _effect(quantiles: Sequence[str], term: str, sign: int, values: Values) -> tuple[bool, str]:
     """Whether a term's effect on quantiles has a sign and is significant; where ``sign`` is 0, is not."""
     texts, holds = [], True
     for quantile in quantiles:
-        beta, p = (values.get(f"regression/{quantile}/{term}_{kind}") for kind in ("beta", "p"))
-        if beta is None or p is None:
-            return None
-        significant = p.value < LEVEL
-        holds &= not significant if sign == 0 else significant and beta.value * sign > 0
-        texts.append(f"{quantile}: {beta.value:+.3g}, p {p.value:.2g}")
+        beta, p = read(values, *(f"regression/{quantile}/{term}_{kind}" for kind in ("beta", "p")))
+        significant = p < LEVEL
+        holds &= not significant if sign == 0 else significant and beta * sign > 0
+        texts.append(f"{quantile}: {beta:+.3g}, p {p:.2g}")
     return holds, "; ".join(texts)
 
 
-def _negligible(group: str, values: Values) -> tuple[bool, str] | None:
-    delta = values.get(f"test/{group}/cliffs_delta")
-    return None if delta is None else (abs(delta.value) < SMALL, f"Cliff's delta {delta.value:+.2f}")
+def _negligible(group: str, values: Values) -> tuple[bool, str]:
+    [delta] = read(values, f"test/{group}/cliffs_delta")
+    return abs(delta) < SMALL, f"Cliff's delta {delta:+.2f}"
 
 
 def _tests() -> list[Finding]:

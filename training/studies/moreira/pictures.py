@@ -19,7 +19,7 @@ CAPTIONS = {
 }
 
 
-def pictures(sources: Mapping[Source, Findings], baseline_agent: str) -> Sequence[str]:
+def pictures(baseline_agent: str, sources: Mapping[Source, Findings]) -> Sequence[str]:
     """HTML figures of each source that has latencies."""
     result = []
     for source, findings in sources.items():

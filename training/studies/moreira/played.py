@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 from slicepilot.agents.heuristics.registry import make
-from slicepilot.configs.backends import plugin
-from slicepilot.env.reward import RewardWeights
-from slicepilot.training.evaluation.judge import runs_of
-from slicepilot.training.evaluation.rollouts import interleaved_rollouts, simulate_rollout
+from slicepilot.training.evaluation.rollouts import simulate_rollout
 from slicepilot.training.studies.study import Effort, Figure, Findings, Store
+from slicepilot.training.studies.testbed import StudyTestbed
 
 from .conditions import QUARTER, RATE_SCALE, rows_of, scenario
 from .samples import BASELINE, CLASSES, QFIS, Table, figures_of_table
@@ -47,10 +46,11 @@ def measure(effort: Effort, store: Store) -> Findings:
         ConfigError: there is no testbed to be had.
     """
     turns = QUICK_TURNS if effort.quick else TURNS
-    with _Testbeds() as testbeds:
+    with closing(StudyTestbed()) as testbed:
 
         def play(agent: str, condition: str, qfi: int, turn: int) -> list[dict[str, Any]]:
-            return [testbeds.play(agent, condition, qfi, effort.seed + turn)]
+            rollout = testbed.play(agent, scenario(condition, qfi), effort.seed + turn)
+            return [rows_of(rollout, condition, qfi)]
 
         # A testbed has a single QFI: play all runs of a QFI before those of the next.
         cells = [(*cell, turn) for qfi in QFIS for turn in range(turns) for cell in _cells(effort) if cell[2] == qfi]
@@ -89,34 +89,3 @@ def quarter_of(rows: list[dict[str, Any]], seed: int) -> dict[str, Figure]:
     own = Table.of_rows(row for row in rows if row["traffic_class"] in (BASELINE, QUARTER))
     figures = figures_of_table(own, seed)
     return {key: figure for key, figure in figures.items() if f"/{QUARTER}/" in key}
-
-
-class _Testbeds:
-    """One testbed at a time, opened when the first run of its QFI is to be played."""
-
-    def __init__(self) -> None:
-        self._qfi = 0
-        self._backend: Any = None
-
-    def __enter__(self) -> _Testbeds:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def play(self, agent: str, condition: str, qfi: int, seed: int) -> dict[str, Any]:
-        """One run."""
-        own = scenario(condition, qfi)
-        if self._backend is None or qfi != self._qfi:
-            self._close()
-            self._backend, self._qfi = plugin("testbed").call("open_backend", own), qfi
-        made = make(agent, own.slice_set(), own.hardware_spec())
-        [*_, run] = runs_of(own, [made])
-        [rollout] = interleaved_rollouts([run], self._backend, 1, seed, RewardWeights.from_yaml())
-        return rows_of(rollout, condition, qfi)
-
-    def _close(self) -> None:
-        backend = self._backend
-        if backend is not None:
-            self._backend = None
-            backend.close()
