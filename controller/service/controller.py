@@ -27,7 +27,7 @@ from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, Loop
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system import sd_notify
-from slicepilot.controller.system.realtime import stop_being_ahead
+from slicepilot.controller.system.realtime import start_ahead, stop_being_ahead
 from slicepilot.controller.system.signals import StopRequest
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import KNOB_FIELDS
@@ -129,7 +129,9 @@ class Controller:
         finally:
             self._started.set()  # waiting orders learn that there is no loop
             sd_notify.stopping("restoring the original settings")
+            start_ahead()  # or, on a busy node, this takes so long that the supervisor counts it as hung
             self._modes.give_back()
+            stop_being_ahead()
 
     def notify(self) -> None:
         """Notify the service manager that the controller is ready, and that it ticks."""

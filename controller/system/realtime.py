@@ -65,7 +65,7 @@ def on_time(lock_memory: bool = False) -> Iterator[SchedulingClass]:
 
 
 def start_ahead() -> None:
-    """Run this thread ahead of ordinary threads until `stop_being_ahead`, where permitted; for the main thread.
+    """Run the main thread ahead of ordinary threads until `stop_being_ahead`, where permitted; for a start or an end.
 
     To import and to load a policy takes four seconds of CPU time, and more than a minute of a node whose UPFs want all
     CPUs. A better nice helps less: UPFs in groups of their own, and autogroups (sched(7)), count against the whole
@@ -74,7 +74,8 @@ def start_ahead() -> None:
     that, at which the kernel would kill it, it stays ordinary.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_RTTIME)
-    if hard != resource.RLIM_INFINITY and hard <= START_RT_US:
+    in_main = threading.current_thread() is threading.main_thread()  # the only one that can handle signals
+    if not in_main or (hard != resource.RLIM_INFINITY and hard <= START_RT_US):
         return
     try:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
