@@ -77,7 +77,7 @@ def test_where_a_group_above_allows_no_more_the_groups_own_period_stays(foreign:
             assert quota.set(np.inf) == np.inf
             quota.restore()
         with closing(bandwidth_files(CpuGroup.at(group))) as files:
-            assert files.read() == (1000, 1_000_000)
+            assert files.read()[:2] == (1000, 1_000_000)
 
 
 def test_bounds_that_no_limit_can_keep_to_are_refused_and_a_lower_one_is_said(foreign: Foreign, tmp_path: Path) -> None:
