@@ -37,14 +37,13 @@ class QueueGreedyConfig(GreedyConfig):
             in which that is forgotten.
         work_conserving: a slice that is short of CPU is limited only to keep it off a short uplink; otherwise CPU
             weights say who waits, and it can use what the others leave. Without, and where a weight cannot be moved, it
-            is limited to its share. Limits keep some more promises in the simulator and none on real UPFs, where the
-            other slices carry less under them (docs/results.md).
+            is limited to its share. docs/results.md has what either costs on real UPFs.
         starved_nice: of the slice with the largest share of those that weights keep waiting; the weights of the others
             are in proportion to their shares.
     """
 
     margin: float = 1.08
-    nice: tuple[int, int, int] = (-20, 0, 5)
+    nice: tuple[int, int, int] = (-15, 0, 5)
     rise_s: float = 0.1
     fall_s: float = 0.3
     dead_band: float = 0.06
@@ -68,12 +67,12 @@ class QueueGreedyConfig(GreedyConfig):
     uplink_share: float = 0.99
     uplink_share_by_cpu: float = 0.95
     loyalty: float = 3.0
-    work_conserving: bool = True
+    work_conserving: bool = False
     starved_nice: float = 0.0
 
 
-WITH_LIMITS = QueueGreedyConfig(nice=(-15, 0, 5), work_conserving=False)
-"""The rule that limits every slice that is short of CPU, which guided policies have been trained to correct."""
+BY_WEIGHTS = QueueGreedyConfig(nice=(-20, 0, 5), work_conserving=True)
+"""Whoever is short of CPU waits by weights and not by limits."""
 
 
 class QueueGreedy(Greedy):
@@ -94,7 +93,7 @@ class QueueGreedy(Greedy):
 
     def __init__(self, egress: bool = True, config: QueueGreedyConfig | None = None) -> None:
         super().__init__(egress, config or QueueGreedyConfig())
-        self.name = f"queue-greedy{'' if egress else '-cpu'}{'' if self.config.work_conserving else '-limits'}"
+        self.name = f"queue-greedy{'' if egress else '-cpu'}{'-weights' if self.config.work_conserving else ''}"
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Forget rates and costs; take over how long queues can get."""

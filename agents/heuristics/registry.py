@@ -80,10 +80,10 @@ def _greedy(egress: bool) -> Agent:
     return Greedy(egress)
 
 
-def _queue_greedy(egress: bool, limits: bool = False) -> Agent:
-    from .queue_greedy import WITH_LIMITS, QueueGreedy
+def _queue_greedy(egress: bool, weights: bool = False) -> Agent:
+    from .queue_greedy import BY_WEIGHTS, QueueGreedy
 
-    return QueueGreedy(egress, WITH_LIMITS if limits else None)
+    return QueueGreedy(egress, BY_WEIGHTS if weights else None)
 
 
 def _proposals() -> tuple[Agent, ...]:
@@ -113,7 +113,7 @@ def _factories() -> dict[str, Factory]:
         "greedy-egress": lambda _: _greedy(True),
         "queue-greedy": lambda _: _queue_greedy(True),
         "queue-greedy-cpu": lambda _: _queue_greedy(False),
-        "queue-greedy-limits": lambda _: _queue_greedy(True, limits=True),
+        "queue-greedy-weights": lambda _: _queue_greedy(True, weights=True),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "pi": lambda _: Pi(),

@@ -1,10 +1,10 @@
 """The additional observation of a guided policy, and how its corrections change the rule's decision.
 
-A guided policy does not decide on knobs but on how to correct the decision of a rule, `queue-greedy-limits`: it starts
-as good as the rule and learns where the rule errs (Johannink et al. 2019, "Residual Reinforcement Learning for Robot
-Control"). It can move a slice in the order in which promises are served and scale what the slice is taken to need, so
-that whole promises are kept or left; then it can depart from the knobs that the rule makes of that. The rule's averages
-over rates and costs are the policy's memory.
+A guided policy does not decide on knobs but on how to correct the decision of a rule, `queue-greedy`: it starts as good
+as the rule and learns where the rule errs (Johannink et al. 2019, "Residual Reinforcement Learning for Robot Control").
+It can move a slice in the order in which promises are served and scale what the slice is taken to need, so that whole
+promises are kept or left; then it can depart from the knobs that the rule makes of that. The rule's averages over rates
+and costs are the policy's memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slicepilot.agents.bounds import smoothing
-from slicepilot.agents.heuristics.queue_greedy import PACKET_MBIT, WITH_LIMITS, QueueGreedy
+from slicepilot.agents.heuristics.queue_greedy import PACKET_MBIT, QueueGreedy
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import PACERS, Context
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder, encoder_layout
@@ -61,7 +61,7 @@ class Guide:
     def __init__(self, slices: SliceSet, context: Context, nice_scope: NiceScope = "group") -> None:
         self._plain, self._axes = ObservationEncoder(context), KnobDecoder(slices).axes
         self._nice_scope: NiceScope = nice_scope
-        self._rule = QueueGreedy(config=WITH_LIMITS)
+        self._rule = QueueGreedy()
         self._rule.reset(slices, context, seed=0)
         shape = context.promises.weight.shape
         self._ones, self._averages = np.ones(shape, np.float32), np.zeros((2, *shape), np.float32)

@@ -14,7 +14,7 @@ from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.greedy import Greedy, GreedyConfig
 from slicepilot.agents.heuristics.greedy_kernels import allocate
 from slicepilot.agents.heuristics.proportional import ProportionalShare
-from slicepilot.agents.heuristics.queue_greedy import WITH_LIMITS, QueueGreedy, QueueGreedyConfig
+from slicepilot.agents.heuristics.queue_greedy import BY_WEIGHTS, QueueGreedy, QueueGreedyConfig
 from slicepilot.agents.heuristics.static_order import StaticOrder
 from slicepilot.env.backend import PACERS, Context
 from slicepilot.env.knobs import NICE, Knobs
@@ -354,31 +354,30 @@ def test_a_slice_steps_back_after_a_while(node: tuple[SliceSet, Context]) -> Non
 
 
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix", "link-degradation"])
-def test_with_limits_it_breaks_no_more_promises_than_greedy(name: str) -> None:
+def test_it_breaks_no_more_promises_than_greedy(name: str) -> None:
     scenario = Scenario.from_yaml(name)
-    rule = QueueGreedy(config=WITH_LIMITS)
-    assert broken_s(rule, scenario) < 1.1 * broken_s(Greedy(egress=True), scenario) + 0.5
+    assert broken_s(QueueGreedy(), scenario) < 1.1 * broken_s(Greedy(egress=True), scenario) + 0.5
 
 
 @pytest.mark.parametrize("name", ["multi-promise", "edge-server", "testbed-contention"])
 def test_by_weights_the_others_carry_more_than_by_limits_and_as_much_is_kept_as_by_a_fixed_order(name: str) -> None:
     scenario = Scenario.from_yaml(name)
-    by_weights, by_limits = (
-        play_scenario(QueueGreedy(config=config), scenario, 4, 0) for config in (None, WITH_LIMITS)
-    )
+    by_weights, by_limits = (play_scenario(QueueGreedy(config=config), scenario, 4, 0) for config in (BY_WEIGHTS, None))
     others = [played.row("carried_mbps")[:, 1:].sum(axis=1).mean() for played in (by_weights, by_limits)]
     assert others[0] > 1.02 * others[1]
-    assert broken_s(QueueGreedy(), scenario) < 1.05 * broken_s(StaticOrder(), scenario) + 0.5
+    assert broken_s(QueueGreedy(config=BY_WEIGHTS), scenario) < 1.05 * broken_s(StaticOrder(), scenario) + 0.5
 
 
-def test_a_slice_short_of_cpu_is_limited_only_where_weights_do_not_move(node: tuple[SliceSet, Context]) -> None:
+def test_by_weights_a_slice_short_of_cpu_is_limited_only_where_those_do_not_move(
+    node: tuple[SliceSet, Context],
+) -> None:
     slices, context = node
     moves = np.ones((3, len(slices), 1), np.bool_)
     fixed = moves.copy()
     fixed[NICE, 0] = False
     limited = []
     for allowed in (moves, fixed):
-        rule, knobs = QueueGreedy(), Knobs.none(len(slices), 1)
+        rule, knobs = QueueGreedy(config=BY_WEIGHTS), Knobs.none(len(slices), 1)
         rule.reset(slices, replace(context, moves=allowed), 0)
         for _ in range(40):
             telemetry = seen(slices, context, 400.0, 90.0, 8.0)
