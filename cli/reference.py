@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 import textwrap
 from collections.abc import Iterator
 from itertools import groupby
@@ -245,4 +246,4 @@ def _line(lead: str, text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    sys.stdout.write(page())

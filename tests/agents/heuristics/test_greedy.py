@@ -372,6 +372,7 @@ def test_by_weights_a_slice_short_of_cpu_is_limited_only_where_those_do_not_move
     node: tuple[SliceSet, Context],
 ) -> None:
     slices, context = node
+    context = replace(context, uplink_mbps=np.full(1, 1e6, np.float32))
     moves = np.ones((3, len(slices), 1), np.bool_)
     fixed = moves.copy()
     fixed[NICE, 0] = False
