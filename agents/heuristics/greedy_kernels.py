@@ -35,8 +35,6 @@ OFFERED, CARRIED, CPU_USE, THROTTLED = (
 IDLE, UPLINK_USE = (NODE_FIELDS.index(name) for name in ("cpu_idle_ratio", "uplink_use_ratio"))
 NUM_SUMS = 2  # offered and carried rates
 MOST_MEASURED = np.float32(1e9)
-LOG_LEVEL = np.float32(math.log(1.25))
-"""Of the factor between the CPU weights of two levels of nice (kernel/sched/core.c, `sched_prio_to_weight`)."""
 
 
 Records = npt.NDArray[Any]
@@ -46,7 +44,7 @@ SETTINGS = np.dtype(
         for name in (
             *("margin", "dead_band", "nice_rest", "idle_ratio", "drain", "least_share", "uplink_busy", "spare_cpu"),
             *("least_margin", "loyalty", "committed_margin", "reach", "headroom", "peak_periods"),
-            *("relief", "burst_periods", "queues", "starved_nice"),
+            *("relief", "burst_periods", "queues"),
         )
     ]
 )
@@ -77,7 +75,7 @@ NODE = np.dtype(
             for name in ("rise", "fall", "shrinks", "wears_off", "given_out", "by_cpu_share", "spare_uplink")
         ),
         *((name, "f4") for name in ("cfs_period_s", "declared_mbps")),
-        *((name, "?") for name in ("shapes", "even_cpu", "known", "work_conserving")),
+        *((name, "?") for name in ("shapes", "even_cpu", "known")),
         *((name, "i8") for name in ("window", "ahead")),
         *((name, "f4") for name in ("idle", "capacity_mcpu", "uplink_mbps", "full")),
     ],
@@ -262,9 +260,9 @@ def grant(
     """
     num_slices, lanes = state.shape
     cfg = settings[0]
-    numbers, marks = np.empty((6, num_slices), np.float32), np.empty((5, num_slices), np.bool_)
+    numbers, marks = np.empty((6, num_slices), np.float32), np.empty((3, num_slices), np.bool_)
     need, demand, value, least, claim, given = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]
-    passes, admitted, cut_by_cpu, kept_off, waits = marks[0], marks[1], marks[2], marks[3], marks[4]
+    passes, admitted, cut_by_cpu = marks[0], marks[1], marks[2]
     for lane in range(lanes):
         at = nodes[lane]
         for s in range(num_slices):
@@ -285,41 +283,33 @@ def grant(
             item.share_mbps = given[s]
             # A UPF that is short of CPU limits its slice's use of the uplink, too. With a shaper behind it, it must
             # hand over less than the shaper lets through: otherwise packets would wait in two queues.
-            kept_off[s] = by_cpu = cut_by_cpu[s] and given[s] < offered
+            by_cpu = cut_by_cpu[s] and given[s] < offered
             wanted = given[s] * at.by_cpu_share if by_cpu else offered
             # What is to stay off the uplink for want of CPU gets no margin.
             exact = item.cost * (ONE if by_cpu and (at.shapes or not passes[s]) else cfg.margin)
             need[s], demand[s] = min(item.need_cpu_mbps, wanted) * exact, wanted * exact
             least[s] = min(least[s], wanted) * exact
         allocate(need, demand, value, at.capacity_mcpu, claim, cfg.spare_cpu, least, admitted, given)
-        limits, most = at.idle < cfg.idle_ratio, TINY
+        limits = at.idle < cfg.idle_ratio
         for s in range(num_slices):
             item = state[s, lane]
             offered = item.offered_mbps if item.valid else ZERO
             full = offered * (item.cost * cfg.margin)
             item.share_mcpu = min(given[s], item.most_mcpu)
-            starved = given[s] < full
-            limits |= starved
-            waits[s] = starved and at.work_conserving and not kept_off[s]
-            if waits[s]:
-                most = max(most, given[s])
-            item.limit_mcpu = INFINITY
-            if starved and (kept_off[s] or not at.work_conserving):
-                item.limit_mcpu = item.share_mcpu
-            elif cfg.queues > ZERO:
-                enough = cfg.headroom * item.peak_mcpu * item.burst
-                item.limit_mcpu = max(enough, LEAST_LIMIT_MCPU) if enough < item.most_mcpu else INFINITY
+            item.limit_mcpu = item.share_mcpu
+            if given[s] >= full:
+                item.limit_mcpu = INFINITY
+                if cfg.queues > ZERO:
+                    enough = cfg.headroom * item.peak_mcpu * item.burst
+                    item.limit_mcpu = max(enough, LEAST_LIMIT_MCPU) if enough < item.most_mcpu else INFINITY
+            limits |= item.limit_mcpu < full
             item.kept = admitted[s] and passes[s]
             item.egress_mbps = INFINITY if item.share_mbps >= offered or not at.shapes else item.share_mbps
         for s in range(num_slices):
             item = state[s, lane]
             # Forward at once, back only after a while, so that weights do not change all the time.
-            ahead, held = item.kept or item.forward > ZERO, item.nice
+            ahead = item.kept or item.forward > ZERO
             item.nice = ZERO if not limits else (item.kept_nice if ahead else cfg.nice_rest)
-            if waits[s]:
-                # In proportion to the shares, and behind all whose promise takes no more than they have.
-                level = cfg.starved_nice + math.log(most / max(given[s], TINY)) / LOG_LEVEL
-                item.nice = np.float32(round(level)) if abs(level - held) > ONE else held
 
 
 @kernel

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slicepilot.env.backend import PACERS, Context
-from slicepilot.env.knobs import NICE, Knobs
+from slicepilot.env.knobs import Knobs
 from slicepilot.env.promises import AVERAGING_WINDOW_S, averaging_periods
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
@@ -35,11 +35,6 @@ class QueueGreedyConfig(GreedyConfig):
         peak_periods: control periods in which a peak is forgotten.
         relief: how much more a slice that was throttled all the time gets from then on; burst_periods: control periods
             in which that is forgotten.
-        work_conserving: a slice that is short of CPU is limited only to keep it off a short uplink; otherwise CPU
-            weights say who waits, and it can use what the others leave. Without, and where a weight cannot be moved, it
-            is limited to its share. docs/results.md has what either costs on real UPFs.
-        starved_nice: of the slice with the largest share of those that weights keep waiting; the weights of the others
-            are in proportion to their shares.
     """
 
     margin: float = 1.08
@@ -67,12 +62,6 @@ class QueueGreedyConfig(GreedyConfig):
     uplink_share: float = 0.99
     uplink_share_by_cpu: float = 0.95
     loyalty: float = 3.0
-    work_conserving: bool = False
-    starved_nice: float = 0.0
-
-
-BY_WEIGHTS = QueueGreedyConfig(nice=(-20, 0, 5), work_conserving=True)
-"""Whoever is short of CPU waits by weights and not by limits."""
 
 
 class QueueGreedy(Greedy):
@@ -93,7 +82,7 @@ class QueueGreedy(Greedy):
 
     def __init__(self, egress: bool = True, config: QueueGreedyConfig | None = None) -> None:
         super().__init__(egress, config or QueueGreedyConfig())
-        self.name = f"queue-greedy{'' if egress else '-cpu'}{'-weights' if self.config.work_conserving else ''}"
+        self.name = "queue-greedy" if egress else "queue-greedy-cpu"
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Forget rates and costs; take over how long queues can get."""
@@ -104,8 +93,6 @@ class QueueGreedy(Greedy):
         along = np.minimum((np.log(np.maximum(bound_us, kernels.TINY)) - first) / (last - first), 1.0)
         state["kept_nice"] = np.rint(cfg.nice[0] + along * (cfg.nice[1] - cfg.nice[0]))
         nodes["window"] = window = averaging_periods(context)
-        weighs = True if context.moves is None else context.moves[NICE].all(axis=0)
-        nodes["work_conserving"] = cfg.work_conserving & np.asarray(weighs)
         nodes["ahead"] = np.clip(np.rint(cfg.account_s / AVERAGING_WINDOW_S * window), 1, window)
         self._sum_over(window - nodes["ahead"])
         if traits is None:

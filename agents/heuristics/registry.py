@@ -80,10 +80,10 @@ def _greedy(egress: bool) -> Agent:
     return Greedy(egress)
 
 
-def _queue_greedy(egress: bool, weights: bool = False) -> Agent:
-    from .queue_greedy import BY_WEIGHTS, QueueGreedy
+def _queue_greedy(egress: bool) -> Agent:
+    from .queue_greedy import QueueGreedy
 
-    return QueueGreedy(egress, BY_WEIGHTS if weights else None)
+    return QueueGreedy(egress)
 
 
 def _proposals() -> tuple[Agent, ...]:
@@ -113,7 +113,6 @@ def _factories() -> dict[str, Factory]:
         "greedy-egress": lambda _: _greedy(True),
         "queue-greedy": lambda _: _queue_greedy(True),
         "queue-greedy-cpu": lambda _: _queue_greedy(False),
-        "queue-greedy-weights": lambda _: _queue_greedy(True, weights=True),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "pi": lambda _: Pi(),
