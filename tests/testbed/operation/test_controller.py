@@ -308,7 +308,8 @@ def test_pause_holds_and_safe_stays_until_resumed(rig: Rig, bundles: dict[str, s
     assert set(seen["level"][-50:].tolist()) == {Level.SAFE}
     assert (seen["node_reasons"][-50:] & Reason.ORDERED_SAFE.bit).all()
     assert (seen["wanted"][:, 1] > 0).all()
-    assert weights(rig) == result, "no control is the default guard's safe setting"
+    first, *others = weights(rig).values()
+    assert first > 60 * max(others), "static-order is the default guard's safe setting"
     assert controller.notes()["ordered_safe"]
     assert order(rig, "resume").returncode == 0
     controller.wait_for(lambda: all_lower(rig, result), "the policy again")
