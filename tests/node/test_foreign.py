@@ -252,8 +252,9 @@ def test_a_namespace_that_is_made_anew_is_measured_again(foreign: Foreign, node:
         until(lambda: not measured(running, 4), "still measured")
         foreign.start_upf(4)
         until(lambda: measured(running, 4), "not measured again", 12.0)
-        assert in_netns(foreign.netns[3], "tc", "qdisc", "show", "dev", "n6", "root").startswith("qdisc htb")
-    assert not in_netns(foreign.netns[3], "tc", "qdisc", "show", "dev", "n6", "root").startswith("qdisc htb")
+        shaped = "tc", "qdisc", "show", "dev", "n6", "root"
+        until(lambda: in_netns(foreign.netns[3], *shaped).startswith("qdisc htb"), "not shaped again")
+    assert not in_netns(foreign.netns[3], *shaped).startswith("qdisc htb")
     foreign.carried_mbps()
 
 
