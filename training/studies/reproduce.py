@@ -33,7 +33,9 @@ class Reproduction:
         """A dictionary per row: each source's figure, and the first source's difference from the published figure."""
         result = []
         for row in self.study.rows:
-            shown = {name: self.sources[name].values.get(row.key) for name in COMPARED if name in self.sources}
+            shown: dict[Source, Figure | None] = {
+                name: self.sources[name].values.get(row.key) for name in COMPARED if name in self.sources
+            }
             comparable = (figure for name, figure in shown.items() if row.key not in self.sources[name].shown_only)
             result.append(_document(row, shown, next(filter(None, comparable), None)))
         for name, findings in self.sources.items():
