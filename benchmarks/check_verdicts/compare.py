@@ -26,8 +26,9 @@ from typing import Any
 
 import numpy as np
 import yaml
-from benchmarks.busy import busy, write
+from benchmarks.busy import busy
 
+from slicepilot.testbed.lifecycle.cgroups import write
 from tests.node.foreign import Foreign
 
 KNOBS = ("cpu_limit", "nice", "egress")
@@ -170,7 +171,7 @@ class Site:
         """Processes that want the UPF's CPUs: in the group beside it, or else beside the group above."""
         cpus = os.sched_getaffinity(self.pid)
         home = self.foreign.group(2) if self.setup.beside else self.group.parent.parent
-        with busy(2 * len(cpus)) as processes:
+        with busy(2 * len(cpus), 60) as processes:
             for process in processes:
                 os.sched_setaffinity(process.pid, cpus)
                 write(home / "cgroup.procs", process.pid)

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from benchmarks.busy import busy, write
+from benchmarks.busy import busy
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.data.intervals import mean_interval
+from slicepilot.testbed.lifecycle.cgroups import write
 
 COUNT = 5
 NICE = (-5, *[5] * (COUNT - 1))
@@ -96,7 +97,7 @@ class Site:
             folder.mkdir()
             undo.callback(removed, folder)
             self._set(folder, arm.requests[number], arm.limits[number])
-        self.processes = undo.enter_context(busy(len(arm.groups), sessions=True))
+        self.processes = undo.enter_context(busy(len(arm.groups), 600, sessions=True))
         cpus = {min(os.sched_getaffinity(0))} if arm.one_cpu else os.sched_getaffinity(0)
         for process, group in zip(self.processes, arm.groups, strict=True):
             os.sched_setaffinity(process.pid, cpus)

@@ -73,18 +73,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--busy", type=int, default=0)
-    parser.add_argument("--agents", default=",".join(AGENTS))
     parser.add_argument("--bundle", help="a policy that takes turns, too")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    agents = {
-        name: ["--agent", name, *([] if name == "no-control" else ["--mode", "live"])]
-        for name in options.agents.split(",")
-    }
+    agents = {name: ["--agent", name, *([] if name == "no-control" else ["--mode", "live"])] for name in AGENTS}
     if options.bundle:
         agents["the bundle"] = ["--bundle", options.bundle, "--mode", "live", "--force"]
     rows: dict[str, list[list[float]]] = {name: [] for name in agents}
-    with Foreign(options.out, prefix="nc", BURN_NS=str(BURN_NS)) as foreign, busy(options.busy):
+    with Foreign(options.out, prefix="nc", BURN_NS=str(BURN_NS)) as foreign, busy(options.busy, 3600):
         foreign.weigh()
         node = described(foreign, options.out / "node.yaml")
         for turn in range(options.turns):

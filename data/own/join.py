@@ -134,9 +134,8 @@ Table = tuple[Ints | None, dict[str, Words], dict[str, Floats]]
 def _aligned(rows: Sequence[Rows], times: Ints | None, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
     """Rows of the same time and labels put together, each with the same turn among those of its file."""
     if times is None:
-        if not any(
-            own.path == rows[0].path and len(own) == len(rows[0]) for own in rows[1:]
-        ):  # other columns of a file
+        same_rows = [own.path == rows[0].path and len(own) == len(rows[0]) for own in rows[1:]]
+        if not any(same_rows):  # else they are other columns of a file
             return None, labels, columns
         times_or_rows = np.concatenate([np.arange(len(own)) for own in rows])
         turn = np.zeros(len(times_or_rows), np.int64)

@@ -70,13 +70,13 @@ def request(path: Path, request_mcpu: float, version: int) -> None:
     """
     shares = max(BEST_EFFORT_SHARES, round(request_mcpu * 1.024))
     if version == 1:
-        _write(path / "cpu.shares", shares)
+        write(path / "cpu.shares", shares)
     else:
-        _write(path / "cpu.weight", 1 + (shares - 2) * 9999 // 262142)
+        write(path / "cpu.weight", 1 + (shares - 2) * 9999 // 262142)
 
 
-def _write(path: Path, value: int) -> None:
-    """Through a descriptor: a buffered file would lose the kernel's error when it is flushed."""
+def write(path: Path, value: object) -> None:
+    """Raises OSError. Through a descriptor: a buffered file would lose the kernel's error when it is flushed."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, str(value).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -313,6 +314,18 @@ def test_pause_holds_and_safe_stays_until_resumed(rig: Rig, bundles: dict[str, s
     assert controller.notes()["ordered_safe"]
     assert order(rig, "resume").returncode == 0
     controller.wait_for(lambda: all_lower(rig, result), "the policy again")
+
+
+def test_it_restores_ahead_of_ordinary_threads(rig: Rig) -> None:
+    """Else, on a busy node, the supervisor counts a controller as hung that is about to end."""
+    controller = rig.start("live", agent=AGENT)
+    wait_ticks(controller, 20)
+    seen: set[int] = set()
+    controller.process.send_signal(signal.SIGINT)
+    while controller.process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            seen.add(os.sched_getscheduler(controller.process.pid) & ~os.SCHED_RESET_ON_FORK)
+    assert os.SCHED_RR in seen
 
 
 def all_lower(rig: Rig, result: dict[str, int]) -> bool:
