@@ -218,7 +218,7 @@ def _above_low(setting: Runs, control: Runs, comparisons: int) -> float:
     """Welch's lower bound of the difference of means; minus infinity where nothing varies."""
     if not (setting.std() > 0.0 or control.std() > 0.0):
         return -np.inf
-    test = stats.ttest_ind(setting, control, equal_var=False, alternative="greater")
+    test: Any = stats.ttest_ind(setting, control, equal_var=False, alternative="greater")
     return float(test.confidence_interval(1.0 - (1.0 - LEVEL) / comparisons).low)
 
 

@@ -198,7 +198,7 @@ def mann_whitney(first: npt.ArrayLike, second: npt.ArrayLike) -> tuple[float, fl
     As SciPy chooses, p is exact where a group has at most 8 values and none are tied, else normal with corrections for
     ties and continuity.
     """
-    result = stats.mannwhitneyu(first, second, alternative="two-sided", method="auto")
+    result: Any = stats.mannwhitneyu(first, second, alternative="two-sided", method="auto")
     return float(result.statistic), float(result.pvalue)
 
 

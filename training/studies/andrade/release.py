@@ -57,7 +57,7 @@ def _of_throughput(table: StudyTable, seed: int) -> Iterator[str]:
     for number, other, what in ((15, 7, "nice"), (25, 18, "nice"), (18, 7, "a bandwidth manager without a rate")):
         if min(len(means[number]), len(means[other])) > 1:
             # Of a ratio of means: Student's t of the logarithms, Welch's degrees of freedom.
-            test = stats.ttest_ind(np.log(means[number]), np.log(means[other]), equal_var=False)
+            test: Any = stats.ttest_ind(np.log(means[number]), np.log(means[other]), equal_var=False)
             low, high = np.exp(test.confidence_interval(0.95))
             ratio = means[number].mean() / means[other].mean()
             parts.append(f"{number} over {other} ({what}) {ratio:.3f} ({low:.3f} to {high:.3f})")
