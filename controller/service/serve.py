@@ -178,10 +178,13 @@ def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
 
 
 def _make(root: str, folder: Path) -> None:
+    umask = os.umask(0o022)  # the control group goes through, and only root writes there
     try:
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)  # whatever the umask: only root writes there
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; expected a writable folder") from error
+    finally:
+        os.umask(umask)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -173,8 +174,11 @@ def test_records_have_the_last_tick_when_all_processes_get_sigterm(rig: Rig) -> 
 
 
 def test_top_metrics_and_status_of_a_running_controller(rig: Rig) -> None:
-    controller = rig.start("live", "--listen", "127.0.0.1:0", agent=AGENT)
+    closed_umask = ("sh", "-c", 'umask 077 && exec "$@"', "sh")
+    controller = rig.start("live", "--listen", "127.0.0.1:0", agent=AGENT, wrapper=closed_umask)
     controller.wait_for(lambda: bool(events(controller, "start")), "its log")
+    for path in (rig.run_folder, rig.run_folder.parent):
+        assert stat.filemode(path.stat().st_mode) == "drwxr-xr-x", "the control group goes through"
     [start] = events(controller, "start")
     wait_ticks(controller, 150)
     page = {path: get(start["listen"], path) for path in ("/metrics", "/status.json", "/")}
