@@ -7,6 +7,8 @@ kind=$1
 shift
 status=0
 export OMP_NUM_THREADS=1
+# Tests that are another user for a while read files that other tests' code has made.
+umask 022
 
 # Some tests may be of one kind alone: then pytest finds none of the other, which is its exit status 5.
 tests() {

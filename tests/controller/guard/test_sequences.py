@@ -108,7 +108,7 @@ class AnySequence(RuleBasedStateMachine):
         try:
             self.guard, self.twin = (Guard(self.config, self.slices, context(self.slices)) for _ in range(2))
         except ConfigError:  # shares that this node has not
-            self.config = validate(GuardConfig, {}, "plain")
+            self.config = validate(GuardConfig, {"safe": {"hold_s": 1.0}}, "plain")
             self.guard, self.twin = (Guard(self.config, self.slices, context(self.slices)) for _ in range(2))
         self.low, self.high = (
             np.asarray([[getattr(s.bounds, name)[side] for s in self.slices.slices] for name in KNOB_FIELDS], float)
