@@ -115,6 +115,10 @@ def seen(backend: SimulatorBackend, knobs: Callable[[int], Knobs], seed: int, st
     return measured
 
 
+NOT_SIMULATED: list[str] = []
+"""Telemetry that only a real node has; 0 in the simulator."""
+
+
 def test_the_simulator_fills_every_telemetry_field() -> None:
     runs = ScenarioRuns(Scenario.from_yaml("testbed-contention"), control_period_s=0.05)
     backend = SimulatorBackend(runs, LANES)
@@ -122,7 +126,7 @@ def test_the_simulator_fills_every_telemetry_field() -> None:
     slices, node = (np.stack(rows, axis=1) for rows in zip(*((t.slices, t.node) for t in measured), strict=True))
     zero = [name for name, row in zip(SLICE_FIELDS, slices, strict=True) if not row.any()]
     zero += [name for name, row in zip(NODE_FIELDS, node, strict=True) if not row.any()]
-    assert not zero
+    assert zero == NOT_SIMULATED
 
 
 def assert_equal(item: list[Telemetry], other: list[Telemetry]) -> None:
