@@ -28,9 +28,8 @@ from .own_group import group_path, needs_own_group
 from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
 
-ALLOWED = "own_cgroup allows mode live to move what works for it"
 OWN_GROUP = "own_cgroup: true"
-WOULD_HELP = "with `own_cgroup: true` in its slices mode live would give it what is missing"
+WOULD_HELP = "set `own_cgroup: true` in its slices, and live mode"
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _cpu(
             answer = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
         elif outside(located, threads) and own is None:
             answer = Authority(
-                False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP}", OWN_GROUP
+                False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP} moves them there", OWN_GROUP
             )
         else:
             # A quota stops tasks on their way back to user space, where kernel threads never are (kernel/sched/fair.c,
@@ -112,7 +111,9 @@ def _cpu(
             why = f"{what}, in {named(threads)}: from Linux 6.18 on a CPU limit does not stop kernel threads"
             limit = Authority(False, why)
             where = (
-                "once they are in its cgroup: " + ALLOWED if outside(located, threads) else "which are in its cgroup"
+                "which live mode will move to its cgroup, and back at the end"
+                if outside(located, threads)
+                else "which are in its cgroup"
             )
             return limit, dataclasses.replace(answer, why=f"{what}, in {named(threads)}, {where}")
     if answer.moves and target.weighs_pod:
@@ -136,17 +137,17 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
     if needs_own_group(located):
         shared = located.others[0] if located.others else None
         lack = (
-            f"{located.process} is in no CPU cgroup of its own"
+            f"{located.process} is not in a CPU cgroup of its own"
             if shared is None
             else f"it shares its cgroup with {shared}, which a limit would hold back as well"
         )
         if own is None or polls:
-            return Authority(False, lack) if polls else Authority(False, f"{lack}; {WOULD_HELP}", OWN_GROUP)
+            return Authority(False, lack) if polls else Authority(False, f"{lack}; {WOULD_HELP} makes one for it", OWN_GROUP)
         try:
             path = group_path(own, located.cgroup)
         except ActuatorError as error:
             return Authority(False, f"{lack}, and cannot get a group: {error}")
-        return Authority(True, f"once {located.process} is in a group of its own: {ALLOWED} to {path}")
+        return Authority(True, f"live mode will move the threads of {located.process} to {path}, and back at the end")
     assert located.cgroup is not None
     if target.cgroup is None:
         return _unlimited(located.cgroup)

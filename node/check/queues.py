@@ -20,6 +20,12 @@ class Passed(NamedTuple):
     device: str
     packets: int
 
+    def share_of(self, left: int) -> str:
+        """How many of the packets that left they are; the queue is watched for longer, so that they may be more."""
+        if self.packets >= left:
+            return f"all {left} packets that left came by the queue of {self.device}"
+        return f"of {left} packets that left, {self.packets} came by the queue of {self.device}"
+
 
 @contextlib.contextmanager
 def queues(backend: NodeBackend) -> Iterator[Mapping[str, Passed]]:

@@ -189,7 +189,7 @@ def _by_queue(entry: Answer, load: Load, passed: Passed) -> Answer:
     """A verdict on egress in the light of the packets in its queue."""
     if load.left < LEAST_PACKETS:
         return dataclasses.replace(entry, remedy=SEND) if entry.acts else entry
-    seen = f"of {load.left} packets that left, {passed.packets} came by the queue of {passed.device}"
+    seen = passed.share_of(load.left)
     if entry.acts and passed.packets < LEAST_SHARE * load.left:
         return Answer(False, f"{seen}: the others go past it", LEAVE)
     return dataclasses.replace(entry, why=f"{entry.why}: {seen}")

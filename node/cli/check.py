@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from slicepilot.cli.schemas import machine as schema
-from slicepilot.cli.shared.output import console, print_json, progress_bar, stderr
+from slicepilot.cli.shared.output import console, print_json, stderr
 from slicepilot.env.knobs import KnobName
 
 SPOKEN: dict[KnobName, str] = {"cpu_limit_mcpu": "cpu_limit", "nice": "nice", "egress_mbps": "egress"}
@@ -40,11 +40,12 @@ def check(
     spec.require_probe("node check")
     if marks_left(file):
         stderr.print(Text.assemble(("warning:", "yellow"), f" {file}: promises or S-NSSAIs are still marked FILL IN"))
+    count = len(spec.slices)
+    if stderr.is_terminal:  # loading the programs takes longer than that
+        stderr.print(f"observing {count} slice{'s' * (count != 1)} for {seconds:g} s", highlight=False)
     backend = NodeBackend(spec, PERIOD_S)
     try:
-        with progress_bar() as progress:
-            progress.add_task(f"observing for {seconds:g} s", total=None)
-            slices = report(backend, seconds)
+        slices = report(backend, seconds)
         if try_knobs:
             slices = _tried(backend, slices)
     finally:

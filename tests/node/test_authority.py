@@ -96,7 +96,7 @@ def test_a_group_that_others_are_in_is_left_alone() -> None:
 def test_what_is_not_there_does_not_act() -> None:
     result = authority(SliceTargets("a", None, None, OWN), upf("open5gs-upfd", None), POINTS)
     assert without(result) == {"cpu_limit_mcpu", "nice", "egress_mbps"}
-    assert "no CPU cgroup of its own" in result["nice"].why
+    assert "not in a CPU cgroup of its own; set `own_cgroup: true`" in result["nice"].why
 
 
 def test_a_shaper_behind_the_last_point_or_on_n3_is_none() -> None:

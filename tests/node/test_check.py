@@ -19,6 +19,7 @@ from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.data.intervals import Interval
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
 from slicepilot.node.authority.rivals import rivals_of
+from slicepilot.node.check.queues import Passed
 from slicepilot.node.check.trial import Effect
 
 from .foreign import Foreign
@@ -53,6 +54,11 @@ def test_a_knob_does_not_act_where_the_slice_wanted_more_and_nothing_changed() -
     assert effect(STILL, STILL, wanted=math.nan) is None
     assert effect(STILL, STILL, NICE, math.nan) is None, "a weight is felt by who is short of CPU time alone"
     assert Effect(CPU_LIMIT, 1.0, obstacle="requested 1: EINVAL", refused=True).acts is False
+
+
+def test_no_more_packets_come_by_a_queue_than_left() -> None:
+    assert Passed("n6", 2845).share_of(2680) == "all 2680 packets that left came by the queue of n6"
+    assert Passed("n6", 12).share_of(2680) == "of 2680 packets that left, 12 came by the queue of n6"
 
 
 def test_a_knob_acts_where_the_slice_felt_it() -> None:

@@ -185,7 +185,7 @@ def test_threads_are_moved_to_their_upf_and_back_where_that_is_allowed(
     document["slices"][0]["own_cgroup"] = True
     node.write_text(yaml.safe_dump(document))
     where, result = group_of(threads[0]), checked(node)
-    assert "own_cgroup allows mode live to move what works for it" in result["knobs"]["nice"]["why"]
+    assert "which live mode will move to its cgroup, and back at the end" in result["knobs"]["nice"]["why"]
     assert result["knobs"]["nice"]["authority"] is not False
     assert not result["knobs"]["cpu_limit"]["authority"]
     assert group_of(threads[0]) == where
