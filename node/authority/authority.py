@@ -29,7 +29,8 @@ from .pacing import UNSEEN, seen
 from .softirqs import in_softirqs, named, outside, threads_of
 
 OWN_GROUP = "own_cgroup: true"
-WOULD_HELP = "set `own_cgroup: true` in its slices, and live mode"
+WOULD_MAKE = "set `own_cgroup: true` in its slices, and live mode makes one for it"
+WOULD_MOVE = "set `own_cgroup: true` in its slices, and live mode moves them there"
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _cpu(
             answer = Authority(False, f"{what}, in softirqs, which no cgroup is charged for")
         elif outside(located, threads) and own is None:
             answer = Authority(
-                False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_HELP} moves them there", OWN_GROUP
+                False, f"{what}, in {named(threads)}, which are not in its cgroup; {WOULD_MOVE}", OWN_GROUP
             )
         else:
             # A quota stops tasks on their way back to user space, where kernel threads never are (kernel/sched/fair.c,
@@ -142,7 +143,7 @@ def _group(target: SliceTargets, located: Located, own: str | None) -> Authority
             else f"it shares its cgroup with {shared}, which a limit would hold back as well"
         )
         if own is None or polls:
-            return Authority(False, lack) if polls else Authority(False, f"{lack}; {WOULD_HELP} makes one for it", OWN_GROUP)
+            return Authority(False, lack) if polls else Authority(False, f"{lack}; {WOULD_MAKE}", OWN_GROUP)
         try:
             path = group_path(own, located.cgroup)
         except ActuatorError as error:
