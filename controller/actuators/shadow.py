@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import math
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -70,7 +71,7 @@ class ShadowActuator:
     def refresh(self) -> list[str]:
         """Read anew what others have set; groups that have gone and come back are opened again."""
         lost: dict[int, ActuatorError] = {}
-        current = self.read(lost)
+        current, renewed = self.read(lost), False
         for index in list(lost):
             if _is_awaited(self._targets[index]):
                 del lost[index]
@@ -82,8 +83,11 @@ class ShadowActuator:
                 fresh = _Reader(self._targets[index])
                 if (gone := self._readers[index]) is not None:
                     gone.close()
+                else:  # it was awaited, or missing at the start, and nothing is lost
+                    del lost[index]
                 self._readers[index] = fresh
-        if lost:
+                renewed = True
+        if lost or renewed:
             current = self.read()
         if not current.same_as(self.receipt.applied):
             self.receipt = Receipt(current)
@@ -95,7 +99,8 @@ class ShadowActuator:
         for index, reader in enumerate(self._readers):
             try:
                 if reader is None and not _is_awaited(self._targets[index]):
-                    raise ActuatorError(f"{self._targets[index].cgroup}: no such cgroup", errno.ENOENT)
+                    # Where a link to it leads: the link itself is of no use to an operator.
+                    raise ActuatorError(f"{os.path.realpath(self._targets[index].group)}: no such cgroup", errno.ENOENT)
                 rows.append(NONE if reader is None else reader.read())
             except ActuatorError as error:
                 rows.append(NONE)

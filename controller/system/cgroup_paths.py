@@ -38,12 +38,13 @@ def ids(group: Path) -> Iterator[int]:
     try:
         yield group.stat().st_ino
     except OSError as error:
-        raise ProbeError(f"{group}: no such cgroup") from error
+        # Where a link to it leads: the link itself is of no use to an operator.
+        raise ProbeError(f"{os.path.realpath(group)}: no such cgroup") from error
     try:
         for _, identity in below(group):
             yield identity
     except OSError as error:
-        raise ProbeError(f"{group}: groups below it: {error.strerror}") from error
+        raise ProbeError(f"{os.path.realpath(group)}: groups below it: {error.strerror}") from error
 
 
 def below(group: Path, depth: int | None = None) -> Iterator[tuple[Path, int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import struct
 import threading
 import time
@@ -36,6 +37,7 @@ class SchedProbe:
     Args:
         groups: the CPU cgroup of each slice, in order; None where it has none. One that is still to be made is
             measured from the `refresh` on that finds it.
+        names: of the slices, for messages.
 
     Attributes:
         slices: what was counted since the start, `layout.SCHED` by slice.
@@ -47,8 +49,8 @@ class SchedProbe:
         ProbeError: a group or something that is needed is missing.
     """
 
-    def __init__(self, groups: Sequence[Path | None]) -> None:
-        self._groups = tuple(groups)
+    def __init__(self, groups: Sequence[Path | None], names: Sequence[str]) -> None:
+        self._groups, self._names = tuple(groups), tuple(names)
         if (why := unusable()) is not None:
             raise ProbeError(
                 f"this kernel does not describe itself ({why}): it needs CONFIG_DEBUG_INFO_BTF; without it "
@@ -106,18 +108,19 @@ class SchedProbe:
     def _refresh(self) -> tuple[list[str], list[str]]:
         wanted: dict[int, int] = {}
         missing, crowded = [], []
-        for index, group in enumerate(self._groups):
+        for index, (name, group) in enumerate(zip(self._names, self._groups, strict=True)):
             if group is None or cgroups.awaited(group):
                 continue
             try:
                 result = list(itertools.islice(cgroups.ids(group), MOST_GROUPS + 1))
                 if len(result) > MOST_GROUPS:
                     crowded.append(
-                        f"{group}: more than {MOST_GROUPS} groups: the CPU time of {MOST_GROUPS} is measured"
+                        f"{name}: {os.path.realpath(group)}: more than {MOST_GROUPS} groups: the CPU time of "
+                        f"{MOST_GROUPS} is measured"
                     )
                 wanted |= dict.fromkeys(result[:MOST_GROUPS], index)
             except ProbeError as error:
-                missing.append(str(error))
+                missing.append(f"{name}: {error}")
         for gone in self._known - wanted.keys():
             self._map.delete(struct.pack("=Q", gone))
         for new in wanted.keys() - self._known:

@@ -85,7 +85,7 @@ class KernelSource:
         self.counts_since_s = time.monotonic()
         try:
             self._shared = SharedGroups([point.cgroup for point in points], self.packets.slices)
-            self.sched = SchedProbe(self._shared.groups)
+            self.sched = SchedProbe(self._shared.groups, [point.name for point in points])
         except BaseException:
             self.packets.close()
             raise

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -66,6 +67,9 @@ class Follower:
         self._lost: dict[str, str] = {}
         self._background = BackgroundCaller("finder", wait_s=0.0)
         self._lock = threading.Lock()
+        self._taking = threading.Lock()  # may be held for milliseconds: never waited for in the loop
+        self._moving: frozenset[str] = frozenset()
+        self._moves = 0
 
     @property
     def located(self) -> dict[str, Located]:
@@ -76,11 +80,12 @@ class Follower:
     def look(self) -> list[str]:
         """Report, with the reason, UPFs that are missing; starts a search for them."""
         with self._lock:
-            away = [name for name, item in self._located.items() if not _still_there(item)]
+            located = {name: item for name, item in self._located.items() if name not in self._moving}
+            away = [name for name, item in located.items() if not _still_there(item)]
             text = [self._lost.get(name) or f"{name}: {_what_has_gone(self._located[name])}" for name in away]
             for name in away:
                 self._stay(name, away)
-            unsettled = [name for name, item in self._located.items() if self._settler.unsettled(name, item)]
+            unsettled = [name for name, item in located.items() if self._settler.unsettled(name, item)]
         text += [self._lost[name] for name in unsettled if name in self._lost and name not in away]
         away += [name for name in unsettled if name not in away]
         if away and not self._background.busy:
@@ -91,6 +96,20 @@ class Follower:
         """Wait for a search that is under way."""
         self._background.close()
 
+    @contextlib.contextmanager
+    def moving(self, names: Iterable[str]) -> Iterator[None]:
+        """Inside, the caller moves these UPFs to other groups and back, and calls `find_now`: `look` reports none of
+        them. What a search has read before the end is discarded, since it would take our move for somebody else's."""
+        self._note_move(frozenset(names))
+        try:
+            yield
+        finally:
+            self._note_move(frozenset())
+
+    def _note_move(self, moving: frozenset[str]) -> None:
+        with self._taking, self._lock:
+            self._moves, self._moving = self._moves + 1, moving
+
     def find_now(self, names: Iterable[str], missing_ok: bool = False) -> None:
         """Search for UPFs in the calling thread.
 
@@ -98,10 +117,10 @@ class Follower:
             ConfigError: a UPF is missing, unless ``missing_ok``.
             ActuatorError: a UPF cannot be settled.
         """
-        finder = Finder()
+        moves, finder = self._moves, Finder()
         for name in names:
             try:
-                self._take(name, finder)
+                self._take(name, finder, moves)
             except ConfigError:
                 if not missing_ok:
                     raise
@@ -117,26 +136,30 @@ class Follower:
 
     def _find(self, names: list[str]) -> None:
         # With thousands of processes a search without pauses would occupy a CPU for tenths of a second.
-        finder: Finder | None = None
+        moves, finder = self._moves, None
         for name in names:
             try:
                 finder = finder or Finder(snapshot(REST_S))
-                self._take(name, finder)
+                self._take(name, finder, moves)
             except Exception as error:  # noqa: BLE001 - reported with the next look
                 with self._lock:
                     self._lost[name] = str(error)
 
-    def _take(self, name: str, finder: Finder) -> None:
-        try:
-            located = finder.find(name, self._selectors[name])
-        except ConfigError:
-            self._settler.absent(name)
-            raise
-        located = self._settler.settle(name, located)
-        with self._lock:
-            self._links.lead_to(name, located.netns, self._settler.group_of(name, located))
-            self._located[name] = located
-            self._lost.pop(name, None)
+    def _take(self, name: str, finder: Finder, moves: int) -> None:
+        """Take up where a UPF is now, unless UPFs were moved since the search began (`moving`)."""
+        with self._taking:
+            if moves != self._moves:
+                return
+            try:
+                located = finder.find(name, self._selectors[name])
+            except ConfigError:
+                self._settler.absent(name)
+                raise
+            located = self._settler.settle(name, located)
+            with self._lock:
+                self._links.lead_to(name, located.netns, self._settler.group_of(name, located))
+                self._located[name] = located
+                self._lost.pop(name, None)
 
 
 def _still_there(item: Located) -> bool:

@@ -122,6 +122,7 @@ class OwnGroups:
         with self._lock:
             self._leased = frozenset(names) & self._firsts.keys()
             self._record, self._refusal = record, refusal
+            self._moved_out.clear()  # they concern the lease before
 
     def moved_out(self) -> list[MovedOut]:
         """Moves by other programs since the last call."""
@@ -275,12 +276,14 @@ class NodeHousing:
 
     def find_again(self) -> None:
         """See there."""
-        self._follower.find_now(self._own.names())
+        with self._follower.moving(self._own.names()):
+            self._follower.find_now(self._own.names())
 
     def begin(self, names: Collection[str], record: Record, refusal: Callable[[str], str | None]) -> None:
         """See there."""
-        self._own.begin(names, record, refusal)
-        self.find_again()
+        with self._follower.moving(self._own.names()):
+            self._own.begin(names, record, refusal)
+            self._follower.find_now(self._own.names())
         self._measured()
 
     def look(self) -> list[MovedOut]:
@@ -293,5 +296,6 @@ class NodeHousing:
 
     def end(self) -> None:
         """See there."""
-        self._own.end()
-        self._follower.find_now(self._own.names(), missing_ok=True)
+        with self._follower.moving(self._own.names()):
+            self._own.end()
+            self._follower.find_now(self._own.names(), missing_ok=True)

@@ -42,7 +42,7 @@ PROBE = """
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.telemetry.sched import SchedProbe
 try:
-    SchedProbe([None]).close()
+    SchedProbe([None], ["a"]).close()
 except ProbeError as error:
     print(error)
 """
