@@ -11,6 +11,8 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,6 +109,31 @@ def test_a_lock_that_is_held_for_too_long_names_the_holder(
             Tracker("mine")
     assert "waiting for another run that sets up" in capfd.readouterr().err
     assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
+
+
+def test_one_at_a_time_holds_the_lock_whose_file_goes_with_the_last(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "FOR_ROOT", tmp_path / "private")
+    monkeypatch.setattr(store, "_POLL_S", 1e-4)
+    holders, most = 0, list[int]()
+
+    def hold() -> None:
+        nonlocal holders
+        for _ in range(30):
+            with store.alone(folder / "mlflow.db"):
+                holders += 1
+                time.sleep(1e-4)
+                most.append(holders)
+                holders -= 1
+
+    threads = [threading.Thread(target=hold) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert most == [1] * 180
+    assert not list((tmp_path / "private").iterdir())
 
 
 PRIVATE = """

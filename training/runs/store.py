@@ -29,6 +29,7 @@ INSTEAD = "write --no-mlflow, or tracking: none in a configuration file, to go o
 FIRST_CONTACT_S = 5.0
 SETTING_UP_S = 180.0  # MLflow's migrations of a new database take seconds, on a busy machine a minute
 SAID_AFTER_S = 1.0
+_POLL_S = 0.05
 
 
 def database_uri(path: Path) -> str:
@@ -98,16 +99,31 @@ def alone(database: Path | None) -> Iterator[None]:
     database.parent.mkdir(parents=True, exist_ok=True)
     folder = database.parent.stat()
     path = private_folder() / f"mlflow-{folder.st_dev:x}-{folder.st_ino:x}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = _locked(path, database)
     try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise ConfigError(f"{path}: {stat.filemode(status.st_mode)} of user {status.st_uid}: remove it")
-        _lock(descriptor, database)
         yield
     finally:
+        path.unlink(missing_ok=True)  # while it is locked: whoever waits for it opens another
         os.close(descriptor)
+
+
+def _locked(path: Path, database: Path) -> int:
+    """A descriptor of the file at ``path``, locked."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    while True:
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                raise ConfigError(f"{path}: {stat.filemode(status.st_mode)} of user {status.st_uid}: remove it")
+            _lock(descriptor, database)
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_ino == status.st_ino:
+                    return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # its holder has removed it
 
 
 def _lock(descriptor: int, database: Path) -> None:
@@ -125,7 +141,7 @@ def _lock(descriptor: int, database: Path) -> None:
         if waited > SAID_AFTER_S and not said:
             _say(f"waiting for another run that sets up {database}, at most {SETTING_UP_S:.0f} s")
             said = True
-        time.sleep(0.05)
+        time.sleep(_POLL_S)
 
 
 def check_database(database: Path) -> None:
