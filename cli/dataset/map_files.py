@@ -69,5 +69,5 @@ def _print(out: Path, paths: list[Path], proposal: Proposal) -> None:
     for text in proposal.unsure:
         say(f"  unsure: {text}")
     if proposal.missing:
-        say(f"  no episodes without {'; '.join(proposal.missing)}")
+        say(f"  Fine as a table. For offline training it also lacks: {'; '.join(proposal.missing)}")
     say(f"next: slicepilot dataset import --map {out} {' '.join(map(str, paths))} --out FOLDER")

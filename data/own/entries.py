@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +29,10 @@ from .names import (
     VALUE_NAMES,
     Guess,
     guess,
+    is_time,
     slice_in,
     slice_label,
+    unit_in,
     words_of,
 )
 from .pcap_files import read_packets
@@ -43,6 +45,8 @@ DATES = (
     "%b %d, %Y, %I:%M:%S %p", "%d-%m-%Y %H:%M:%S", "%Y%m%d %H%M%S", "%Y-%m-%d %H:%M:%S.%f %z", "%H:%M:%S",
 )  # fmt: skip
 MOST_FRAMES = 100_000
+_ROWS_OR_TIME = {True: "a number of rows or a second time", False: "a number of rows, or a time of unknown unit"}
+"""Why a column is left out, by whether a time was found."""
 NETDATA_RATES = {"received": "offered_mbps", "sent": "carried_mbps"}
 
 
@@ -100,6 +104,10 @@ def _table(looks: Sequence[Look]) -> Entry:
         _add_long(entry, look, columns, long, rest)
     else:
         _add_wide(entry, looks, rest)
+    if time is None:
+        left_out = ", ".join(f'"{text.rpartition(":")[0]}"' for text in entry.left_out[:5])
+        named = f"; left out: {left_out}" if left_out else ""
+        entry.notes.append(f"no time column found{named} (set time: and time_unit:)")
     if not entry.columns:
         raise DatasetError.at(look.path, "no column with numbers beside the time; expected at least one")
     if slice_column is None and any(own.slice is None for own in entry.columns.values()):
@@ -123,6 +131,9 @@ def _time_column(columns: Sequence[Column]) -> str | None:
         )
         if own is not None and (own.dated or own.is_number or _date_format(own) is not None):
             return own.name
+    by_unit = [column.name for column in columns if column.is_number and is_time(column.name)]
+    if by_unit:
+        return by_unit[0]
     dated = [column.name for column in columns if column.dated or (not column.is_number and _date_format(column))]
     return dated[0] if dated else None
 
@@ -153,12 +164,11 @@ def _add_time(entry: Entry, column: Column) -> None:
         return
     known = column.values[np.isfinite(column.values)]
     highest = float(np.abs(known).max())
-    words = words_of(column.name)
-    unit: Literal["ns", "us", "ms", "s"] | None
-    unit = next((own for own in ("ns", "us", "ms") if own in words or (own == "us" and "µs" in words)), None)
+    in_name = unit_in(column.name)[0]
+    unit = in_name.replace("µ", "u") if in_name in {"ns", "µs", "ms"} else None
     if unit is None:
         unit = "ns" if highest >= 1e17 else "us" if highest >= 1e14 else "ms" if highest >= 1e11 else "s"
-        if unit == "s" and 0 < highest < 1e8 and not {"s", "sec", "seconds"} & set(words):
+        if unit == "s" and 0 < highest < 1e8 and in_name != "s" and "seconds" not in words_of(column.name):
             entry.doubts["time_unit"] = "the file has no unit: seconds since its start?"
     entry.fields["time_unit"] = unit
 
@@ -287,7 +297,7 @@ def _add_wide(entry: Entry, looks: Sequence[Look], columns: Sequence[Column]) ->
         if table_name(column.name) in {"sequence", "seq", "index", "unnamed_0", "packet", "no", "id"} or (
             re.search(r"(^|_)(id|time|ts|timestamp)(_|$)|_(rx|tx)_ns$|^(sent|received)_ns$", table_name(column.name))
         ):
-            entry.left_out.append(f"{column.name}: a number of rows or a second time")
+            entry.left_out.append(f"{column.name}: {_ROWS_OR_TIME['time' in entry.fields]}")
             continue
         own_slice, rest, labels = by_slice.get(column.name, (None, column.name, {}))
         own = guess(rest, column.values, hints, unit=column.unit, labels=labels)

@@ -25,12 +25,14 @@ class Entry:
         fields: of `slicepilot.data.own.map.FileMap`, but for the columns.
         columns: what each becomes; doubts: what is not sure of a field.
         left_out: columns that are not taken, and why.
+        notes: what is not sure of the file as a whole.
     """
 
     fields: dict[str, Any]
     columns: dict[str, Guess] = field(default_factory=dict)
     doubts: dict[str, str] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
 
 
@@ -41,7 +43,8 @@ def period_for(step_s: float) -> float:
 
 def doubts_of(entry: Entry) -> list[str]:
     """Uncertain fields of an entry, a line each."""
-    result = [f"{name} = {entry.fields.get(name)}: {doubt}" for name, doubt in entry.doubts.items()]
+    result = list(entry.notes)
+    result += [f"{name} = {entry.fields.get(name)}: {doubt}" for name, doubt in entry.doubts.items()]
     result += [f"{name} -> {own.quantity}: {own.doubt}" for name, own in entry.columns.items() if own.doubt]
     return [on_a_line(line, 300) for line in result]
 
@@ -84,6 +87,7 @@ def written_map(
         lines.append(f"# period_s: {period_for(step):g}".ljust(48) + "  # a row for each slice and so many seconds")
     lines.append("files:")
     for entry in entries:
+        lines += [f"  # unsure: {on_a_line(text, 200)}" for text in entry.notes]
         for number, (name, value) in enumerate(entry.fields.items()):
             line = f"  {'- ' if not number else '  '}{name}: {_flow(value)}"
             lines.append(_commented(line, entry.doubts.get(name, "")))

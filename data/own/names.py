@@ -13,11 +13,10 @@ from slicepilot.data.tables.tidy import UNITS, unit_of
 from .map import OWN_COLUMNS
 from .reading import table_name
 from .rows import Floats
-from .units import KINDS, known_unit
+from .units import KINDS, Written, is_compound, known_unit, written_unit
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z][a-z])")
 _PARTS = re.compile(r"[A-Za-zµ%]+\d*[A-Za-z]*|\d+(?:\.\d+)?[a-z]*")
-_BRACKETS = re.compile(r"[\[(]([^\[\]()]{1,24})[\])]\s*$")
 _QUANTILE = re.compile(r"(?:p|q|pct|perc|percentile|quantile)?_?(50|75|90|95|98|99|999)(?:th|p|pct|percentile)?")
 _SLICE = re.compile(r"(?:slice|upf|snssai|nssai|nsi|sst|pod|s)\d+[a-z]?")
 _SLICE_WORDS = frozenset({"slice", "upf", "snssai", "nssai", "nsi", "sst", "pod"})
@@ -44,8 +43,10 @@ UNIT_NAMES = ("unit", "units", "uom")
 TIME_NAMES = (
     "time", "timestamp", "datetime", "date_time", "ts", "t", "date", "_time", "time_s", "epoch", "unixtime", "clock",
     "seconds", "elapsed", "time_ms", "time_us", "time_ns", "timestamp_s", "timestamp_ms", "timestamp_us",
-    "timestamp_ns", "ts_s", "ts_ms", "ts_us", "ts_ns", "sent_ns", "ts_tx_ns", "received_ns", "ts_rx_ns",
+    "timestamp_ns", "elapsed_time", "time_elapsed", "time_since_start", "relative_time", "simulation_time",
+    "ts_s", "ts_ms", "ts_us", "ts_ns", "sent_ns", "ts_tx_ns", "received_ns", "ts_rx_ns",
 )  # fmt: skip
+TIME_UNITS = ("ns", "µs", "ms", "s")
 CPU_DIMENSIONS = frozenset({"user", "system", "softirq", "irq", "nice", "steal", "guest", "guest_nice"})
 """Dimensions of Netdata's charts of CPU time that is used."""
 _OFFERED = frozenset({"offered", "offer", "demand", "ingress", "arrival", "arrivals", "arriving", "n3", "requested"})
@@ -88,15 +89,17 @@ def words_of(name: str) -> list[str]:
 
 def unit_in(name: str) -> tuple[str | None, list[str]]:
     """The unit that a name ends with, and its other words."""
-    brackets = _BRACKETS.search(name)
-    if brackets and (unit := known_unit(brackets[1])) is not None:
-        return unit, words_of(name[: brackets.start()])
+    written = written_unit(name)
+    if written is not None:
+        return written.unit, words_of(written.rest)
     words = words_of(name)
     plain = [word for word in words if word not in {"total", "count", "sum", "avg", "mean", "max", "min", "rate"}]
     for own in (plain, words):
         if len(own) > 2 and own[-2] == "per" and own[-1] in {"s", "sec", "second"}:
             unit = known_unit(f"{own[-3]}/s")
             return unit or "1/s", [word for word in words if word not in own[-3 if unit else -2 :]]
+        if len(own) > 2 and own[-1] in {"s", "sec"} and (unit := known_unit(f"{own[-2]}/s")) is not None:
+            return unit, [word for word in words if word not in own[-2:]]
         if len(own) > 1 and len(own[-1]) < 13 and (unit := known_unit(own[-1])) is not None and own[-1] != "cpu":
             return unit, [word for word in words if word != own[-1]]
     if len(words) == 1 and words[0] in {"mbps", "kbps", "gbps", "bps", "pps"}:
@@ -120,8 +123,10 @@ def guess(
         unit: where another column says it.
         labels: of a series.
     """
-    in_name, words = unit_in(name)
     own = known_unit(unit) if unit else None
+    if own is None and (strange := _unknown_unit(name, unit)) is not None:
+        return _kept(strange)
+    in_name, words = unit_in(name)
     unit_known = own or in_name
     extra = [word for value in (labels or {}).values() for word in words_of(value) if word in {"n3", "n6"}]
     counter = name.endswith(("_total", "_sum"))  # by Prometheus' rules of naming
@@ -306,6 +311,27 @@ def _unknown(name: str, unit: str | None, counter: bool, values: Floats, extra: 
         own += ending
     own = f"{own}_value" if own in OWN_COLUMNS else own
     return Guess(own, unit if ending else None, doubt="not known: kept under its own name", known=False)
+
+
+def _unknown_unit(name: str, unit: str | None) -> Written | None:
+    """A unit over another that is not known, of a name or of another column."""
+    if unit is not None and is_compound(unit):
+        return Written(name, unit, None)
+    written = written_unit(name)
+    return written if written is not None and written.unit is None else None
+
+
+def _kept(written: Written) -> Guess:
+    """A column of an unknown unit: its values stay as they are, and its name claims no unit that is known."""
+    own = table_name(f"{written.rest} {written.text}")
+    own = f"{own}_value" if own in OWN_COLUMNS or unit_of(own) else own
+    return Guess(own, None, doubt=f"unit {written.text} is not known: values are kept as they are", known=False)
+
+
+def is_time(name: str) -> bool:
+    """Whether a name is one of `TIME_NAMES` with a unit of time: ``time in seconds``, ``Elapsed [ms]``."""
+    unit, words = unit_in(name)
+    return unit in TIME_UNITS and "_".join(word for word in words if word != "in") in TIME_NAMES
 
 
 def slice_in(name: str) -> tuple[str, str] | None:

@@ -58,6 +58,8 @@ def read_files(
             raw = read_captures([other for other, own in every if own is entry], entry, faults, on_progress(path))
         if not raw.rows:
             raise DatasetError.at(path, "no row can be used: " + ("; ".join(faults.describe()) or "it has none"))
+        if raw.time_ns is None:
+            faults.note(f"{path.name}: rows have no time")
         named = {FILE: Words.all_of(stem_of(path), raw.rows)}
         own = mapped(path, replace(raw, words=raw.words | named), entry, faults)
         if all(np.isnan(column).all() for rows in own for column in rows.values.values()):

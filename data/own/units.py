@@ -7,6 +7,7 @@ as Grafana and iperf3 write them.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from itertools import chain
 
 from slicepilot.configs import ConfigError, did_you_mean
@@ -45,6 +46,11 @@ _RATE = re.compile(
     r"(k|K|m|M|g|G|t|T|Ki|Mi|Gi|ki|mi|gi|kilo|mega|giga)?(bits?|b|B|bytes?|octets?)(/s|/sec|ps|it/s|_per_s)?"
 )
 _LONG = {"kilo": "k", "mega": "M", "giga": "G"}
+_BRACKETS = re.compile(r"(.*)[\[(]([^\[\]()]{1,24})[\])]\s*")
+_IN = re.compile(r"(.*\S)\s+in\s+(\S.{0,40})", re.IGNORECASE)
+_SLASH = re.compile(r"(.*\S)\s+/\s+(\S+)")
+_LAST = re.compile(r"(?:(.*)[\s_,])?([^\s_,/]+)/([^\s_,/]+)")
+_PER_SECOND = re.compile(r"\s+per\s+(?:s|sec|second)$", re.IGNORECASE)
 
 
 def known_unit(text: str) -> str | None:
@@ -67,6 +73,52 @@ def known_unit(text: str) -> str | None:
     if not per and not in_bytes:
         return f"{prefix}bit/s" if prefix else None  # "Mb" and "Mbit" of a rate
     return f"{prefix}{'B' if in_bytes else 'bit'}{'/s' if per else ''}"
+
+
+@dataclass(frozen=True)
+class Written:
+    """A unit as a name has it.
+
+    Attributes:
+        rest: of the name.
+        text: of the unit; unit: its name in `UNITS`, None for an unknown unit.
+    """
+
+    rest: str
+    text: str
+    unit: str | None
+
+
+def written_unit(name: str) -> Written | None:
+    """The unit in ``X in UNIT``, ``X (UNIT)``, ``X [UNIT]``, ``X / UNIT`` or ``X_UNIT/s``.
+
+    None where a name has no such unit. A unit over another is a unit even if it is unknown: the ``s`` of ``kWh/s`` are
+    no seconds.
+    """
+    for form in (_BRACKETS, _IN, _SLASH):
+        match = form.fullmatch(name.strip())
+        if match is None or (form is _SLASH and match[2].lower() in {"s", "sec", "second"}):
+            continue
+        text = match[2].strip()
+        unit = known_unit(_PER_SECOND.sub("/s", text))
+        if unit is not None or is_compound(text):
+            return Written(match[1].strip(), text, unit)
+    match = _LAST.fullmatch(re.sub(r"\s*/\s*", "/", name.strip()))
+    if match is None or (per := known_unit(match[3])) is None:
+        return None
+    rest, text = match[1] or "", f"{match[2]}/{match[3]}"
+    unit = known_unit(text)
+    if (
+        unit is None and per not in {"s", "min", "h"} and known_unit(match[2]) is None
+    ):  # "latency/ms", as in tables of physics
+        return Written(f"{rest} {match[2]}".strip(), match[3], per)
+    return Written(rest, text, unit)
+
+
+def is_compound(text: str) -> bool:
+    """Whether a text is a unit over another, such as ``kWh/s``."""
+    over, slash, under = re.sub(r"\s+per\s+", "/", text.strip(), flags=re.IGNORECASE).rpartition("/")
+    return bool(over and slash) and known_unit(under) is not None
 
 
 def factor(unit: str | None, column: str, counter: bool = False) -> float:

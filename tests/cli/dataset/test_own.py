@@ -114,3 +114,12 @@ def test_an_edited_map_is_kept_beside_a_new_proposal(imported: Path, tmp_path: P
     printed("map", imported / "d.csv", "--out", tmp_path / "map.yaml")
     assert (tmp_path / "map.yaml.old").read_text() == edited
     assert run("map", imported / "d.csv", "--out", "-").stdout == (tmp_path / "map.yaml").read_text()
+
+
+def test_rows_without_a_time_are_pointed_out(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("slice,delay_us\na,5\nb,6\n")
+    proposed = run("map", tmp_path / "d.csv", "--out", tmp_path / "map.yaml").stdout
+    assert "unsure: d.csv: no time column found (set time: and time_unit:)" in proposed
+    assert "Fine as a table. For offline training it also lacks: offered_mbps; " in proposed
+    result = run("import", "--map", tmp_path / "map.yaml", tmp_path / "d.csv", "--out", tmp_path / "t")
+    assert "d.csv: rows have no time" in result.stdout
