@@ -46,6 +46,11 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def name_in_cells(name: str, cells: int = 10) -> str:
+    """A name for a table: beginning and end of one that is too long, since many names differ at the end alone."""
+    return name if len(name) <= cells else f"{name[: cells - 5]}~{name[-4:]}"
+
+
 def on_a_line(text: str, most: int = 200) -> str:
     """Text of others as a short line: blanks joined, the rest as `printable`."""
     return shortened(printable(" ".join(text.split())), most)

@@ -20,7 +20,12 @@ RUN_ROOT, STATE_ROOT = Path(RunConfig.run_root), Path(RunConfig.state_root)
 
 
 def explain(
-    at: Annotated[str, typer.Option(help="Time: RFC 3339, HH:MM:SS, relative (-5s, -2min), or last.")] = "last",
+    at: Annotated[
+        str,
+        typer.Option(
+            help="Time: RFC 3339, HH:MM:SS, last, or relative (-5s): to now, or to the last tick if none runs."
+        ),
+    ] = "last",
     window: Annotated[str | None, typer.Option(help="Summarise a window before that time, for instance 1s.")] = None,
     records: Annotated[Path | None, typer.Option(help="Folder of the records.", show_default=False)] = None,
     name: Annotated[str | None, typer.Option(help="Name of the controller; not needed if it is the only one.")] = None,

@@ -40,8 +40,8 @@ class TickSlice(Document):
     slice: str
     valid: bool
     """Whether it was measured; if not, its figures are zero."""
-    seen: dict[str, float]
-    """By field of the telemetry: rates, delays, loss, CPU use."""
+    seen: dict[str, float | None]
+    """By field of the telemetry: rates, delays, loss, CPU use; null where only that was not measured."""
     knobs: dict[KnobName, dict[Decision, Setting]]
     """What the policy wanted, the guard allowed and the kernel has; null: no limit; `"nan"`: not a number."""
     reasons: list[Reason]

@@ -77,6 +77,7 @@ class Node:
         hardware: configuration of the identified hardware that a simulator of this node uses.
         housing: for UPFs that are to have a group of their own while they are controlled; None where none is.
         fixed: why knobs, by slice and name, are never moved, where that was looked into.
+        own_groups: slices whose CPU time is measured only while ``housing`` has given their UPF a group.
     """
 
     name: str
@@ -88,3 +89,4 @@ class Node:
     hardware: str = "testbed"
     housing: Housing | None = None
     fixed: Mapping[tuple[str, KnobName], str] = field(default_factory=dict)
+    own_groups: tuple[str, ...] = ()

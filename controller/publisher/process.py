@@ -71,7 +71,7 @@ class PublisherProcess:
     ) -> None:
         self._reader, self._recorder, self._handler = reader, recorder, handler
         self._ended, self._updating = threading.Event(), threading.Lock()
-        self.status = status = Status(reader.num_slices)
+        self.status = status = Status(reader.num_slices, since_start=True)
         self._totals = Totals(reader.num_slices)
         http = sockets.get("http")
         self._events = EventLog(log, status, HttpAddress.of(http))
@@ -135,7 +135,7 @@ class PublisherProcess:
             self._events.command(peer, line, answer)
 
     def _figures(self) -> dict[str, tuple[float, str]]:
-        figures, control, http = self._recorder.figures(), self._control, self._http
+        figures, control, http = self._recorder.figures(self.status.lost), self._control, self._http
         figures["log_lines_lost_total"] = float(self._handler.lost), "Log lines that were dropped."
         figures["api_requests_total"] = float(control.requests), "Lines from clients of the control socket."
         figures["api_refused_total"] = (

@@ -90,13 +90,17 @@ class Recorder:
             self._batches.put(None)
             self._thread.join(timeout_s)
 
-    def figures(self) -> dict[str, tuple[float, str]]:
-        """Metrics, by name: value and help text."""
-        dropped = {"records_lost_ticks_total": (float(self.dropped), "Ticks dropped because the recorder was busy.")}
-        if self._writer is None:
-            return dropped
-        writer = self._writer
-        return dropped | {
+    def figures(self, overwritten: int = 0) -> dict[str, tuple[float, str]]:
+        """Metrics, by name: value and help text.
+
+        Args:
+            overwritten: ticks that were gone before they could be handed over; each is missing in the records.
+        """
+        writer, text = self._writer, "Ticks without a record: overwritten before they were read, or recorder busy."
+        if writer is None:
+            return {"records_lost_ticks_total": (float(self.dropped), text)}
+        return {
+            "records_lost_ticks_total": (float(self.dropped + overwritten), text),
             "records_segments_total": (float(writer.segments), "Segments of decision records written."),
             "records_size_bytes": (float(writer.bytes), "Disk space of all segments."),
             "records_dropped_ticks_total": (float(writer.dropped_rows), "Ticks that could not be written to disk."),

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from slicepilot.controller.contracts.charge import shares
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason
+from slicepilot.controller.record.cpu_time import CPU_TIME_FIELDS, without_cpu_time
 from slicepilot.controller.record.ring import Records
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.knobs import KNOB_FIELDS
@@ -32,6 +33,10 @@ _RUN = (
 class Status:
     """Follows a ring; call `update` a few times a second, and `document` at any time.
 
+    Args:
+        num_slices: of the ring.
+        since_start: ticks that were overwritten before the first `update` are counted as lost.
+
     Attributes:
         description: of the run, as in the ring; generation: its number in the ring.
         notes: as in the ring.
@@ -42,8 +47,8 @@ class Status:
         confined: how the publisher is confined.
     """
 
-    def __init__(self, num_slices: int) -> None:
-        self.num_slices = num_slices
+    def __init__(self, num_slices: int, since_start: bool = False) -> None:
+        self.num_slices, self._since_start = num_slices, since_start
         self.generation, self.description = 0, dict[str, Any]()
         self.notes: dict[str, Any] = {}
         self.estimate: dict[str, Any] | None = None
@@ -58,8 +63,8 @@ class Status:
         """Take in what is new; returns the new records, oldest first."""
         records = reader.new()
         if len(records):
-            # Ticks overwritten before the first update do not count as lost.
-            if not len(self.last):
+            # An onlooker, or a publisher that was started again, has not lost what was overwritten before it looked.
+            if not len(self.last) and not (self._since_start and not reader.notes().get("publisher_restarts")):
                 reader.lost = 0
             self.last = records[-1:]
             self.history.add(records)
@@ -157,7 +162,7 @@ class Status:
         means, worst = self.history.means(now), self.history.worst_us(now)
         rows = self.history.rows(history_s, whole=True)
         series, worst_series = self.history.series(rows), self.history.worst_us(rows)
-        documents = []
+        documents, without = [], without_cpu_time(self.description, self.mode)
         for s, spec in enumerate(self.slices):
             promise = spec.get("sla", {})
             bound_ms = promise.get("delay_bound_ms")
@@ -169,6 +174,7 @@ class Status:
                 "committed_mbps": promise.get("committed_mbps"),
                 "delay_bound_us": None if bound_ms is None else 1e3 * bound_ms,
                 **dict(zip(SLICE_FIELDS, _numbers(means[:, s]), strict=True)),
+                **(dict.fromkeys(CPU_TIME_FIELDS) if spec["name"] in without else {}),
                 "delay_worst_us": _numbers(worst[-1:, s])[0],
                 "knobs": {stage: self._knobs(stage, s) for stage in ("wanted", "allowed", "applied")},
                 "fixed": self.description.get("fixed", {}).get(spec["name"], []),

@@ -18,6 +18,7 @@ from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .columns import DECISIONS, FLAGS, slice_names
+from .cpu_time import CPU_TIME_FIELDS, without_cpu_time
 from .moments import rfc3339
 from .reader import Moment, Stretch
 from .ring import STAGES_NS, Records
@@ -34,6 +35,7 @@ def explain_tick(moment: Moment) -> dict[str, Any]:
     """
     record, before, description = moment.record, moment.before, moment.description
     names = slice_names(description)
+    unmeasured = without_cpu_time(description, Mode(record["mode"]))
     return {
         **_run(description),
         "time": rfc3339(int(record["time_ns"])),
@@ -48,7 +50,7 @@ def explain_tick(moment: Moment) -> dict[str, Any]:
             "age_s": float(record["age_s"]),
             "reasons": _reasons(int(record["node_reasons"])),
         },
-        "slices": [_slice(record, s, name) for s, name in enumerate(names)],
+        "slices": [_slice(record, s, name, name not in unmeasured) for s, name in enumerate(names)],
         "changes": None if before is None else _changes(record, before, names),
         "stages_us": _stages(record),
         "budget_us": 1e6 * description["budget_s"],
@@ -75,11 +77,12 @@ def _run(description: dict[str, Any]) -> dict[str, Any]:
     return {"run_id": description["run_id"], "agent": description["agent"], "bundle": bundle and bundle["digest"]}
 
 
-def _slice(record: Any, s: int, name: str) -> dict[str, Any]:
+def _slice(record: Any, s: int, name: str, has_cpu_time: bool) -> dict[str, Any]:
+    seen = dict(zip(SLICE_FIELDS, record["slices"][:, s].tolist(), strict=True))
     return {
         "slice": name,
         "valid": bool(record["valid"][s]),
-        "seen": {field: float(value) for field, value in zip(SLICE_FIELDS, record["slices"][:, s], strict=True)},
+        "seen": seen if has_cpu_time else seen | dict.fromkeys(CPU_TIME_FIELDS),
         "knobs": {
             knob: {stage: _setting(record[stage][k, s]) for stage in DECISIONS} for k, knob in enumerate(KNOB_FIELDS)
         },
@@ -118,16 +121,19 @@ def _window(description: dict[str, Any], names: Sequence[str], records: Records)
             for flag in _flags(flags, why)
         ),
         "reasons": _reason_counts(records, names),
-        "slices": [_slice_window(records, s, name) for s, name in enumerate(names)],
+        "slices": [_slice_window(records, s, name, description) for s, name in enumerate(names)],
         "stages_us": _stage_quantiles(records),
         "budget_us": 1e6 * description["budget_s"],
     }
 
 
-def _slice_window(records: Records, s: int, name: str) -> dict[str, Any]:
+def _slice_window(records: Records, s: int, name: str, description: dict[str, Any]) -> dict[str, Any]:
     valid = records["valid"][:, s] != 0
     figures = records["slices"][valid, :, s].astype(np.float64)
-    means = dict.fromkeys(SLICE_FIELDS) if not len(figures) else _means(figures)
+    means = dict[str, float | None].fromkeys(SLICE_FIELDS) if not len(figures) else _means(figures)
+    blind = [mode for mode in Mode if name in without_cpu_time(description, mode)]
+    if len(figures) and blind:
+        means |= _cpu_time_means(figures[~np.isin(records["mode"][valid], blind)])
     worst = float(np.quantile(figures[:, SLICE_FIELDS.index("delay_p99_us")], 0.99)) if len(figures) else None
     return {
         "slice": name,
@@ -140,7 +146,14 @@ def _slice_window(records: Records, s: int, name: str) -> dict[str, Any]:
     }
 
 
-def _means(figures: npt.NDArray[np.float64]) -> dict[str, float]:
+def _cpu_time_means(figures: npt.NDArray[np.float64]) -> dict[str, float | None]:
+    """Over the ticks in which CPU time was measured; None where it never was."""
+    if not len(figures):
+        return dict.fromkeys(CPU_TIME_FIELDS)
+    return {field: float(figures[:, SLICE_FIELDS.index(field)].mean()) for field in CPU_TIME_FIELDS}
+
+
+def _means(figures: npt.NDArray[np.float64]) -> dict[str, float | None]:
     """Over ticks; the loss is that of the window, in which packets under way at a tick have left at a later one."""
     means = dict(zip(SLICE_FIELDS, figures.mean(axis=0).tolist(), strict=True))
     offered, carried = means["offered_mbps"], means["carried_mbps"]

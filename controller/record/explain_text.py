@@ -6,7 +6,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from slicepilot.configs.text import name_in_cells
 from slicepilot.env.knobs import KNOB_FIELDS
+
+from .cpu_time import CPU_TIME_NOT_MEASURED
 
 WIDTH, NAME, COLUMN = 80, 11, 8
 _SETTINGS = {"wanted": 7, "allowed": 8, "applied": 8}  # and how wide their columns are
@@ -76,14 +79,16 @@ def window_lines(explanation: dict[str, Any]) -> list[str]:
     ]
 
 
-def _seen_lines(title: str, seen: Mapping[str, Mapping[str, float] | None]) -> list[str]:
-    """The telemetry of each slice (None: not measured) as a table."""
+def _seen_lines(title: str, seen: Mapping[str, Mapping[str, float | None] | None]) -> list[str]:
+    """The telemetry of each slice (None: not measured) as a table, and what is missing in it."""
     lines = _heading(title, [(heading, unit) for _, heading, unit, _ in _SEEN])
     for name, figures in seen.items():
         if figures is None:
-            lines.append(f"{_short(name):<{NAME}}not measured")
+            lines.append(f"{name_in_cells(name):<{NAME}}not measured")
         else:
-            lines.append(_line(name, [_figure(scale * figures[field]) for field, _, _, scale in _SEEN]))
+            lines.append(_line(name, [_figure(figures[field], scale) for field, _, _, scale in _SEEN]))
+    if any(figures is not None and figures["cpu_use_mcpu"] is None for figures in seen.values()):
+        lines += _wrap(CPU_TIME_NOT_MEASURED)
     return lines
 
 
@@ -128,7 +133,7 @@ def _knob_lines(slices: Sequence[dict[str, Any]], mode: str) -> list[str]:
     for row in slices:
         knobs = [row["knobs"][knob] for knob in KNOB_FIELDS]
         values = [f"{setting(knob[stage]):>{width}}" for knob in knobs for stage, width in _SETTINGS.items()]
-        lines.append(f"{_short(row['slice']):<{NAME}}" + "".join(values))
+        lines.append(f"{name_in_cells(row['slice']):<{NAME}}" + "".join(values))
     if mode == "shadow":
         lines.append("shadow: applied is what others have set")
     return lines
@@ -141,7 +146,7 @@ def _guard_lines(explanation: dict[str, Any], shadow: bool) -> list[str]:
         return ["guard: no intervention"]
     lines = ["guard (shadow: nothing of this is set)" if shadow else "guard"]
     for name, reason in whys:
-        lines += _wrap(f"  {_short(name)}: {reason['reason']} ({reason['severity']}): {reason['meaning']}")
+        lines += _wrap(f"  {name_in_cells(name)}: {reason['reason']} ({reason['severity']}): {reason['meaning']}")
     return lines
 
 
@@ -154,7 +159,7 @@ def _change_lines(changes: Sequence[dict[str, Any]] | None) -> list[str]:
     for change in changes:
         knob, unit = _KNOBS[change["knob"]]
         move = f"{setting(change['before'])} -> {setting(change['after'])}"
-        lines += _wrap(f"  {_short(change['slice'])}: {change['decision']} {knob} {move} {unit}".rstrip())
+        lines += _wrap(f"  {name_in_cells(change['slice'])}: {change['decision']} {knob} {move} {unit}".rstrip())
     return lines
 
 
@@ -164,7 +169,7 @@ def _window_guard_lines(reasons: Sequence[dict[str, Any]]) -> list[str]:
     lines = ["guard, in how many ticks"]
     for reason in reasons:
         where = {"node": reason["node"]} if reason["node"] else {}
-        ticks = ", ".join(f"{_short(name)} {count}" for name, count in (where | reason["slices"]).items())
+        ticks = ", ".join(f"{name_in_cells(name)} {count}" for name, count in (where | reason["slices"]).items())
         lines += _wrap(f"  {reason['reason']} ({reason['severity']}): {ticks}: {reason['meaning']}")
     return lines
 
@@ -179,10 +184,13 @@ def _heading(title: str, columns: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _line(name: str, values: Sequence[str]) -> str:
-    return (f"{_short(name):<{NAME}}" + "".join(f"{value:>{COLUMN}}" for value in values)).rstrip()
+    return (f"{name_in_cells(name):<{NAME}}" + "".join(f"{value:>{COLUMN}}" for value in values)).rstrip()
 
 
-def _figure(value: float) -> str:
+def _figure(value: float | None, scale: float) -> str:
+    if value is None:
+        return "-"
+    value *= scale
     return f"{value:.1f}" if abs(value) < 1e4 else f"{value:.0f}" if abs(value) < 1e7 else f"{value:.1e}"
 
 
@@ -193,10 +201,6 @@ def _of_budget(ready_us: float, explanation: dict[str, Any]) -> str:
 
 def _counted(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {count}" for name, count in counts.items())
-
-
-def _short(name: str) -> str:
-    return name if len(name) < NAME else f"{name[: NAME - 2]}~"
 
 
 def _wrap(text: str) -> list[str]:

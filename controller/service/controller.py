@@ -307,6 +307,7 @@ def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict
         "logical_cpus": context.logical_cpus.item(),
         "uplink_mbps": _finite(context.uplink_mbps.item()),
         "fixed": _fixed(node),
+        "own_groups": list(node.own_groups),
         "threads": context.threads[:, 0].tolist(),
         "pid": os.getpid(),
         "nice_scope": policy.nice_scope,

@@ -22,6 +22,7 @@ from slicepilot.controller.loop.live_backend import (
 )
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.system.background import LOOP_WAIT_S
+from slicepilot.controller.system.cgroup_paths import NOT_YET
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.controller.telemetry.prometheus.source import PrometheusSource
 from slicepilot.controller.telemetry.source import KernelSource
@@ -60,6 +61,7 @@ class NodeBackend(LiveBackend):
         located: location of each slice's UPF; around: what limits its CPU time beside its own cgroup.
         authority: which knobs act on which slice's packets; the others are not moved.
         n3: each UPF's own interface for N3, wherever it is measured.
+        own_groups: slices whose UPF had no group of its own at the start, and may get one.
 
     Raises:
         ConfigError: a UPF is not found, or it is not clear which process or interface is meant.
@@ -83,8 +85,10 @@ class NodeBackend(LiveBackend):
             self.authority = {name: item.answers for name, item in locations.items()}
             self.n3 = {name: item.n3 for name, item in locations.items()}
             self._own = self._own_groups(locations)
+            groups = {name: self._own.group_of(name, item) for name, item in located.items()}
+            self.own_groups = tuple(name for name, group in groups.items() if group == NOT_YET)
             for name, item in located.items():
-                self._links.lead_to(name, item.netns, self._own.group_of(name, item))
+                self._links.lead_to(name, item.netns, groups[name])
             targets = [item.targets for item in locations.values()]
             self._probe: KernelSource | None = None
             self._learning: NodeLearning | None = None
@@ -239,4 +243,5 @@ def node_of(backend: NodeBackend) -> Node:
         hardware=spec.hardware,
         housing=backend.housing,
         fixed=fixed,
+        own_groups=backend.own_groups,
     )

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.configs.text import as_many_as_fit, printable, shortened
+from slicepilot.configs.text import as_many_as_fit, name_in_cells, printable, shortened
 
 
 @given(st.text(st.characters()))
@@ -32,3 +32,9 @@ def test_lines_that_do_not_fit_are_counted(lines: list[str], most: int) -> None:
         assert sum(len(json.dumps(line)) for line in lines[: kept + 1]) > most
         reported = reported[:-1]
     assert sum(len(json.dumps(line)) for line in reported) <= most
+
+
+def test_names_that_differ_at_the_end_alone_still_do_in_a_table() -> None:
+    assert [name_in_cells(name) for name in ("slice1", "remote-con", "remote-ctl-1", "remote-ctl-2")] == [
+        "slice1", "remote-con", "remot~tl-1", "remot~tl-2",
+    ]  # fmt: skip

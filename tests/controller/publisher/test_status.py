@@ -11,6 +11,7 @@ import pytest
 
 from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts import answers
+from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.telemetry.histogram import edges_ns
@@ -70,6 +71,28 @@ def test_delays_are_those_of_the_packets_in_a_second(at_a_second: Any) -> None:
         pytest.approx(20_000, rel=0.07),
     ]  # fmt: skip
     assert status.document(4)["slices"][1]["history"]["delay_p99_us"] == [None] * 4, "no packet of it was counted"
+
+
+def test_ticks_that_were_overwritten_before_the_publisher_read_are_lost(controller: Any) -> None:
+    slots = controller.reader().slots
+    controller.tick(slots + 30)
+    for restarts, lost in ((0, 30), (1, 0)):
+        controller.note(publisher_restarts=restarts)
+        publisher, onlooker = Status(5, since_start=True), Status(5)
+        for status in (publisher, onlooker):
+            status.update(controller.reader())
+        assert (publisher.document(0)["ticks"]["lost"], onlooker.document(0)["ticks"]["lost"]) == (lost, 0)
+
+
+def test_cpu_time_that_a_shadow_does_not_measure_is_unknown(controller: Any) -> None:
+    controller.ring.describe(controller.description | {"own_groups": ["slice2"]})
+    status, reader = Status(5), controller.reader()
+    for mode, known in ((Mode.SHADOW, False), (Mode.LIVE, True)):
+        controller.tick(5, mode=int(mode))
+        status.update(reader)
+        first, second = status.document(0)["slices"][:2]
+        assert first["cpu_use_mcpu"] is not None
+        assert (second["cpu_use_mcpu"] is not None) is known
 
 
 def test_reasons_are_the_gravest_first_with_their_ticks(controller: Any) -> None:

@@ -13,7 +13,7 @@ import pytest
 from slicepilot.cli.schemas.explaining import ExplainedTick, ExplainedWindow
 from slicepilot.configs import ConfigError
 from slicepilot.configs.documents import dumps
-from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.explain import explain_tick, explain_window
 from slicepilot.controller.record.explain_text import WIDTH, tick_lines, window_lines
@@ -90,6 +90,23 @@ def test_json_has_neither_nan_nor_infinity(records: Records) -> None:
     assert explained["time_ns"] == START_NS + 10_000_000
     window = json.loads(dumps(explain_window([Stretch(description(), records)]), list[ExplainedWindow]))
     assert window[0]["slices"][2]["valid_ticks"] == 2
+
+
+def test_cpu_time_that_a_shadow_does_not_measure_is_not_shown_as_zero() -> None:
+    explained, records = description(own_groups=["slice1"]), ticks(4)
+    text = lines(records, explained)
+    assert "slice1         45.0    40.0    10.0   120.0   590.0       -       -       -" in text
+    assert "slice2         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0" in text
+    assert " ".join(text).count("CPU time is not measured in shadow (own_cgroup)") == 1
+    dumps(explain_tick(Moment(explained, records[-1], records[-2])), ExplainedTick)
+    [window] = explain_window([Stretch(explained, records)])
+    assert window["slices"][0]["mean"]["cpu_use_mcpu"] is None
+    assert any(line.startswith("CPU time is not measured") for line in window_lines(window))
+    records["mode"][2:] = Mode.LIVE
+    assert "not measured" not in " ".join(lines(records, explained))
+    records["slices"][:2, SLICE_FIELDS.index("cpu_use_mcpu"), 0] = 0.0
+    [window] = explain_window([Stretch(explained, records)])
+    assert window["slices"][0]["mean"]["cpu_use_mcpu"] == 391.0, "of the ticks in which it was measured"
 
 
 def test_a_window_counts() -> None:
