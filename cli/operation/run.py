@@ -83,6 +83,7 @@ def run(
 
     Example: [bold]slicepilot run --bundle runs/demo/training/bundle --scenario testbed-contention[/bold]
     """
+    from slicepilot.controller.publisher.logs import json_line
     from slicepilot.controller.service.run_config import RunConfig
     from slicepilot.controller.service.serve import serve
     from slicepilot.training.runs.labels import RunLabels
@@ -117,12 +118,16 @@ def run(
     begun_s = time.monotonic()
 
     def say(what: str) -> None:
-        if settings.publish.log != "json" or stderr.is_terminal:  # or it would be among the lines of the log
-            stderr.print(f"{time.monotonic() - begun_s:5.1f} s  {what}", highlight=False)
+        after_s = time.monotonic() - begun_s
+        if settings.publish.log == "json" and not stderr.is_terminal:  # among the lines of the log
+            typer.echo(json_line("starting", after_s=round(after_s, 1), what=what), err=True)
+        else:
+            stderr.print(f"{after_s:5.1f} s  {what}", highlight=False)
 
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
-    say(f"starting {settings.mode} on {len(opened.backend.slices)} slices; the first start compiles for some minutes")
+    compiles = "a first start compiles for half a minute of CPU time"
+    say(f"starting {settings.mode} on {len(opened.backend.slices)} slices; {compiles}")
     try:
         ticks = _ticks(opened, settings, seconds)
         backend = opened.backend

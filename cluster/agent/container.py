@@ -81,7 +81,7 @@ def close_to_others(folder: Path) -> None:
 
 
 def keep_compiled(state_root: Path) -> None:
-    """Have loops keep what numba compiles on the node, where the image is not for writing: some 20 s of CPU time.
+    """Have loops keep what numba compiles on the node, where the image is not for writing: half a minute of CPU time.
 
     numba knows a function by its file's time and size, and files of an image may have the same time and size in each
     version. So each version has a folder of its own, by the digest of what was installed; those of others are removed.

@@ -80,6 +80,11 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(head | _fields(record, self), default=str)
 
 
+def json_line(event: str, **fields: Any) -> str:
+    """The line of an event, for processes that have no log of their own."""
+    return JsonFormatter().format(logging.makeLogRecord({"msg": event, "levelname": "INFO", _FIELDS: fields}))
+
+
 class PrettyFormatter(logging.Formatter):
     """Local time, level, event and fields in columns; colour for warnings and errors."""
 
