@@ -14,10 +14,8 @@ import typer
 
 from slicepilot.cli.shared.agents_option import names_of
 from slicepilot.cli.shared.output import console, print_json
-from slicepilot.configs.text import printable
+from slicepilot.configs.text import name_in_cells, printable
 from slicepilot.controller.contracts.answers import OrderAnswer, Status
-
-NAME_CELLS = 12  # of a slice's name: in 80 columns there has to be room for figures and the longest reason
 
 Name = Annotated[str | None, typer.Option(help="Name of the controller; not needed if only one runs.")]
 RunRoot = Annotated[Path | None, typer.Option(help="Directory with one subdirectory per controller.")]
@@ -152,7 +150,6 @@ def _print_status(document: dict[str, Any]) -> None:
     _say(f"{document['run']['name']}: {document['mode']}, guard {document['level']}{paused}, {document['agent']}")
     table: Table = figures_table("", ["slice", "offered", "carried", "p99 ms", "CPU limit", "nice", "egress"])
     table.padding = 0
-    table.columns[0].max_width = NAME_CELLS
     table.add_column("guard", min_width=max(len(reason.label) for reason in Reason))  # later reasons go below
     for entry in document["slices"]:
         knobs = entry["knobs"]["applied"] or dict.fromkeys(KNOB_FIELDS)
@@ -160,7 +157,7 @@ def _print_status(document: dict[str, Any]) -> None:
         figures = (entry["offered_mbps"], entry["carried_mbps"], None if delay_us is None else delay_us / 1e3)
         limits = (_limit(knobs["cpu_limit_mcpu"]), _figure(knobs["nice"]), _limit(knobs["egress_mbps"]))
         reasons = " ".join(given["reason"] for given in entry["reasons"])
-        cells = (entry["name"], *map(_figure, figures), *limits, reasons)
+        cells = (name_in_cells(entry["name"]), *map(_figure, figures), *limits, reasons)
         table.add_row(*(Text(printable(cell)) for cell in cells))  # a plain cell would be read for markup
     console.print(table)
     if document["level"] == "latched":

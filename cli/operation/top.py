@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from slicepilot.cli.shared.output import console, print_json
-from slicepilot.configs import ConfigError
+from slicepilot.cli.shared.output import console, print_json, stderr
 from slicepilot.controller.contracts.answers import Status
+from slicepilot.controller.contracts.running import not_running
 
 RUN_ROOT = Path("/run/slicepilot")
 WAIT_S = 0.2
+HINT = ", or give --wait"
 
 
 def top(
@@ -38,7 +39,11 @@ def top(
     from slicepilot.controller.top.screen import HISTORY_S, Follower, lines_of, show
 
     check_clocks()
+    if wait and not _running(run_root, name):
+        stderr.print(f"waiting for a controller in {run_root if name is None else run_root / name}", soft_wrap=True)
     path = run_root / (name or _only(run_root, wait)) / "ticks"
+    if not (wait or path.exists()):
+        raise not_running(name, run_root, _running(run_root), HINT)
     glyphs = ASCII if not console.encoding.startswith("utf") else glyphs_for()
     live = console.is_terminal and not console.is_dumb_terminal and not once and not as_json
     follower = Follower(path, wait=wait)
@@ -61,10 +66,13 @@ def top(
 
 def _only(run_root: Path, wait: bool) -> str:
     """Name of the only running controller."""
-    while not (names := sorted(path.parent.name for path in run_root.glob("*/ticks"))) and wait:
+    while not (names := _running(run_root)) and wait:
         time.sleep(WAIT_S)
     if len(names) == 1:
         return names[0]
-    if names:
-        raise ConfigError(f"--name: not given, and several controllers run; expected one of {', '.join(names)}")
-    raise ConfigError(f"{run_root}: no controller runs there; start `slicepilot run` first, or give --wait")
+    raise not_running(None, run_root, names, HINT)
+
+
+def _running(run_root: Path, name: str | None = None) -> list[str]:
+    """Names of the controllers that run, or of the one that is meant."""
+    return sorted(path.parent.name for path in run_root.glob("*/ticks") if name in {None, path.parent.name})

@@ -12,12 +12,15 @@ from typing import Any
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.text import printable
+from slicepilot.controller.contracts.running import not_running
 
 from .run_config import RunConfig
 
 ANSWER_S = 35.0
 """A little more than the publisher waits for the loop's process."""
 MAX_ANSWER_BYTES = 1 << 24
+BEATS_S = 3.0
+"""A loop without a sign of life for longer does not run."""
 MOST_DIGITS = 20
 """Limit for whole numbers; times in nanoseconds have 19 digits."""
 
@@ -38,7 +41,7 @@ class ControlClient:
     """
 
     def __init__(self, path: Path, answer_s: float = ANSWER_S) -> None:
-        self._answer_s = answer_s
+        self._answer_s, self._ring = answer_s, path.parent / "ticks"
         self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # A timeout of Python's would make connecting not wait: where many want to, the kernel lets them in by turns.
         patience = struct.pack("@ll", int(answer_s) + 1, 0)
@@ -95,13 +98,34 @@ class ControlClient:
             try:
                 part = self._connection.recv(1 << 16)
             except TimeoutError as error:
-                raise ControlError("no answer in time: the controller may still be starting") from error
+                raise ControlError(f"no answer in time: {loop_state(self._ring)}") from error
             except OSError as error:
                 raise ControlError(f"no answer: {error.strerror or error}") from error
             if not part or len(line) > MAX_ANSWER_BYTES or time.monotonic() > until_s:
                 raise ControlError("no answer: the controller's publisher hung up")
             line += part
         return bytes(line)
+
+
+def loop_state(ring: Path) -> str:
+    """What the loop does whose publisher does not answer, and how it is ordered without that."""
+    from slicepilot.controller.record.ring_reader import TickReader
+
+    try:
+        reader = TickReader(ring)
+        try:
+            beats, pid = time.monotonic_ns() - reader.beat_ns < BEATS_S * 1e9, reader.description()[1].get("pid")
+            ticks = reader.written > 0
+        finally:
+            reader.close()
+    except ConfigError as error:
+        return str(error)
+    if not (ticks and beats and pid):
+        return "the controller is still starting, or hangs"
+    return (
+        f"its publisher is busy or still starting, but the loop runs (pid {pid}): `slicepilot top` shows it, "
+        f"kill -USR1 {pid} orders shadow at once, and SIGTERM ends it and restores the knobs"
+    )
 
 
 def _whole(digits: str) -> int:
@@ -121,12 +145,10 @@ def find_socket(name: str | None, run_root: Path | None = None) -> Path:
     Raises:
         ConfigError: no controller has that name, or several run and no name is given.
     """
-    running = {path.parent.name: path for path in sorted(Path(run_root or RunConfig.run_root).glob("*/control.sock"))}
+    root = Path(run_root or RunConfig.run_root)
+    running = {path.parent.name: path for path in sorted(root.glob("*/control.sock"))}
     if name is None and len(running) == 1:
         return next(iter(running.values()))
     if name in running:
         return running[name]
-    given = "none given" if name is None else f"{name!r}"
-    raise ConfigError(
-        f"name: {given}; " + (f"expected one of {', '.join(running)}" if running else "no controller runs")
-    )
+    raise not_running(name, root, list(running))

@@ -8,8 +8,10 @@ from typing import Any
 
 from rich.text import Text
 
+from slicepilot.configs.text import name_in_cells
 from slicepilot.controller.contracts.charge import MOST_SAFE, InCharge
 from slicepilot.controller.contracts.latches import NODE_LATCHED, SEE_STATUS
+from slicepilot.controller.record.cpu_time import CPU_TIME_NOT_MEASURED
 from slicepilot.env.encoding import UPLINK_RANGE_MBPS
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.promises import RATE_TOLERANCE
@@ -53,7 +55,8 @@ def frame(document: Document, view: View) -> list[Text]:
     page = view.page % pages
     spare = 1 if view.height is None else max(1, rows - per_slice * min(len(slices), rows // per_slice) + 1)
     shown = slices if view.height is None else slices[page * (rows // per_slice) :][: rows // per_slice]
-    body = [line for entry in shown for line in slice_lines(entry, per_slice, view.width, view.glyphs)]
+    mode = document["mode"]
+    body = [line for entry in shown for line in slice_lines(entry, per_slice, view.width, view.glyphs, mode)]
     alerts = _alerts(wrong, len(wrong) if view.height is None else spare)
     lines = [*_head(document, view), *alerts, heading(), *body, _foot(document, view, page, pages)]
     if view.height is not None:
@@ -103,11 +106,14 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     budget_us, p99_us = scaled(run["budget_s"], 1e6), total["p99_us"]
     share = p99_us / budget_us if p99_us is not None and budget_us else 0.0
     loop = Text(f"loop  {short(scaled(run['period_s'], 1e3))} ms: ", style=QUIET)
-    p50, p99, p999 = (short(None if us is None else round(us)) for us in (total["p50_us"], p99_us, total["p999_us"]))
-    loop.append(f"p50 {p50} p99 {p99} p99.9 {p999} of {short(budget_us)} us ")
-    loop.append(f"[{view.glyphs.bar(share, BUDGET_CELLS)}]", style=GOOD if share < 0.5 else NOTE if share < 1 else BAD)
     late = ticks["late_last_minute"]
-    yield loop.append(f" late {late}/min", style=BAD if late else "").append(f" missed {short(ticks['missed'])}")
+    loop.append(f"late {short(late)}/min", style=BAD if late else "").append(f" missed {short(ticks['missed'])}")
+    p50, p99, p999 = (short(None if us is None else round(us)) for us in (total["p50_us"], p99_us, total["p999_us"]))
+    loop.append(f" p50 {p50} p99 {p99} p99.9 {p999} of {short(budget_us)} us")
+    bar = f" [{view.glyphs.bar(share, BUDGET_CELLS)}]"
+    if loop.cell_len + len(bar) <= view.width:
+        loop.append(bar, style=GOOD if share < 0.5 else NOTE if share < 1 else BAD)
+    yield loop
 
     parts = [
         f"CPU idle {percent(node['cpu_idle_ratio'])} of {short(run['logical_cpus'])}",
@@ -165,9 +171,11 @@ def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
     for reason in document["node"]["reasons"]:
         yield f"{reason['reason']} {reason['ticks']}: {reason['text']}", SEVERITIES[reason["severity"]]
     for entry in notes.get("foreign") or ():
-        yield plain(f"{entry.get('slice')} {entry.get('knob')}: set by another program ({entry.get('policy')})"), NOTE
+        yield plain(_foreign(entry)), NOTE
     for what in notes.get("unmeasured") or ():
         yield plain(str(what)), NOTE
+    if any(entry["valid"] and entry["cpu_use_mcpu"] is None for entry in document["slices"]):
+        yield CPU_TIME_NOT_MEASURED, QUIET
     if document["ticks"]["lost"]:
         yield f"{document['ticks']['lost']} ticks were overwritten before they were read here", QUIET
     reload = notes.get("reload")
@@ -175,6 +183,14 @@ def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
         yield plain(f"reload failed: {reload.get('detail')}"), NOTE
     if notes.get("last_error"):
         yield plain(f"last error: {notes['last_error']}"), NOTE
+
+
+def _foreign(change: Document) -> str:
+    """A knob that another program has set, in a line."""
+    text = f"{change.get('slice')} {change.get('knob')}: set by another program: {change.get('text')}"
+    if change.get("policy") == "respect":
+        return f"{text}; slicepilot control resume takes it back"
+    return f"{text}; ours was set again"
 
 
 def _alerts(wrong: list[tuple[str, str]], most: int) -> list[Text]:
@@ -195,7 +211,7 @@ def _foot(document: Document, view: View, page: int, pages: int) -> Text:
 
 
 SEVERITIES = {"info": QUIET, "warning": NOTE, "severe": BAD}
-NAME_CELLS = 12
+NAME_CELLS = 11
 FASTEST_US = 10.0  # where the log axis of delays begins
 COLUMNS = (
     *(("offered", 8), ("carried", 8), ("loss", 6), ("p50 ms", 7), ("p99 ms", 7), ("bound", 6)),
@@ -214,7 +230,7 @@ def state(entry: Document) -> tuple[str, str]:
     """How a slice's promise fared over the last seconds, in a word and its colour.
 
     ``LATE``: the p99 delay is over its bound; ``peaks``: that of single ticks was; ``SHORT``: less is carried than
-    owed.
+    owed; ``watched``: all is well, and its knobs are not moved in this mode.
     """
     if not entry["valid"]:
         return "unseen", NOTE
@@ -223,14 +239,14 @@ def state(entry: Document) -> tuple[str, str]:
         return ("BROKEN" if late and short_of else "LATE" if late else "SHORT"), BAD
     if _over(entry, entry["delay_worst_us"]):
         return "peaks", NOTE
-    return ("ok", GOOD) if entry["acting"] else ("left", QUIET)
+    return ("ok", GOOD) if entry["acting"] else ("watched", QUIET)
 
 
-def slice_lines(entry: Document, lines: int, width: int, glyphs: Glyphs) -> list[Text]:
+def slice_lines(entry: Document, lines: int, width: int, glyphs: Glyphs, mode: str) -> list[Text]:
     """The first ``lines`` of: figures, what was wanted and why it did not happen, sparklines."""
     rows = [_figures(entry, glyphs)]
     if lines > 1:
-        rows.append(_wishes(entry, glyphs))
+        rows.append(_wishes(entry, glyphs, mode))
     if lines > 2:
         rows.append(_sparklines(entry, width, glyphs))
     return rows
@@ -251,7 +267,7 @@ def _short_of(entry: Document) -> bool:
 
 def _figures(entry: Document, glyphs: Glyphs) -> Text:
     word, colour = state(entry)
-    row = Text(f"{glyphs.plain(entry['name'])[: NAME_CELLS - 1]:{NAME_CELLS}}", style="bold" if colour == BAD else "")
+    row = Text(f"{glyphs.plain(name_in_cells(entry['name'])):{NAME_CELLS}}", style="bold" if colour == BAD else "")
     known = (lambda value: value) if entry["valid"] else (lambda value: None)
     knobs = entry["knobs"]["applied"]
     cells = (
@@ -283,16 +299,16 @@ def _knobs(knobs: Document | None) -> tuple[str, str, str]:
     )
 
 
-def _wishes(entry: Document, glyphs: Glyphs) -> Text:
+def _wishes(entry: Document, glyphs: Glyphs, mode: str) -> Text:
     """What the policy wanted and the guard allowed, and the guard's reasons of the last seconds with their ticks."""
     wanted, allowed = (entry["knobs"][stage] for stage in ("wanted", "allowed"))
     row = Text("  wants ", style=QUIET).append(" ".join(_knobs(wanted)), style="")
     if allowed != wanted:
         row.append("  may ", style=QUIET).append(" ".join(_knobs(allowed)), style=NOTE)
     if entry["fixed"]:
-        row.append(f" {glyphs.dot} not moved: {', '.join(SPOKEN[field] for field in entry['fixed'])}", style=QUIET)
+        row.append(f" {glyphs.dot} never moved: {', '.join(SPOKEN[field] for field in entry['fixed'])}", style=QUIET)
     if not entry["acting"]:
-        row.append(f" {glyphs.dot} left alone", style=QUIET)
+        row.append(f" {glyphs.dot} not moved ({'shadow' if mode == 'shadow' else 'not in the canary'})", style=QUIET)
     for reason in entry["reasons"]:
         row.append(f" {glyphs.dot} ", style=QUIET)
         row.append(f"{reason['reason']} {reason['ticks']}", style=SEVERITIES[reason["severity"]])

@@ -17,7 +17,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.orders import ID_BYTES, MAX_ORDER_BYTES
 from slicepilot.controller.publisher.control_socket import BURST, ControllerLink
 from slicepilot.controller.publisher.listeners import Access, control_listener
-from slicepilot.controller.service.control_client import find_socket
+from slicepilot.controller.service.control_client import find_socket, loop_state
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
 
@@ -186,8 +186,17 @@ def test_only_a_socket_without_a_listener_is_replaced(tmp_path: Path) -> None:
 # -- clients -----------------------------------------------------------------------------------------------------
 
 
+def test_without_an_answer_it_is_said_what_the_loop_does(controller: Any) -> None:
+    ring = controller.run / "ticks"
+    assert loop_state(ring) == "the controller is still starting, or hangs"
+    controller.tick(5)
+    assert f"the loop runs (pid {os.getpid()}): `slicepilot top` shows it" in loop_state(ring)
+    assert f"kill -USR1 {os.getpid()} orders shadow at once" in loop_state(ring)
+    assert "no controller runs there" in loop_state(controller.run / "other")
+
+
 def test_a_controller_is_chosen_by_name_or_because_it_runs_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name: none given; no controller runs"):
+    with pytest.raises(ConfigError, match="no controller runs there; start `slicepilot run` first"):
         find_socket(None, tmp_path)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -195,7 +204,7 @@ def test_a_controller_is_chosen_by_name_or_because_it_runs_alone(tmp_path: Path)
         if name == "a":
             assert find_socket(None, tmp_path) == tmp_path / "a" / "control.sock"
     assert find_socket("b", tmp_path) == tmp_path / "b" / "control.sock"
-    with pytest.raises(ConfigError, match="name: none given; expected one of a, b"):
+    with pytest.raises(ConfigError, match="name: not given; expected one of a, b"):
         find_socket(None, tmp_path)
     with pytest.raises(ConfigError, match="name: 'c'; expected one of a, b"):
         find_socket("c", tmp_path)

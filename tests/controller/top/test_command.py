@@ -48,6 +48,7 @@ def test_wait_lasts_until_the_ring_is_there(tmp_path: Path) -> None:
         later.join()
         assert done.returncode == 0, done.stderr
         assert "slice5" in done.stdout
+        assert done.stderr.splitlines() == [f"waiting for a controller in {tmp_path.joinpath(*options[1:])}"]
         (tmp_path / "sp" / "ticks").unlink()
 
 
@@ -55,8 +56,9 @@ def test_wait_lasts_until_the_ring_is_there(tmp_path: Path) -> None:
     ("names", "options", "message"),
     [
         ([], [], "no controller runs there; start"),
-        (["a"], ["--name", "b"], "b/ticks: no controller runs there; expected the folder of a running controller"),
-        (["a", "b"], [], "--name: not given, and several controllers run; expected one of a, b"),
+        ([], ["--name", "b"], "b: no controller runs there; start"),
+        (["a"], ["--name", "b"], "name: 'b'; expected one of a"),
+        (["a", "b"], [], "name: not given; expected one of a, b"),
         (["a"], ["--interval", "0"], "--interval"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.record.ring import LATE, TickRing
 from slicepilot.controller.top.drawing import ASCII, BLOCKS, Glyphs, glyphs_for, resample, short
@@ -31,7 +31,7 @@ def test_80_by_24_holds_five_slices_with_everything(path: Path) -> None:
     lines = shown(path)
     text = "\n".join(lines)
     assert re.match(r"slicepilot sp  LIVE  guard NORMAL  captain .* up \d+s$", lines[0])
-    assert re.match(r"loop  10 ms: p50 6\d p99 6\d p99.9 6\d of 2000 us \[░+\] late 0/min missed 0$", lines[1])
+    assert re.match(r"loop  10 ms: late 0/min missed 0 p50 6\d p99 6\d p99.9 6\d of 2000 us \[░+\]$", lines[1])
     assert lines[2] == "node  CPU idle 25% of 2 · uplink 50% of 1000 Mbit/s · supervisor up"
     assert lines[3] == "in charge  policy 100% · guard 0.0% · safe 0.0% of the last minute"
     assert lines[4] == "nothing to report"
@@ -73,6 +73,31 @@ def test_states_are_words(path: Path) -> None:
     assert unseen.split()[1:6] == ["-"] * 5
 
 
+def test_a_shadow_says_that_it_moves_nothing_and_what_it_does_not_measure(path: Path) -> None:
+    writer = Writer(path, fixed={"slice1": ["nice"]}, own_groups=["slice1"])
+    writer.tick = writer.tick._replace(mode=Mode.SHADOW)
+    writer.write()
+    lines = shown(path)
+    assert [line.split()[-1] for line in lines if re.match(r"slice\d", line)] == ["watched"] * 5
+    assert "  wants none 0 none · never moved: nice · not moved (shadow)" in lines
+    assert lines[4].startswith("! CPU time is not measured in shadow (own_cgroup): what is wanted of CPU limits")
+    writer.tick = writer.tick._replace(mode=Mode.CANARY)
+    writer.note(canary=["slice1"])
+    writer.write()
+    lines = shown(path)
+    assert [line.split()[-1] for line in lines if re.match(r"slice\d", line)] == ["ok", *["watched"] * 4]
+    assert sum("not moved (not in the canary)" in line for line in lines) == 4
+    assert not any("CPU time" in line for line in lines)
+
+
+def test_late_and_missed_ticks_can_be_read_at_80_columns(path: Path) -> None:
+    writer = Writer(path)
+    writer.tick = writer.tick._replace(flags=LATE, missed=12_345, observe_ns=98_765_432, infer_ns=1_000)
+    writer.write()
+    [line] = [line for line in shown(path) if line.startswith("loop")]
+    assert "late 300/min missed 12k p50 " in line
+
+
 @pytest.mark.parametrize("level", list(Level))
 def test_the_guards_level_is_a_word(path: Path, level: Level) -> None:
     writer = Writer(path)
@@ -88,7 +113,7 @@ def test_the_guards_level_is_a_word(path: Path, level: Level) -> None:
 
 def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:
     writer = Writer(path)
-    foreign = [{"slice": "slice2", "knob": "nice", "found": 1, "ours": 2, "policy": "respect"}]
+    foreign = [{"slice": "slice2", "knob": "nice", "found": 1, "ours": 2, "policy": "respect", "text": "1, not 2"}]
     supervisor = {"pid": 1, "restarts": 1, "alive": False}
     reload = {"time_ns": 1, "ok": False, "detail": "sums differ"}
     writer.note(
@@ -106,10 +131,10 @@ def test_what_is_wrong_is_said_as_far_as_there_is_room(path: Path) -> None:
     alerts = [line for line in lines if line.startswith("! ")]
     assert alerts[0] == "! no supervisor: the knobs are not restored if the controller dies"
     assert alerts[-1].startswith("! +"), "the rest is counted"
-    everything = shown(path, height=None)
+    everything = shown(path, width=100, height=None)
     assert [line for line in everything if line.startswith("! ")] == [
         alerts[0],
-        "! slice2 nice: set by another program (respect)",
+        "! slice2 nice: set by another program: 1, not 2; slicepilot control resume takes it back",
         "! n3 of slice1: gone",
         "! n6 of slice3: gone",
         "! reload failed: sums differ",
