@@ -18,6 +18,8 @@ from . import outside
 from .errors import ConfigError, did_you_mean
 
 SIMULATOR = "simulator"
+_LISTS = frozenset({"marks_left", "missing", "checks", "cluster_checks"})
+"""Functions of a plugin that return a list, which is empty for a plugin without them."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class BackendPlugin:
             supervisor protect the node.
         points: ``(name)``: where a node's packets are measured, a list of
             `slicepilot.controller.telemetry.points.SlicePoints`.
+        marks_left: ``(name)``: fields of a node's configuration that are still to be filled in.
         missing: ``()``: what this machine lacks for it, a line each.
         checks: ``()``: its part of ``slicepilot doctor``, a list of `Check`.
         cluster_checks: ``(kubeconfig, node)``: its part of ``slicepilot doctor --kubernetes``.
@@ -88,6 +91,7 @@ class BackendPlugin:
     open_node: str | None = None
     open_live: str | None = None
     points: str | None = None
+    marks_left: str | None = None
     missing: str | None = None
     checks: str | None = None
     cluster_checks: str | None = None
@@ -100,14 +104,14 @@ class BackendPlugin:
         return any((self.open_backend, self.open_guarded, self.open_node, self.open_live))
 
     def call(self, which: str, *arguments: Any, **named: Any) -> Any:
-        """Call one of the functions above; without ``missing``, ``checks`` or ``cluster_checks``: an empty list.
+        """Call one of the functions above; one of `_LISTS` that the plugin lacks gives an empty list.
 
         Raises:
             ConfigError: the plugin lacks another function; and whatever the function raises.
         """
         target: str | None = getattr(self, which)
         if target is None:
-            if which in {"missing", "checks", "cluster_checks"}:
+            if which in _LISTS:
                 return []
             able = ", ".join(sorted(name for name, other in plugins().items() if getattr(other, which)))
             raise ConfigError(f"backend = {self.name!r}: has no {which}; backends with it: {able}")

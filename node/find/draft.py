@@ -79,10 +79,11 @@ def _slices(item: DiscoveredUpf) -> list[DiscoveredUpf]:
     return result if len(result) > 1 else [item]
 
 
-def marks_left(name_or_path: str) -> bool:
-    """Whether a promise or an S-NSSAI of a node's configuration is still marked as not filled in."""
+def marks_left(name_or_path: str) -> list[str]:
+    """Fields of a node's configuration that are still marked as not filled in: S-NSSAIs and promises."""
     lines = map(str.strip, locate("nodes", name_or_path).read_text(errors="replace").splitlines())
-    return any(line.startswith(("s_nssai:", "sla:")) and "# FILL IN" in line for line in lines)
+    marked = [line.partition(":")[0] for line in lines if "# FILL IN" in line]
+    return [field for field in ("s_nssai", "sla") if field in marked]
 
 
 def _evidence(item: DiscoveredUpf) -> Iterator[str]:
