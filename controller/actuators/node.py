@@ -71,6 +71,7 @@ class NodeActuator:
     Attributes:
         receipt: of the last `apply`; before the first, the original settings.
         powerless: no knob of any slice can be moved now.
+        restored: slices and knobs that have their original settings after the last `restore`.
 
     Raises:
         ActuatorError: a target is missing or not permitted; nothing is left changed.
@@ -94,6 +95,7 @@ class NodeActuator:
         self._on_renewed = renew
         self._slices: list[SliceKnobs] = []
         self._requests: list[float | None] = [None] * len(targets)
+        self.restored: frozenset[tuple[str, KnobName]] = frozenset()
         self._shared, self._wanted = SharedCpu(targets), Knobs.none(len(targets)).values
         atexit.register(self.close)
         try:
@@ -296,6 +298,7 @@ class NodeActuator:
             ActuatorError: all that could not be restored, after everything else has been.
         """
         failures: list[str] = []
+        restored = set()
         # Egress last: that may have to wait for others.
         for item, knob in sorted(product(self._slices, KNOB_FIELDS), key=lambda item: item[1] == "egress_mbps"):
             for restore in item.restorers(knob):
@@ -304,6 +307,9 @@ class NodeActuator:
                 except ActuatorError as error:
                     if not error.vanished:
                         failures.append(f"{item.name}: {error}")
+                else:
+                    restored.add((item.name, knob))
+        self.restored = frozenset(restored)
         if failures:
             raise ActuatorError("not restored: " + "; ".join(failures))
 

@@ -270,6 +270,13 @@ class Reload(Document):
     """What was loaded, or why it failed."""
 
 
+class Event(Document):
+    """Something that happened once."""
+
+    time_ns: int
+    text: str
+
+
 class Notes(Document, total=False):
     """What the controller reports about once a second; empty before the first report."""
 
@@ -285,6 +292,10 @@ class Notes(Document, total=False):
     """What does not keep measurements from being used: a Prometheus server's `infos`, programs behind the probe's."""
     totals: Totals
     reload: Reload | None
+    signal: Event | None
+    """The last signal that changed nothing."""
+    restored: Event | None
+    """What the last end of a mode that acts has put back."""
     canary: list[str]
     """Slices that the mode canary acts on."""
     trips: list[Trip]

@@ -118,7 +118,7 @@ def _mode(request: dict[str, Any], slice_names: Sequence[str], force: bool) -> O
         if name not in slice_names:
             raise ConfigError(f"slices: unknown name {_shown(name)}; {did_you_mean(name, slice_names)}")
     if (mode is Mode.CANARY) != bool(slices):
-        expected = "at least one slice for canary" if mode is Mode.CANARY else "slices for canary only"
+        expected = "at least one slice for canary: --slices NAME" if mode is Mode.CANARY else "slices for canary only"
         raise ConfigError(f"slices = {_shown(slices)}; expected {expected}")
     return Order("mode", mode, tuple(dict.fromkeys(slices)), force=force)
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from slicepilot.agents.base import Agent, StochasticAgent
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.controller.record import ring as record
@@ -72,6 +73,7 @@ class ActivePolicy:
         mode: whether decisions reach the node. In shadow the guard goes on from its own last decision.
         left_alone_reasons: reason bits (S,) uint32 of slices that are left alone.
         any_left_alone: whether there are any.
+        foreign: of how many slices another program has set a knob.
         draws: the agent, if it draws what it wants.
     """
 
@@ -80,17 +82,33 @@ class ActivePolicy:
     mode: Mode
     left_alone_reasons: npt.NDArray[np.uint32]
     any_left_alone: bool = field(init=False)
+    foreign: int = field(init=False)
     draws: StochasticAgent | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.draws = self.agent if isinstance(self.agent, StochasticAgent) else None
         self.any_left_alone = bool(self.left_alone_reasons.any())
+        self.foreign = int(np.count_nonzero(self.left_alone_reasons & np.uint32(Reason.FOREIGN_CHANGE.bit)))
 
     @classmethod
     def live(cls, agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> ActivePolicy:
         """One that acts on all slices of a backend; raises ConfigError as `Guard` does."""
         guard = Guard(config or GuardConfig(), backend.slices, backend.context, request_mcpu=agent.request_mcpu)
         return cls(agent, guard, Mode.LIVE, np.zeros(len(backend.slices), np.uint32))
+
+
+@dataclass
+class ModeCharges:
+    """Ticks of a mode by what was in charge, and of those of the guard by its reason; see `LoopReport`."""
+
+    charges: Counter[str] = field(default_factory=Counter)
+    rules_in_charge: Counter[str] = field(default_factory=Counter)
+
+    def __add__(self, other: ModeCharges) -> ModeCharges:
+        return ModeCharges(self.charges + other.charges, self.rules_in_charge + other.rules_in_charge)
+
+    def __sub__(self, other: ModeCharges) -> ModeCharges:
+        return ModeCharges(self.charges - other.charges, self.rules_in_charge - other.rules_in_charge)
 
 
 @dataclass
@@ -108,6 +126,10 @@ class LoopReport:
         last_error: the newest failure; `recovered`: the loop's newest failure, once a while has passed without another.
         interventions: how often the guard had each reason: ticks of the node, or else of slices, added up.
         charges: ticks by what was in charge (`InCharge`); rules_in_charge: of those of the guard, by its reason.
+        modes: the same of each mode that was in force, in the order of their beginning.
+        acted_on: slices that a mode has acted on.
+        foreign: how often another program's knob was kept: ticks of slices, added up.
+        restored: what the last end of a mode that acts has put back, as a text; None before it.
         unmeasured: what could not be measured or moved at the last check, or is bound by others, and why.
         not_moved: why knobs, by slice and name, could not be moved for a part of the run.
         scheduling: class of the loop's thread.
@@ -125,6 +147,10 @@ class LoopReport:
     interventions: dict[str, int] = field(default_factory=dict)
     charges: Counter[str] = field(default_factory=Counter)
     rules_in_charge: Counter[str] = field(default_factory=Counter)
+    modes: dict[Mode, ModeCharges] = field(default_factory=dict)
+    acted_on: set[str] = field(default_factory=set)
+    foreign: int = 0
+    restored: str | None = None
     unmeasured: list[str] = field(default_factory=list)
     not_moved: dict[tuple[str, KnobName], str] = field(default_factory=dict)
 
@@ -136,6 +162,16 @@ class LoopReport:
     def totals(self) -> dict[str, int]:
         names = ("ticks", "missed_ticks", "late_ticks", "unusable", "failed_applies")
         return {name: getattr(self, name) for name in names}
+
+    def mode_ends(self, mode: Mode, guard: Guard) -> None:
+        """Charge a mode with the ticks since this was called last; ``guard`` has judged them, or those since a
+        `add_interventions`."""
+        total = ModeCharges(
+            self.charges + Counter(guard.charges), self.rules_in_charge + Counter(guard.rules_in_charge)
+        )
+        before = sum(self.modes.values(), ModeCharges())
+        if (since := total - before).charges:
+            self.modes[mode] = self.modes.get(mode, ModeCharges()) + since
 
     def add_interventions(self, guard: Guard) -> None:
         """Take over what a guard has counted, before it goes."""
@@ -243,7 +279,10 @@ class Loop:
         finally:
             self.mailbox.end()
         self.report.not_moved |= backend.not_moved
+        self.report.mode_ends(self.active.mode, self.active.guard)
         self.report.add_interventions(self.active.guard)
+        if self.report.foreign:  # which the guard does not know of
+            self.report.interventions[Reason.FOREIGN_CHANGE.label] = self.report.foreign
         self.report.missed_ticks = backend.ticks.missed
         return self.report
 
@@ -338,6 +377,7 @@ class Loop:
             self.held = verdict.allowed if active.mode is shadow else receipt.applied
             applied = now()
             report.ticks += 1
+            report.foreign += active.foreign
             if receipt.error is not None:
                 report.failed_applies += 1
                 self._fail(receipt.error)

@@ -151,6 +151,9 @@ class EventLog:
             self._log.warning("foreign_change", **foreign[knob])
         for slice_name, knob_name in _new(foreign, foreign_before):
             self._log.info("foreign_change_over", slice=slice_name, knob=knob_name)
+        for event in ("signal", "restored"):
+            if (happened := notes.get(event)) is not None and happened != before.get(event):
+                self._log.info(event, text=happened["text"])
         self._compare_trips(before, notes)
         self._compare_failures(before, notes)
         self._compare_processes(before, notes)

@@ -113,6 +113,8 @@ class ControlThread:
 
         if self._last is number:
             return  # not carried out yet
+        if BY_SIGNAL[number] == "configured" and mode is Mode.SHADOW is controller.loop.active.mode:
+            controller.note_signal(f"{number.name}: the configured mode is shadow, which is in force: nothing changes")
 
         def reply(answer: Answer) -> None:
             if self._last is number:

@@ -81,6 +81,7 @@ class Controller:
         self.run_id, self.started_ns = uuid.uuid4().hex, time.time_ns()
         self._guard_config = GuardConfig.from_yaml(config.guard)
         self._last_reload: dict[str, Any] | None = None
+        self._signal: dict[str, Any] | None = None
         self._forced: LoadedPolicy | None = None
         self.begun = False
         self._started = threading.Event()
@@ -131,6 +132,7 @@ class Controller:
             sd_notify.stopping("restoring the original settings")
             start_ahead()  # or, on a busy node, this takes so long that the supervisor counts it as hung
             self._modes.give_back()
+            self._publish_notes()
             stop_being_ahead()
 
     def notify(self) -> None:
@@ -141,6 +143,10 @@ class Controller:
         late_ns = time.monotonic_ns() - self.node.backend.ticks.deadline_ns
         if self.begun and late_ns < 1e9 * hang_s(self.config, self.node):
             sd_notify.watchdog()
+
+    def note_signal(self, text: str) -> None:
+        """Have a line about a signal logged."""
+        self._signal = {"time_ns": time.time_ns(), "text": text}
 
     @property
     def forced(self) -> bool:
@@ -260,6 +266,7 @@ class Controller:
             "totals": report.totals()
             | {"missed_ticks": self.node.backend.ticks.missed, "foreign_changes": self._modes.foreign_changes},
             "reload": self._last_reload,
+            "signal": self._signal,
             "trips": trips_of(active.guard, self.slices.names),
         }
 

@@ -149,18 +149,22 @@ class KnobLease:
     def supervisor(self) -> dict[str, Any] | None:
         return None if self._supervisor is None else self._supervisor.notes()
 
-    def give_back(self) -> None:
+    def give_back(self) -> str:
         """Restore the original settings, then end supervision and locks; more than once does nothing.
+
+        Returns what was restored, as a text.
 
         Raises:
             ActuatorError: something could not be restored. The journal stays, and the supervisor goes on.
         """
         if self._given_back:
-            return
+            return ""
         self._given_back = True
         with self._locks:
+            left = len(self.actuator.yielded)
             self.actuator.close()
             self._end()
+        return _restored_text(self.actuator.restored, left)
 
     def _house(self, housing: Housing, targets: Sequence[SliceTargets]) -> None:
         names = [name for name, knobs in self._cpu.items() if knobs]
@@ -206,3 +210,14 @@ class KnobLease:
             if self._supervisor is not None:
                 self._supervisor.disarm_and_wait()
             self._keeper.close()
+
+
+def _restored_text(restored: frozenset[tuple[str, KnobName]], left: int) -> str:
+    """What was restored, and how many knobs were left to other programs."""
+    slices = len({name for name, _ in restored})
+    others = f"; {_counted(left, 'knob')} left to other programs" if left else ""
+    return f"original settings restored: {_counted(slices, 'slice')}, {_counted(len(restored), 'knob')}{others}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

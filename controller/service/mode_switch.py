@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,7 @@ class ModeSwitch:
         self._loop, self._node, self._config, self._state, self._ring = loop, node, config, state, ring
         self._names = node.backend.slices.names
         self._lease: KnobLease | None = None
+        self._restored: dict[str, Any] | None = None
         self._switching = threading.RLock()
 
     def is_in(self, mode: Mode, canary: tuple[str, ...]) -> bool:
@@ -115,7 +117,8 @@ class ModeSwitch:
         with self._switching:
             lease, self._lease = self._lease, None
             if lease is not None:
-                lease.give_back()
+                self._loop.report.restored = text = lease.give_back()
+                self._restored = {"time_ns": time.time_ns(), "text": text}
 
     def resume(self) -> None:
         """Take back knobs that another program has set, between two ticks."""
@@ -136,6 +139,7 @@ class ModeSwitch:
             "canary": list(self.slices) if self._loop.active.mode is Mode.CANARY else [],
             "foreign": [] if lease is None else lease.foreign(),
             "paced": [] if lease is None else lease.paced(),
+            "restored": self._restored,
             "supervisor": None if lease is None else lease.supervisor(),
         }
 
@@ -154,6 +158,10 @@ class ModeSwitch:
         active = dataclasses.replace(self._loop.active, mode=mode, left_alone_reasons=self._left_alone(slices))
 
         def swap() -> None:
+            report = self._loop.report
+            report.mode_ends(self._loop.active.mode, self._loop.active.guard)
+            report.not_moved |= self._node.backend.not_moved
+            report.acted_on.update(slices)
             before.append(self._node.backend.use(actuator))
             self._loop.active, self.slices = active, slices
             self._loop.held = actuator.receipt.applied
@@ -199,7 +207,9 @@ def controlled_slices(mode: Mode, canary: Sequence[str], names: tuple[str, ...])
     if mode is not Mode.CANARY:
         return names if mode is Mode.LIVE else ()
     if not canary:
-        raise ConfigError("canary = none; expected names of the slices to act on")
+        raise ConfigError(
+            "canary = none; expected names of the slices to act on: --canary NAME, or canary: [NAME] in a configuration"
+        )
     if unknown := [name for name in canary if name not in names]:
         raise ConfigError(f"canary: unknown slice {unknown[0]!r}; {did_you_mean(unknown[0], names)}")
     return tuple(name for name in names if name in canary)
