@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,8 @@ from .run_mlflow import MlflowRun
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from slicepilot.controller.loop.loop import LoopReport
+    from slicepilot.controller.contracts.modes import Mode
+    from slicepilot.controller.loop.loop import LoopReport, ModeCharges
     from slicepilot.controller.loop.node import Node
     from slicepilot.controller.service.run_config import RunConfig
     from slicepilot.env.backend import Context
@@ -30,7 +32,12 @@ if TYPE_CHECKING:
     from slicepilot.env.slices import SliceSet
     from slicepilot.env.telemetry import Telemetry
 
+FORCE_HELP = "Allow a bundle that was not promoted, or a node's draft with marks to FILL IN, to act."
 REFRESH_TICKS = 50
+LOST, P99 = 2, 3
+"""Figures in the table that a slice without traffic does not have."""
+MOST_DELAYS = 100_000
+"""Ticks whose delays are kept, the latest."""
 LEAST_MEASURED_PCT = 99.0
 """Share of ticks in which a slice was measured, below which a warning is printed."""
 
@@ -66,7 +73,7 @@ def run(
     ] = None,
     log: Annotated[str | None, typer.Option(help="Format of the logs on standard error: json, pretty or off.")] = None,
     trust: Annotated[Path | None, typer.Option(help="Public key (PEM) that must have signed the bundle.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Allow a bundle that was not promoted to act.")] = False,
+    force: Annotated[bool, typer.Option("--force", help=FORCE_HELP)] = False,
     seconds: Annotated[
         float | None, typer.Option(min=0.1, help="Duration (default: the scenario's, or unlimited).")
     ] = None,
@@ -124,6 +131,7 @@ def run(
         else:
             stderr.print(f"{after_s:5.1f} s  {what}", highlight=False)
 
+    _check_filled_in(settings, force, say)
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
     compiles = "a first start compiles for half a minute of CPU time"
@@ -131,20 +139,20 @@ def run(
     try:
         ticks = _ticks(opened, settings, seconds)
         backend = opened.backend
-        totals = None if ticks is None else _Totals(backend.slices, backend.context, backend.delay_counts)
+        totals = _Totals(backend.slices, backend.context, backend.delay_counts)
         # No thread draws the bar: it would keep the capabilities that the controller gives up.
-        with progress_bar(totals is not None and settings.publish.log == "off", threaded=False) as progress:
+        with progress_bar(ticks is not None and settings.publish.log == "off", threaded=False) as progress:
             task = progress.add_task(f"{settings.mode} on {opened.name}", total=ticks)
 
             def watch(telemetry: Telemetry, allowed: Knobs, receipt: Any) -> None:
                 del allowed, receipt
-                assert totals is not None
                 totals.add(telemetry)
-                if totals.ticks % REFRESH_TICKS == 0 or totals.ticks == ticks:
-                    totals.count_delays()
+                if ticks is not None and (totals.ticks % REFRESH_TICKS == 0 or totals.ticks == ticks):
                     progress.update(task, completed=totals.ticks, refresh=True)
 
-            report = serve(opened, settings, seed, ticks, force, None if totals is None else watch, say=say)
+            report = serve(opened, settings, seed, ticks, force, watch, say=say)
+            if totals.ticks:
+                totals.count_delays()
     finally:
         opened.backend.close()
     document = _document(settings, opened, totals, report) | ({} if policy is None else {"agent": policy})
@@ -164,6 +172,22 @@ def run(
         raise failure
 
 
+def _check_filled_in(settings: RunConfig, force: bool, say: Callable[[str], None]) -> None:
+    """Refuse to act on promises that nobody has made; raises ConfigError."""
+    from slicepilot.configs.backends import plugin
+
+    marked = plugin(settings.backend).call("marks_left", settings.node) if settings.node is not None else []
+    if not marked:
+        return
+    found = f"{settings.node}: {' and '.join(marked)} still marked FILL IN"
+    if settings.mode == "shadow" or force:
+        say(f"warning: {found}; fill them in before anything acts on these promises")
+        return
+    raise ConfigError(
+        f"{found}; expected what the core calls each slice and what it is promised, without the marks; or --force"
+    )
+
+
 def _open(settings: RunConfig) -> Node:
     from slicepilot.configs.backends import plugin
 
@@ -180,32 +204,42 @@ def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None
 
 class _Totals:
     """Sums over a run: rates, broken promises, each tick's p99 delay, and the delays of all packets that left,
-    of ticks in which a slice was measured.
+    of ticks in which a slice was measured. A run without an end does not take more and more memory.
 
     A tick's p99 includes the age of packets that have not left yet, which may be lost. The run's is of packets that
     left, and what was lost is reported beside it.
     """
 
     def __init__(self, slices: SliceSet, context: Context, delay_counts: Callable[[], Any]) -> None:
+        import numpy as np
+
         from slicepilot.env.promises import PromiseMeter
 
         self.slices, self.ticks = slices, 0
         self._period_s, self._delay_counts = context.period_s.item(), delay_counts
-        self._rates: list[Any] = []
-        self._measured: list[Any] = []
+        self._bounds_us = 1e3 * slices.column("sla.delay_bound_ms")[:, 0]
+        self._offered, self._carried = np.zeros((2, len(slices)))
+        self._measured, self._late, self._broken, self._by_rate = np.zeros((4, len(slices)), np.int64)
+        self._delays: deque[Any] = deque(maxlen=MOST_DELAYS)  # NaN where not measured
         self._meter = PromiseMeter(context)
-        self._broken: list[Any] = []
         self._first_counts: Any = None
         self._counts: Any = None
 
     def add(self, telemetry: Telemetry) -> None:
+        import numpy as np
+
         if self._first_counts is None:
             self._first_counts = self._delay_counts().copy()
         self.ticks += 1
-        shown = (telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us)
-        self._rates.append([row[:, 0].copy() for row in shown])
-        self._measured.append(telemetry.valid[:, 0].copy())
-        self._broken.append((self._meter.broken(telemetry) & telemetry.valid)[:, 0])
+        valid, delay = telemetry.valid[:, 0], telemetry.delay_p99_us[:, 0]
+        broken, late = self._meter.broken(telemetry)[:, 0] & valid, valid & (delay > self._bounds_us)
+        self._offered += np.where(valid, telemetry.offered_mbps[:, 0], 0.0)
+        self._carried += np.where(valid, telemetry.carried_mbps[:, 0], 0.0)
+        self._measured += valid
+        self._late += late
+        self._broken += broken
+        self._by_rate += broken & ~late
+        self._delays.append(np.where(valid, delay, np.nan).astype(np.float32))
 
     def count_delays(self) -> None:
         """Look at the delays of all packets so far; to be called before the backend is closed."""
@@ -214,36 +248,41 @@ class _Totals:
     def rows(self) -> list[dict[str, Any]]:
         import numpy as np
 
+        ticks = np.maximum(self._measured, 1)
+        return [
+            {
+                "slice": name,
+                "offered_mbps": float(self._offered[s] / ticks[s]),
+                "carried_mbps": float(self._carried[s] / ticks[s]),
+                "lost_pct": self._lost_pct(s),
+                "delay_p99_us": self._delay_p99_us(s),
+                "late_ticks_pct": float(100 * self._late[s] / ticks[s]),
+                "broken_s": float(self._period_s * self._broken[s]),
+                "broken_by_rate_s": float(self._period_s * self._by_rate[s]),
+                "measured_pct": float(100 * self._measured[s] / self.ticks),
+            }
+            for s, name in enumerate(self.slices.names)
+        ]
+
+    def _lost_pct(self, s: int) -> float:
+        """Of what was offered; 0 without traffic, of which nothing can be lost."""
+        offered, carried = float(self._offered[s]), float(self._carried[s])
+        return 100 * max(1 - carried / offered, 0.0) if offered > 0 else 0.0
+
+    def _delay_p99_us(self, s: int) -> float:
+        import numpy as np
+
         from slicepilot.controller.telemetry.histogram import quantiles_us
 
-        rates, measured, broken = np.asarray(self._rates), np.asarray(self._measured), np.asarray(self._broken)
-        bounds = 1e3 * self.slices.column("sla.delay_bound_ms")[:, 0]
         left = None if self._counts is None else self._counts - self._first_counts
-        rows = []
-        for s, name in enumerate(self.slices.names):
-            seen = measured[:, s]
-            offered, carried, delay = rates[seen, :, s].T if seen.any() else np.zeros((3, 1))
-            late, kept_not = delay > bounds[s], broken[seen, s] if seen.any() else np.zeros(1, bool)
-            p99 = float(np.quantile(delay, 0.99))  # where packets are not counted, as with Prometheus
-            if left is not None and left.any():
-                p99 = float(np.nan_to_num(quantiles_us(left[s], [0.99]))[0])
-            rows.append(
-                {
-                    "slice": name,
-                    "offered_mbps": float(offered.mean()),
-                    "carried_mbps": float(carried.mean()),
-                    "lost_pct": float(100 * max(1 - carried.sum() / max(offered.sum(), 1e-9), 0.0)),
-                    "delay_p99_us": p99,
-                    "late_ticks_pct": float(100 * late.mean()),
-                    "broken_s": float(self._period_s * kept_not.sum()),
-                    "broken_by_rate_s": float(self._period_s * (kept_not & ~late).sum()),
-                    "measured_pct": float(100 * seen.mean()),
-                }
-            )
-        return rows
+        if left is not None and left.any():
+            return float(np.nan_to_num(quantiles_us(left[s], [0.99]))[0])
+        delays = np.asarray([row[s] for row in self._delays])  # where packets are not counted, as with Prometheus
+        delays = delays[~np.isnan(delays)]
+        return float(np.quantile(delays, 0.99)) if len(delays) else 0.0
 
 
-def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: LoopReport) -> dict[str, Any]:
+def _document(settings: RunConfig, node: Node, totals: _Totals, report: LoopReport) -> dict[str, Any]:
     from slicepilot.controller.contracts.charge import shares
 
     stages = {f"{stage}_us": figures for stage, figures in report.stages.summary_us().items()}
@@ -252,9 +291,11 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
         "mode": settings.mode,
         "scenario": settings.scenario,
         "period_s": node.backend.context.period_s.item(),
-        "slices": totals.rows() if totals is not None and totals.ticks else [],
+        "slices": totals.rows() if totals.ticks else [],
         "in_charge": shares(report.charges),
-        "not_moved": _not_moved(settings, node, report),
+        "modes": [_mode_document(mode, charges) for mode, charges in report.modes.items()],
+        "restored": report.restored,
+        "not_moved": _not_moved(node, report),
         "guard_rules": {name: count / report.ticks for name, count in sorted(report.rules_in_charge.items())},
         "loop": report.totals()
         | {"interventions": report.interventions, "last_error": report.last_error, "scheduling": str(report.scheduling)}
@@ -262,12 +303,21 @@ def _document(settings: RunConfig, node: Node, totals: _Totals | None, report: L
     }
 
 
-def _not_moved(settings: RunConfig, node: Node, report: LoopReport) -> list[dict[str, str]]:
-    if settings.mode == "shadow":
-        return []
-    acted_on = settings.canary if settings.mode == "canary" else node.backend.slices.names
-    entries = {**node.fixed, **report.not_moved}.items()
-    return [{"slice": name, "knob": knob, "why": why} for (name, knob), why in sorted(entries) if name in acted_on]
+def _mode_document(mode: Mode, charges: ModeCharges) -> dict[str, Any]:
+    from slicepilot.controller.contracts.charge import shares
+
+    ticks = charges.charges.total()
+    return {
+        "mode": mode.label,
+        "ticks": ticks,
+        "in_charge": shares(charges.charges),
+        "guard_rules": {name: count / ticks for name, count in sorted(charges.rules_in_charge.items())},
+    }
+
+
+def _not_moved(node: Node, report: LoopReport) -> list[dict[str, str]]:
+    entries = sorted({**node.fixed, **report.not_moved}.items())
+    return [{"slice": name, "knob": knob, "why": why} for (name, knob), why in entries if name in report.acted_on]
 
 
 def _print(document: dict[str, Any], budget_ratio: float) -> None:
@@ -277,15 +327,21 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
 
     loop = document["loop"]
     where = document["scenario"] or "the traffic there is"
-    title = f"{document['agent']} in {document['mode']} on {where}, {loop['ticks']} ticks"
+    modes = " and ".join(entry["mode"] for entry in document["modes"]) or document["mode"]
+    title = f"{document['agent']} in {modes} on {where}, {loop['ticks']} ticks"
     table = Table(title=f"{title} of {1e3 * document['period_s']:g} ms", box=None, padding=(0, 1))
     for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "lost\n%", "p99\nms", "late ticks\n%", "broken\ns"):
         table.add_column(column, justify="left" if column == "slice" else "right")
     for row in document["slices"]:
         delays = row["delay_p99_us"] / 1e3, row["late_ticks_pct"]
-        figures = row["offered_mbps"], row["carried_mbps"], row["lost_pct"], *delays, row["broken_s"]
-        known = row["measured_pct"] > 0
-        table.add_row(row["slice"], *(f"{figure:.1f}" if known else "-" for figure in figures))
+        figures = [row["offered_mbps"], row["carried_mbps"], row["lost_pct"], *delays, row["broken_s"]]
+        known = [row["measured_pct"] > 0] * len(figures)
+        if not row["offered_mbps"]:  # nothing can be lost or late
+            known[LOST] = False
+        if not row["delay_p99_us"]:  # no packet has left
+            known[P99] = False
+        cells = (f"{figure:.1f}" if there else "-" for figure, there in zip(figures, known, strict=True))
+        table.add_row(row["slice"], *cells)
     if document["slices"]:
         console.print(table)
     for row in document["slices"]:
@@ -306,6 +362,8 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
     for entry in document["not_moved"]:
         text = printable(f"not the policy's: {entry['slice']} {entry['knob']}: {entry['why']}")
         console.print(text, highlight=False, markup=False)
+    if document["restored"]:
+        console.print(document["restored"], highlight=False)
     if "episodes" in document:
         episodes = document["episodes"]
         console.print(f"{episodes['episodes']} episodes, {episodes['steps']:,} steps:", highlight=False)
@@ -317,14 +375,25 @@ def _print(document: dict[str, Any], budget_ratio: float) -> None:
 
 
 def _print_charge(document: dict[str, Any], budget_ratio: float) -> None:
+    """What was in charge, a line for each mode that was in force."""
+    for entry in document["modes"]:
+        _print_mode(entry, document["period_s"] if len(document["modes"]) > 1 else None)
+    loop = document["loop"]
+    if "overrun" in loop["interventions"]:
+        console.print(
+            f"overrun: {loop['late_ticks']} of {loop['ticks']} decisions took longer than {budget_ratio:.0%} of the "
+            f"control period of {1e3 * document['period_s']:g} ms: choose a longer period (--period-ms) or agent",
+            highlight=False,
+        )
+
+
+def _print_mode(entry: dict[str, Any], period_s: float | None) -> None:
+    """What was in charge in a mode, with its duration where the control period is given."""
     from slicepilot.controller.contracts.charge import MOST_SAFE, shares_text
 
-    charge = document["in_charge"]
-    if charge is None:
-        return
-    acted = ", had it acted" if document["mode"] == "shadow" else ""
-    console.print(f"in charge{acted}: {shares_text(charge, document['guard_rules'])}", highlight=False)
-    loop = document["loop"]
+    charge, acted = entry["in_charge"], ", had it acted" if entry["mode"] == "shadow" else ""
+    what = "in charge" if period_s is None else f"{entry['mode']} {entry['ticks'] * period_s:.3g} s"
+    console.print(f"{what}{acted}: {shares_text(charge, entry['guard_rules'])}", highlight=False)
     if charge["safe"] > MOST_SAFE:
         was = "would have been" if acted else "was"
         console.print(
@@ -333,10 +402,4 @@ def _print_charge(document: dict[str, Any], budget_ratio: float) -> None:
                 f" the safe setting {was} in charge for {charge['safe']:.0%} of the ticks (more than {MOST_SAFE:.0%}), "
                 "so the policy alone does not explain the results",
             )
-        )
-    if "overrun" in loop["interventions"]:
-        console.print(
-            f"overrun: {loop['late_ticks']} of {loop['ticks']} decisions took longer than {budget_ratio:.0%} of the "
-            f"control period of {1e3 * document['period_s']:g} ms: choose a longer period (--period-ms) or agent",
-            highlight=False,
         )

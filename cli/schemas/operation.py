@@ -72,6 +72,17 @@ class KnobNotMoved(Document):
     why: str
 
 
+class RunMode(Document):
+    """A mode that was in force for a part of the run, or all of it."""
+
+    mode: ModeLabel
+    ticks: int
+    in_charge: InCharge
+    """In shadow: what it would have been."""
+    guard_rules: dict[str, float]
+    """Shares of its ticks in which the guard was in charge, by reason."""
+
+
 class RunReport(Document):
     """A controller's run after its end."""
 
@@ -82,11 +93,15 @@ class RunReport(Document):
     period_s: float
     slices: list[RunSlice]
     in_charge: InCharge | None
-    """Null without a tick."""
+    """Of all ticks; null without a tick."""
+    modes: list[RunMode]
+    """In the order in which they began."""
+    restored: str | None
+    """What was put back at the end of the last mode that acts; null in shadow."""
     guard_rules: dict[str, float]
     """Shares of the ticks in which the guard was in charge, by reason."""
     not_moved: list[KnobNotMoved]
-    """Knobs that were not the policy's; empty in shadow, where none is."""
+    """Knobs that were not the policy's, of slices that a mode has acted on; empty in shadow."""
     loop: RunLoop
     episodes: NotRequired[RunEpisodes]
 

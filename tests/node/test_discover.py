@@ -177,3 +177,20 @@ def test_discover_is_restricted_by_name_namespace_and_cgroup(foreign: Foreign) -
 
     assert names("--cgroup", f"*/{foreign.prefix}/upf2") == [foreign.netns[1]]
     assert names("--upf", f"{foreign.netns[2]}", "--upf", f"{foreign.netns[3]}") == foreign.netns[2:4]
+
+
+def test_a_draft_does_not_act_before_its_promises_are_filled_in(foreign: Foreign, tmp_path: Path) -> None:
+    path = foreign.draft(tmp_path / "found.yaml")  # without the comments of `node discover`
+    path.write_text(path.read_text().replace("s_nssai:", "s_nssai:   # FILL IN").replace("sla:", "sla:   # FILL IN"))
+    roots = {"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state"), "publish": {"log": "off"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(roots))
+    run = ["run", "-c", str(tmp_path / "run.yaml"), "--node", str(path), "--seconds", "0.5"]
+    for mode in (["live"], ["canary", "--canary", "upf-1"]):
+        done = slicepilot(*run, "--mode", *mode)
+        assert done.returncode == 2
+        [line] = [line for line in done.stderr.splitlines() if "FILL IN" in line]
+        assert f"{path}: s_nssai and sla still marked FILL IN; expected what the core calls each slice" in line
+    for options in ((), ("--mode", "live", "--force")):
+        done = slicepilot(*run, *options)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("still marked FILL IN") == 1
