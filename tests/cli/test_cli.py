@@ -96,7 +96,7 @@ def test_an_error_with_names_that_others_have_chosen_is_plain_text(tmp_path: Pat
         (tmp_path / name / "control.sock").touch()
     result = slicepilot("control", "pause", "--run-root", str(tmp_path))
     assert result.returncode == 2
-    assert result.stderr == "slicepilot: error: name: none given; expected one of a?]0;owned?, b?\n"
+    assert result.stderr == "slicepilot: error: name: not given; expected one of a?]0;owned?, b?\n"
     (tmp_path / "c\x1b[2J").touch()
     result = slicepilot("probe", "--netns", str(tmp_path / "c\x1b[2J"))
     assert result.returncode == 1

@@ -197,10 +197,14 @@ def test_a_shadow_moves_nothing_and_says_what_would_be_moved(foreign: Foreign, n
     assert item["knobs"]["cpu_limit"]["authority"]
     why = item["knobs"]["cpu_limit"]["why"]
     assert re.search(rf"live mode will move the threads of .* to {make_group(foreign, 1)}, and back at the end", why)
-    with controller(node, foreign, tmp_path, mode="shadow") as running:
+    with controller(node, foreign, tmp_path, mode="shadow", publish={"log": "json"}) as running:
         time.sleep(1.5)
         assert same_threads(before, memberships(foreign))
         assert not running.notes()["unmeasured"]
+        options = "--run-root", str(tmp_path / "run"), "--once"
+        assert "! CPU time is not measured in shadow (own_cgroup)" in slicepilot("top", *options).stdout
+    events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("{")]
+    assert [event["what"] for event in events if event["event"] == "starting"][-1] == "taking over"
 
 
 def test_modes_are_switched(foreign: Foreign, node: Path, tmp_path: Path) -> None:
