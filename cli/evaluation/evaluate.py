@@ -42,7 +42,10 @@ CPU wasted: core-seconds that limits hold and no slice uses; an edge
 application's work, if there is any, counts instead.
 dominates: not worse in any of the three, and better in some, by 10% of broken
 seconds, 2 points of best effort or 5% of CPU. rule: queue-greedy.
-best fixed: the best fixed setting of each scenario, in hindsight."""
+return: mean reward per control period. Figures are means over seeds, the
+return's is an interquartile mean."""
+BEST_FIXED = "best fixed: the best fixed setting of each scenario, in hindsight."
+ONLY_FIXED = "best fixed: the only fixed setting here."
 DRAWN, DRAWN_SCENARIOS = "drawn", 32
 AXIS_NAMES: dict[str, str] = {
     "broken": "broken seconds, ratio",
@@ -187,7 +190,16 @@ def _print(judged: Sequence[ScenarioResult], drawn: bool, alike: Any) -> None:
             print_result(result)
     if drawn or len(judged) > 1:
         print_suite(judged, alike)
-    console.print(LEGEND, highlight=False)
+    for line in footer(judged):
+        console.print(line, highlight=False)
+
+
+def footer(judged: Sequence[ScenarioResult]) -> list[str]:
+    """What the tables mean, and a warning for few seeds."""
+    from slicepilot.training.evaluation.summary import has_one_fixed, too_few
+
+    lines = [LEGEND, ONLY_FIXED if all(map(has_one_fixed, judged)) else BEST_FIXED, too_few(judged)]
+    return [line for line in lines if line]
 
 
 def _judge(
@@ -427,13 +439,13 @@ def _print_pooled(rows: Sequence[OverTrainingSeeds]) -> None:
 def print_result(result: ScenarioResult) -> None:
     """A table of 80 columns and sentences about the judged agents."""
     from slicepilot.training.evaluation.scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, EDGE_WORK
-    from slicepilot.training.evaluation.summary import relation_word, sentences, short_list
+    from slicepilot.training.evaluation.summary import count, relation_word, sentences, short_list
 
     shown = short_list(result)
     cpu = "edge\nwork\n1000s" if result.has_edge else "CPU\nwasted\ncore-s"
     headings = ("prio\np99 ms", "broken\ns", "best\neffort\nloss %", cpu, "return", "vs rule", "vs best\nfixed")
     table = figures_table(
-        f"{result.scenario}: {result.seeds} seeds, {len(shown)} of {len(result.agents)} agents",
+        f"{result.scenario}: {count(result.seeds, 'seed')}, {len(shown)} of {len(result.agents)} agents",
         ("agent", *headings),
         tight=True,
     )

@@ -110,6 +110,24 @@ class Over:
     cpu: float
     relation: Relation
 
+    def worse_on(self) -> tuple[Axis, ...]:
+        """Axes on which it is worse, by more than what does not count."""
+        worse = (
+            self.broken > BROKEN_NOT_WORSE,
+            self.best_effort < BEST_EFFORT_NOT_WORSE,
+            self.cpu > CPU_NOT_WORSE,
+        )
+        return tuple(axis for axis, is_worse in zip(AXES, worse, strict=True) if is_worse)
+
+    def better_on(self) -> tuple[Axis, ...]:
+        """Axes on which the other is worse."""
+        better = (
+            self.broken * BROKEN_NOT_WORSE < 1.0,
+            -self.best_effort < BEST_EFFORT_NOT_WORSE,
+            self.cpu * CPU_NOT_WORSE < 1.0,
+        )
+        return tuple(axis for axis, is_better in zip(AXES, better, strict=True) if is_better)
+
 
 def shown(axis: Axis, value: float) -> str:
     """A figure of `Over` for people, in five characters where they suffice."""

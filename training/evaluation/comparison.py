@@ -24,6 +24,8 @@ _IN_JSON = (
     *("cpu_held_core_s", CPU_WASTED, BEST_EFFORT_LOSS, EDGE_WORK, EPISODE_REWARD),
 )
 
+_NEVER_NEGATIVE = ("slice1_delay_p99_us", BROKEN_S, "cpu_held_core_s", CPU_WASTED, "churn_pct", EDGE_WORK)
+
 
 @dataclass(frozen=True)
 class AgentResult:
@@ -87,9 +89,16 @@ class ScenarioResult:
         return tuple(a for a in self.agents if a.role != "reference")
 
     def summary(self, name: str, key: str) -> Interval:
-        """Interquartile mean of the return, mean of everything else, over seeds with an interval."""
+        """Interquartile mean of the return, mean of everything else, over seeds with an interval.
+
+        Intervals of times and shares end where these do: nothing is broken for longer than the run.
+        """
         statistic = interquartile_mean if key == "return" else mean
-        return interval(self.agent(name).scores[key], statistic, level=self.level)
+        found = interval(self.agent(name).scores[key], statistic, level=self.level)
+        most = self.duration_s if key == BROKEN_S else 100.0 if key.endswith("_pct") else np.inf
+        least = 0.0 if key in _NEVER_NEGATIVE else -np.inf
+        low, high = max(found.low, least), min(found.high, most)
+        return Interval(found.value, min(low, found.value), max(high, found.value))
 
     @cached_property
     def figures(self) -> dict[str, Figures]:

@@ -22,7 +22,7 @@ from .comparison import RIVALS, RULE, AgentResult, ScenarioResult
 from .results import Evaluation
 from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, EDGE_WORK
 from .suite import against
-from .summary import count, figures_shown, headline, sentences, short_list, worst_of
+from .summary import count, figures_shown, headline, sentences, short_list, too_few, worst_of
 
 MOST_DETAILED = 8
 """With more scenarios a page leaves out delays and knobs over time, or it would have megabytes."""
@@ -64,10 +64,10 @@ def render(evaluation: Evaluation) -> str:
         ("reproduce", "How to reproduce", _reproduce(evaluation)),
     ]
     seeds = "/".join(map(str, sorted({r.seeds for r in results})))
+    seeds += " seed" if seeds == "1" else " seeds"
     return page(
         ": ".join(filter(None, ["slicepilot evaluation", ", ".join(subjects)])),
-        f"{count(len(results), 'scenario')}, {seeds} seeds each, the same for every agent. "
-        f"{evaluation.provenance.created}",
+        f"{count(len(results), 'scenario')}, {seeds} each, the same for every agent. {evaluation.provenance.created}",
         sections,
         f"slicepilot {evaluation.provenance.versions.get('slicepilot', '')}",
     )
@@ -75,7 +75,8 @@ def render(evaluation: Evaluation) -> str:
 
 def _verdict(evaluation: Evaluation, subjects: list[str]) -> str:
     """Sentences, the picture of the three axes and a row a scenario, for every subject."""
-    parts = []
+    warning = too_few(evaluation.scenarios)
+    parts = [f'<p class="note">{escape(warning)}.</p>'] if warning else []
     for subject in subjects:
         results = [r for r in evaluation.scenarios if subject in r.subjects]
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in headline(results, subject))
@@ -135,7 +136,8 @@ def _facts(result: ScenarioResult) -> str:
     where = "real UPFs on a testbed" if result.backend == "testbed" else f"hardware {result.hardware}"
     return (
         f"{len(result.slice_names)} slices on {where}, {result.duration_s:g} s, "
-        f"a decision every {result.period_s:g} s, {result.seeds} seeds. Priority slice: {result.slice_names[priority]} "
+        f"a decision every {result.period_s:g} s, {count(result.seeds, 'seed')}. "
+        f"Priority slice: {result.slice_names[priority]} "
         f"(promised {result.committed_mbps[priority]:g} Mbit/s within {result.delay_bound_ms[priority]:g} ms). "
         f"Losses are taken over {window}."
     )
@@ -199,8 +201,9 @@ def _terms(result: ScenarioResult) -> dict[str, str]:
         "CPU held": "Core-seconds that limits reserve; a slice without a limit counts with all its UPF can use, the "
         "node with no more than it has. Wasted is what of it no slice uses.",
         "Return": "Mean reward per control period; interquartile mean over seeds.",
+        "Seeds": "A figure is the mean over seeds, except for the return.",
         "Intervals": f"{100 * result.level:.0f}%, by Student's t over seeds, for means of skewed figures on a log "
-        "scale.",
+        "scale; cut to what is possible, as 0 to the duration of a run.",
         "Dominates": "Not worse on any of the three axes, and better on some. Promises broken: not worse up to "
         f"{BROKEN_NOT_WORSE:g} times the rival's seconds, better up to {BROKEN_BETTER:g} times; best effort: down to "
         f"{BEST_EFFORT_NOT_WORSE:+g} points, from {BEST_EFFORT_BETTER:+g} on; CPU wasted: up to {CPU_NOT_WORSE:g} "

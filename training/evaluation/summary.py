@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .axes import AXES, RELATIONS, shown
+from .axes import AXES, RELATIONS, Axis, Over, shown
 from .comparison import RIVALS, AgentResult, Rival, ScenarioResult
 from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED
 from .suite import AgainstRival, against
 
 SHORT_LIST = 12
+FEW_SEEDS = 5
+"""Below this number of seeds intervals tell hardly any agents apart."""
+AXIS_WORDS: dict[Axis, str] = {"broken": "promises", "best_effort": "best effort", "cpu": "CPU"}
 _RELATE = {
     "dominates": "{} dominates {}",
     "equal": "{} equals {}",
@@ -30,17 +33,54 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
         rival, over = result.rival(which), result.over(subject, which)
         if rival is None or over is None or rival == subject:
             continue
-        named = f"{rival}, the best fixed setting in hindsight" if which == "best_fixed" else rival
+        named = f"{rival}, {_fixed_words(result)}" if which == "best_fixed" else rival
         figures = _on_axes(over.broken, over.best_effort, over.cpu, result.has_edge)
-        said.append(f"{_RELATE[over.relation].format(subject, named)}: {figures}.")
+        said.append(f"{_RELATE[over.relation].format(subject, named)}{_why_neither(over)}: {figures}.")
     return said
+
+
+def has_one_fixed(result: ScenarioResult) -> bool:
+    """Whether there is a single fixed setting, which is no choice of the best."""
+    return sum(agent.role == "fixed" for agent in result.rivals) == 1
+
+
+def _fixed_words(result: ScenarioResult) -> str:
+    return "the only fixed setting here" if has_one_fixed(result) else "the best fixed setting in hindsight"
+
+
+def too_few(results: Sequence[ScenarioResult]) -> str:
+    """A warning for fewer than `FEW_SEEDS` seeds; empty for as many or more."""
+    least = min(result.seeds for result in results)
+    return f"{count(least, 'seed')}: too few to tell agents apart" if least < FEW_SEEDS else ""
+
+
+def _why_neither(over: Over) -> str:
+    """The axes on which an agent is worse and better, in brackets, where neither agent dominates."""
+    if over.relation != "neither":
+        return ""
+    sides = {"worse": over.worse_on(), "better": over.better_on()}
+    said = [f"{word} on {', '.join(AXIS_WORDS[axis] for axis in axes)}" for word, axes in sides.items() if axes]
+    if len(said) == 1:
+        said.append("by too little to dominate" if sides["better"] else "by too little to be dominated")
+    return f" ({'; '.join(said)})" if said else ""
 
 
 def _on_axes(broken: float, best_effort: float, cpu: float, edge: bool = False) -> str:
     share, of_what = (1.0 / cpu, "edge application's work") if edge else (cpu, "wasted CPU")
-    points = shown("best_effort", best_effort)
-    cpu_said = f"{shown('cpu', share)} of its {of_what}"
-    return f"{shown('broken', broken)} of its broken seconds, best effort {points} points, {cpu_said}"
+    return f"{_times('broken', broken)} broken seconds, {_points(best_effort)}, {_times('cpu', share)} {of_what}"
+
+
+def _times(axis: Axis, ratio: float) -> str:
+    """``0.95 of its`` up to 2, ``74 times its`` above."""
+    return f"{ratio:.{0 if ratio >= 9.95 else 1}f} times its" if ratio > 2.0 else f"{shown(axis, ratio)} of its"
+
+
+def _points(best_effort: float) -> str:
+    """What is gained of best effort as a loss that is higher or lower."""
+    points = shown("best_effort", abs(best_effort)).removeprefix("+")
+    if float(points) == 0.0:
+        return "the same best-effort loss"
+    return f"best-effort loss {points} points {'higher' if best_effort < 0 else 'lower'}"
 
 
 def headline(results: Sequence[ScenarioResult], subject: str) -> list[str]:
@@ -56,18 +96,26 @@ def _over_all(row: AgainstRival) -> str:
     middle = _on_axes(row.median("broken"), row.median("best_effort"), row.median("cpu"))
     return (
         f"{row.agent} dominates {RIVALS[row.rival]} in {often['dominates']} of {count(len(row.overs), 'scenario')}, "
-        f"equals it in {often['equal']}, is dominated in {often['dominated']}, and neither in {often['neither']}. "
+        f"equals it in {often['equal']}, is dominated in {often['dominated']}, "
+        f"and neither in {often['neither']}{_worse_in(row)}. "
         f"Medians: {middle}."
     )
+
+
+def _worse_in(row: AgainstRival) -> str:
+    """In how many of the scenarios where neither dominates an agent is worse on each axis."""
+    open_ones = [over for over in row.overs if over.relation == "neither"]
+    often = {axis: sum(axis in over.worse_on() for over in open_ones) for axis in AXES}
+    said = [f"{AXIS_WORDS[axis]} in {number}" for axis, number in often.items() if number]
+    return f" (worse there on {', '.join(said)})" if said else ""
 
 
 def worst_of(row: AgainstRival) -> str:
     """The worst scenarios of an agent beside a rival, in a sentence."""
     (broken_in, broken), (effort_in, effort), (cpu_in, cpu) = (row.worst(axis) for axis in AXES)
     return (
-        f"{row.agent} at worst against {RIVALS[row.rival]}: {shown('broken', broken)} of its broken seconds "
-        f"({broken_in}), best effort {shown('best_effort', effort)} points ({effort_in}), "
-        f"{shown('cpu', cpu)} of its wasted CPU ({cpu_in})."
+        f"{row.agent} at worst against {RIVALS[row.rival]}: {_times('broken', broken)} broken seconds "
+        f"({broken_in}), {_points(effort)} ({effort_in}), {_times('cpu', cpu)} wasted CPU ({cpu_in})."
     )
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from slicepilot.agents.heuristics.fixed import FixedAgent, no_control, published, static_weights
 from slicepilot.agents.heuristics.registry import make
-from slicepilot.cli.evaluation.evaluate import LEGEND, print_result
+from slicepilot.cli.evaluation.evaluate import BEST_FIXED, LEGEND, ONLY_FIXED, footer, print_result
 from slicepilot.configs import ConfigError, locate
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.axes import Figures
@@ -36,6 +36,7 @@ from slicepilot.training.evaluation.scores import (
     score,
     violation_s,
 )
+from slicepilot.training.evaluation.summary import sentences
 from slicepilot.training.evaluation.tracking import log_evaluation
 from slicepilot.training.runs.labels import RunLabels
 from tests.command import slicepilot
@@ -249,9 +250,35 @@ def test_the_table_and_its_legend_fit_80_columns(judged: ScenarioResult, capsys:
     printed = capsys.readouterr().out
     assert "wasted" in printed
     assert " vs rule" in printed
-    assert "of its broken seconds" in printed
+    assert " its broken seconds" in printed
     assert "…" not in printed
-    assert max(map(len, (*printed.splitlines(), *LEGEND.splitlines()))) <= 80
+    lines = "\n".join([printed, *footer([judged]), ONLY_FIXED]).splitlines()
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_footer_warns_of_few_seeds_and_of_a_single_fixed_setting(judged: ScenarioResult) -> None:
+    assert footer([judged]) == [LEGEND, BEST_FIXED, "4 seeds: too few to tell agents apart"]
+    assert footer([judged, replace(judged, seeds=1)])[-1] == "1 seed: too few to tell agents apart"
+    alone = tuple(a for a in judged.agents if a.role != "fixed" or a.name == "no-control")
+    single = replace(judged, seeds=5, agents=alone)
+    assert footer([single]) == [LEGEND, ONLY_FIXED]
+    assert "no-control, the only fixed setting here" in sentences(single, "reactive-sla")[1]
+
+
+def test_intervals_end_where_figures_do(judged: ScenarioResult) -> None:
+    """Two runs that differ much have an interval of Student's t that is longer than a run."""
+    name = judged.subjects[0]
+    wide = {"sla_violation_s": [0.1, 9.0], "others_loss_pct": [-300.0, 99.0], "churn_pct": [0.5, 80.0]}
+    agents = [
+        replace(a, scores={**a.scores, **{key: np.asarray(values) for key, values in wide.items()}})
+        for a in judged.agents
+    ]
+    result = replace(judged, agents=tuple(agents))
+    seconds, loss, churn = (result.summary(name, key) for key in wide)
+    assert (seconds.value, seconds.high) == (pytest.approx(4.55), judged.duration_s)
+    assert 0 <= seconds.low < seconds.value
+    assert (churn.high, loss.high) == (100.0, 100.0)
+    assert loss.low < -300
 
 
 def test_references_have_fewer_slices(judged: ScenarioResult) -> None:

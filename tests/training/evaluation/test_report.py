@@ -131,7 +131,10 @@ def test_sentences_say_relation_and_figures(evaluation: Evaluation) -> None:
     rule, fixed = sentences(result, "reactive-sla")
     over = result.over("reactive-sla", "rule")
     assert over is not None
-    assert f"{over.broken:.2f} of its broken seconds, best effort {over.best_effort:+.1f} points" in rule
+    assert f"{over.broken:.2f} of its broken seconds, " in rule
+    assert (
+        f"best-effort loss {abs(over.best_effort):.1f} points {'lower' if over.best_effort > 0 else 'higher'}" in rule
+    )
     assert f"{over.cpu:.2f} of its wasted CPU" in rule
     assert f"{result.best_fixed}, the best fixed setting in hindsight" in fixed
     [other] = sentences(result, "queue-greedy")
@@ -139,6 +142,49 @@ def test_sentences_say_relation_and_figures(evaluation: Evaluation) -> None:
     reported = " ".join(headline(evaluation.scenarios, "reactive-sla"))
     assert "of 2 scenarios" in reported
     assert " ".join(headline([result], "reactive-sla")) == f"{rule} {fixed}"
+
+
+@pytest.mark.parametrize(
+    ("factor", "points", "cpu", "said"),
+    [
+        (
+            74.02, 70.3, 0.01,
+            ("queue-greedy (worse on promises, best effort; better on CPU): 74 times its broken seconds, "
+            "best-effort loss 70.3 points higher, 0.01 of its wasted CPU."),
+        ),
+        (
+            2.46, -3.0, 1.0,
+            ("(worse on promises; better on best effort): 2.5 times its broken seconds, best-effort loss 3.0 points "
+            "lower, 1.00 of its wasted CPU."),
+        ),
+        (
+            0.95, 0.0, 1.0,
+            "(better on promises; by too little to dominate): 0.95 of its broken seconds, the same best-effort loss, ",
+        ),
+        (1.05, 0.0, 1.0, "(worse on promises; by too little to be dominated): 1.05 of its broken seconds, "),
+    ],
+)  # fmt: skip
+def test_neither_says_which_axes_are_worse_and_better(
+    evaluation: Evaluation, factor: float, points: float, cpu: float, said: str
+) -> None:
+    first = evaluation.scenarios[0]
+    rule = first.agent("queue-greedy")
+    base = {"sla_violation_s": 0.5, "best_effort_loss_pct": 1.0, "cpu_wasted_core_s": 100.0}
+    mine = {"sla_violation_s": 0.5 * factor, "best_effort_loss_pct": 1.0 + points, "cpu_wasted_core_s": 100.0 * cpu}
+    agents = [
+        replace(rule, name=name, scores=rule.scores | {key: np.full(3, value) for key, value in scores.items()})
+        for name, scores in (("reactive-sla", mine), ("queue-greedy", base))
+    ]
+    result = replace(first, agents=tuple(agents))
+    assert said in sentences(result, "reactive-sla")[0]
+    [over_all, *_] = headline([result, result], "reactive-sla")
+    assert ("(worse there on promises in 2" in over_all) == (factor > 1)
+
+
+def test_the_page_warns_of_few_seeds_once(page: str, evaluation: Evaluation) -> None:
+    assert page.count("3 seeds: too few to tell agents apart") == 1
+    many = tuple(replace(result, seeds=5) for result in evaluation.scenarios)
+    assert "too few" not in render(replace(evaluation, scenarios=many))
 
 
 def test_short_list_holds_the_judged_first_and_nobody_twice(evaluation: Evaluation) -> None:
