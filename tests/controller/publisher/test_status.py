@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts import answers
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.publisher.logs import EventLogger
+from slicepilot.controller.publisher.recorder import Recorder
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.env.knobs import Knobs
@@ -82,6 +86,12 @@ def test_ticks_that_were_overwritten_before_the_publisher_read_are_lost(controll
         for status in (publisher, onlooker):
             status.update(controller.reader())
         assert (publisher.document(0)["ticks"]["lost"], onlooker.document(0)["ticks"]["lost"]) == (lost, 0)
+
+
+@pytest.mark.parametrize(("records_mb", "lost"), [(1.0, 30), (0.0, 0)])
+def test_ticks_that_were_never_read_are_missing_in_records(tmp_path: Path, records_mb: float, lost: int) -> None:
+    recorder = Recorder(tmp_path, records_mb, 0.0, EventLogger(logging.getLogger()))
+    assert recorder.figures(overwritten=30)["records_lost_ticks_total"][0] == lost
 
 
 def test_cpu_time_that_a_shadow_does_not_measure_is_unknown(controller: Any) -> None:
