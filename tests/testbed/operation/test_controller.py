@@ -264,7 +264,7 @@ def test_refused_changes_of_mode_change_nothing(rig: Rig, bundles: dict[str, str
     controller = rig.start("shadow", bundle=bundles["low"])
     for arguments, status, line in (
         (("mode", "canary", "--slices", "slice9"), 2, "unknown name 'slice9'; did you mean slice"),
-        (("mode", "canary"), 2, "at least one slice for canary"),
+        (("mode", "canary"), 2, "at least one slice for canary: --slices NAME"),
         (("mode", "live", "--slices", "slice1"), 2, "slices for canary only"),
         (("mode", "lvie"), 2, "did you mean live?"),
         (("mode", "live"), 1, "never promoted; run it in shadow"),

@@ -266,7 +266,7 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"agent": AGENT, "bundle": "x"}, (), "bundle, agent: both are given; expected one of them"),
     ({"agent": "static-wieghts-9"}, (), "did you mean static-weights-9"),
     ({"agent": AGENT, "mode": "canary", "canary": ["slcie3"]}, (), "did you mean slice3?"),
-    ({"agent": AGENT, "mode": "canary"}, (), "canary = none"),
+    ({"agent": AGENT, "mode": "canary"}, (), "names of the slices to act on: --canary NAME"),
     ({"agent": AGENT}, ("--scenario", "testbed-contenton"), "did you mean testbed-contention"),
     ({"agent": AGENT}, ("--period-ms", "1"), "period_ms = 1.0: expected a number greater than or equal to 2"),
     ({"agent": AGENT}, ("--period-ms", "fast"), "--period-ms = fast: expected a number"),
