@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slicepilot.cli.schemas.machine import Named
 from slicepilot.cli.shared.output import print_json, say
+
+if TYPE_CHECKING:
+    from slicepilot.env.simulator.scenario import Scenario
 
 
 class What(StrEnum):
@@ -41,7 +44,16 @@ def _scenarios() -> list[tuple[str, str]]:
     from slicepilot.configs import available
     from slicepilot.env.simulator.scenario import Scenario
 
-    return [(name, Scenario.from_yaml(name).description) for name in available("scenarios")]
+    return [(name, _about(Scenario.from_yaml(name))) for name in available("scenarios")]
+
+
+def _about(scenario: Scenario) -> str:
+    """Its number of slices, length and control period, and what happens in it."""
+    slices = len(scenario.slice_set())
+    return (
+        f"{slices} slices, {scenario.duration_s:g} s, period {1e3 * scenario.control_period_s:g} ms: "
+        f"{scenario.description}"
+    )
 
 
 def _agents() -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,7 +39,7 @@ def import_policy(
 
     The bundle is checked, run in shadow, promoted and guarded like any other, on as many slices as its network takes.
 
-    Example: slicepilot bundle import sb3:ppo.zip --out runs/ppo/bundle --sign key.pem
+    Example: slicepilot bundle import sb3:ppo.zip --scenario bursty-neighbours --out runs/ppo/bundle
     """
     from slicepilot.agents.learned import signature
     from slicepilot.agents.learned.files import BundleFiles
@@ -62,7 +63,7 @@ def import_policy(
     if as_json:
         print_json(document, ImportedBundle)
     else:
-        _print(document)
+        _print(document, scenario)
 
 
 def _bundle(name: Any, scenario: str | None) -> PolicyBundle:
@@ -76,7 +77,7 @@ def _bundle(name: Any, scenario: str | None) -> PolicyBundle:
     else:
         from slicepilot.training.policies.sb3_bundles import bundle_of_sb3
 
-        stderr.print("converting in a process of its own, for some seconds", highlight=False)
+        stderr.print("converting in a process of its own", highlight=False)
         bundle = bundle_of_sb3(name, slices)
     if scenario is None and len(bundle.slices) != len(SliceSet.from_yaml(USUAL_SLICES)):
         raise ConfigError(
@@ -98,7 +99,7 @@ def _document(bundle: PolicyBundle, policy: str, digest: str, signed: bool) -> d
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], scenario: str | None) -> None:
     count = "any number of" if document["any_number"] else len(document["slices"])
     lines = [f"{document['bundle']}: for {count} slices{', signed' if document['signed'] else ''}"]
     if agreement := document["agreement"]:
@@ -106,7 +107,8 @@ def _print(document: dict[str, Any]) -> None:
             f"its actions differ from the library's by {agreement['max_abs_error']:.1e} at most, over "
             f"{agreement['observations']} observations"
         )
-    lines.append(f"next: slicepilot evaluate --bundle {document['bundle']}, or slicepilot run --bundle "
+    played = "" if scenario is None else f" --scenario {shlex.quote(scenario)}"
+    lines.append(f"next: slicepilot evaluate --bundle {document['bundle']}{played}, or slicepilot run --bundle "
                  f"{document['bundle']}, in shadow")  # fmt: skip
     for line in lines:
         say(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -18,7 +18,14 @@ from rich.text import Text
 from slicepilot.cli.schemas import evaluation as schema
 from slicepilot.cli.shared.agents_option import POLICY_HELP, load_learned, load_policies, names_of
 from slicepilot.cli.shared.default_paths import own
-from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
+from slicepilot.cli.shared.output import (
+    announce_compilation,
+    console,
+    figures_table,
+    print_json,
+    progress_bar,
+    progress_lines,
+)
 from slicepilot.cli.shared.registry import BUNDLE_HELP
 from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.cli.shared.streams import STDOUT, require_single, write_out
@@ -66,7 +73,10 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Names of agents (docs/agents.md), separated by commas; * matches any part of a name."),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of runs of each agent in each scenario.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="Number of runs of each agent in each scenario; another number is of other runs."),
+    ] = None,
     suite: Annotated[str | None, typer.Option(help='Use randomly drawn scenarios ("drawn").')] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Random seed of the runs (default: 20250413), or of the suite (0).")
@@ -146,7 +156,7 @@ def evaluate(
     elif ray:
         judged = _judge_on_ray(chosen, made_for_each, settings, learned, address)
     else:
-        judged = _judge(chosen, made_for_each, settings, learned)
+        judged = _judge(chosen, made_for_each, settings, learned, progress_lines(not as_json))
     command = shlex.join(["slicepilot", *sys.argv[1:]])
     candidates = _candidates(bundle or [], bundles) | _others(policy or [], learned[len(bundles) :])
     evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged), candidates)
@@ -207,8 +217,9 @@ def _judge(
     made_for_each: Sequence[Sequence[Agent]],
     settings: EvaluationConfig,
     learned: Sequence[Agent],
+    show: Callable[[str, float], None],
 ) -> list[ScenarioResult]:
-    """All scenarios in the simulator, with progress."""
+    """All scenarios in the simulator, with progress: a bar on a terminal, else ``show``."""
     from slicepilot.training.evaluation.judge import evaluate_scenario
 
     judged = []
@@ -223,6 +234,7 @@ def _judge(
             periods += 1
             if periods % REFRESH_PERIODS == 0:
                 progress.update(task, completed=periods, description=f"{name}: {agent}")
+                show(f"evaluating {name}: {agent}", periods / total)
 
         for played, made in zip(scenarios, made_for_each, strict=True):
             subjects = [a.name for a in learned] or _first_heuristic(made)

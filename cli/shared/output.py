@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -78,6 +79,23 @@ def progress_bar(shown: bool = True, threaded: bool = True) -> Progress:
         auto_refresh=threaded,
         disable=not (shown and stderr.is_terminal),
     )
+
+
+def progress_lines(shown: bool = True, every_s: float = 15.0) -> Callable[[str, float], None]:
+    """Where `progress_bar` has no terminal: called with what is done and its share, it prints a line now and then.
+
+    Lines go to standard error, the first after ``every_s``, so that short work says nothing.
+    """
+    last_s = time.monotonic()
+
+    def show(what: str, share: float) -> None:
+        nonlocal last_s
+        if not shown or stderr.is_terminal or time.monotonic() - last_s < every_s:
+            return
+        last_s = time.monotonic()
+        stderr.print(f"{what}, {100 * share:.0f}%", highlight=False, soft_wrap=True)
+
+    return show
 
 
 def figures_table(title: str, headings: Sequence[str], tight: bool = False) -> Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -31,10 +33,21 @@ def make_backend(backend: str, scenario: str, control_period_s: float | None = N
     if backend != SIMULATOR:
         opened: Backend = plugin(backend).call("open_backend", scenario, control_period_s)
         return opened
+    _announce_compilation()
     from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
     from slicepilot.env.simulator.scenario import Scenario
 
     return SimulatorBackend(ScenarioRuns(Scenario.from_yaml(scenario), control_period_s=control_period_s), lanes)
+
+
+@functools.cache
+def _announce_compilation() -> None:
+    """A line of Python's logging, once, if the simulator has to be compiled, which otherwise looks like a hang."""
+    from slicepilot.env.compiled import is_cached
+    from slicepilot.env.simulator.kernels import advance
+
+    if not is_cached(advance):
+        logging.getLogger("slicepilot").warning("compiling the simulator, once: up to a minute")
 
 
 def open_node(node: str, control_period_s: float | None, mode: str, seconds: float, run: str) -> Backend:

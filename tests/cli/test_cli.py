@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import pytest
 
 from slicepilot.cli import main
 from slicepilot.cli.evaluation.simulate import parse_numbers
 from slicepilot.cli.reference import load_commands
 from slicepilot.cli.registry import commands
-from slicepilot.cli.shared.output import announce_compilation
+from slicepilot.cli.shared.output import announce_compilation, progress_lines
 from slicepilot.configs import ConfigError
+from slicepilot.env import ENV_ID
+from slicepilot.env.environments import slice_env
 from slicepilot.env.simulator.kernels import advance
 from tests.command import slicepilot
 
@@ -110,6 +113,33 @@ def test_the_first_simulation_says_that_it_compiles(
     monkeypatch.setattr(advance._cache._cache_file, "_index_path", str(tmp_path / "empty"))
     announce_compilation()
     assert capsys.readouterr().err.startswith("compiling the simulator")
+
+
+def test_the_first_environment_says_that_it_compiles_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slice_env._announce_compilation.cache_clear()
+    monkeypatch.setattr(advance._cache._cache_file, "_index_path", str(tmp_path / "empty"))
+    for _ in range(2):
+        gym.make(ENV_ID, scenario="bursty-neighbours").close()
+    lines = [record.getMessage() for record in caplog.records if record.name == "slicepilot"]
+    assert lines == ["compiling the simulator, once: up to a minute"]
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys: Any) -> None:
+    often, seldom, never = progress_lines(every_s=0.0), progress_lines(every_s=60.0), progress_lines(False, 0.0)
+    for show in (often, seldom, never):
+        show("evaluating small: no-control", 0.25)
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "evaluating small: no-control, 25%\n")
+
+
+def test_scenarios_are_listed_with_their_slices_and_times(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["slicepilot", "list", "scenarios"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("multi-promise ")]
+    assert "6 slices, 300 s, period 100 ms: " in line
 
 
 @pytest.mark.parametrize("name", ["", *commands()])

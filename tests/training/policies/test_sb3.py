@@ -295,6 +295,9 @@ def test_one_command_makes_a_signed_bundle(trained: Path, tmp_path: Path) -> Non
     policy = load_bundle(tmp_path / "made", str(tmp_path / "public.pem"), trial=Trial(5, 0.5))
     assert "never promoted" in policy.refusal, "a controller takes it in shadow, after a trial"
     assert "is there already" in slicepilot(*call, code=2).stderr
+    others = ("--out", f"{tmp_path}/other", "--scenario", "flash-crowd", "--no-sign")
+    last = slicepilot(*call[:3], *others).stdout.splitlines()[-1]
+    assert f"slicepilot evaluate --bundle {tmp_path}/other --scenario flash-crowd, or " in last
 
 
 @pytest.mark.slow
