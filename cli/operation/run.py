@@ -134,8 +134,6 @@ def run(
     _check_filled_in(settings, force, say)
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
-    compiles = "a first start compiles for half a minute of CPU time"
-    say(f"starting {settings.mode} on {len(opened.backend.slices)} slices; {compiles}")
     try:
         ticks = _ticks(opened, settings, seconds)
         backend = opened.backend

@@ -70,6 +70,8 @@ def serve(
         _make("run_root", folder)
         _make("state_root", state)
         undo.enter_context(Locks({f"controller {instance}": folder}))
+        compiles = "a first start compiles for half a minute of CPU time"
+        say(f"starting {config.mode} on {len(node.backend.slices)} slices; {compiles}")
         ring = TickRing(folder / "ticks", len(node.backend.slices))
         undo.callback(ring.close)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -128,9 +128,9 @@ def where(rig: Rig) -> list[str]:
 
 
 def reported(done: subprocess.CompletedProcess[str], status: int) -> str:
-    """The one line that a command ended with, and with this exit status."""
+    """The one line that a command ended with, beside the logged stages of a start, and with this exit status."""
     assert done.returncode == status, done.stdout + done.stderr
-    lines = done.stderr.strip().splitlines()
+    lines = [line for line in done.stderr.strip().splitlines() if '"event": "starting"' not in line]
     assert len(lines) == 1, done.stderr
     assert lines[0].startswith("slicepilot: error: ")
     return lines[0]
