@@ -105,7 +105,7 @@ def _over_all(row: AgainstRival) -> str:
 def _worse_in(row: AgainstRival) -> str:
     """In how many of the scenarios where neither dominates an agent is worse on each axis."""
     open_ones = [over for over in row.overs if over.relation == "neither"]
-    often = {axis: sum(axis in over.worse_on() for over in open_ones) for axis in AXES}
+    often: dict[Axis, int] = {axis: sum(axis in over.worse_on() for over in open_ones) for axis in AXES}
     said = [f"{AXIS_WORDS[axis]} in {number}" for axis, number in often.items() if number]
     return f" (worse there on {', '.join(said)})" if said else ""
 
