@@ -90,7 +90,7 @@ def test_a_slice_with_more_groups_than_are_looked_at_is_reported_and_the_others_
             for group in made[-10:]:
                 group.mkdir()
             [report] = source.check()
-            assert report.startswith(f"{groups[0]}: more than {MOST_GROUPS} groups")
+            assert report.startswith(f"s0: {groups[0]}: more than {MOST_GROUPS} groups")
             with busy_process(groups[1]):
                 time.sleep(0.1)
                 source.measure()
