@@ -42,6 +42,7 @@ def test_the_plain_loop_learns(tmp_path: Path) -> None:
     assert np.load(tmp_path / "policy.npz")["weights"].shape == (21, 3)
 
 
+@pytest.mark.slow
 def test_ppo_of_stable_baselines(tmp_path: Path) -> None:
     from stable_baselines3 import PPO
 

@@ -137,6 +137,7 @@ def test_what_is_installed_here_is_pinned() -> None:
 # -- uv ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_uv_itself_is_installed_by_its_hashes(tmp_path: Path) -> None:
     """The Makefile's own command, with a hash that is not uv's."""
     text = (ROOT / "requirements" / "uv.txt").read_text()

@@ -230,15 +230,6 @@ def test_a_start_that_does_not_fit_is_refused_before_the_simulator_runs(tmp_path
     assert said == []
 
 
-def test_the_command_names_the_next_command(tmp_path: Path) -> None:
-    short = config_file(tmp_path, dataclasses.replace(UNTRACKED, total_steps=256))
-    result = slicepilot("train", "-c", short, "--scenario", "flash-crowd", "--out", "runs/mine", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    last = result.stdout.splitlines()[-1]
-    assert last == "next: slicepilot evaluate --bundle runs/mine/bundle --scenario flash-crowd"
-    assert "exporting the policy" in result.stderr
-
-
 def test_runs_may_start_on_a_new_database_at_once(tmp_path: Path) -> None:
     """MLflow's own migrations fail when two processes set a database up."""
     script = "from slicepilot.training.runs.tracking import Tracker; Tracker('run').finish('FINISHED')"

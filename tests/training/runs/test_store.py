@@ -227,9 +227,12 @@ def test_evaluate_says_that_mlflow_is_away_before_it_runs_anything(tmp_path: Pat
 
 
 def test_train_goes_on_without_mlflow_when_it_is_told_to(tmp_path: Path) -> None:
-    command = ("train", "-c", "ppo-smoke", "--steps", "256", "--out", "out")
+    """And names the next command."""
+    command = ("train", "-c", "ppo-smoke", "--steps", "256", "--scenario", "flash-crowd", "--out", "out")
     done = slicepilot(*command, cwd=tmp_path, env=os.environ | AWAY)
     assert (done.returncode, done.stderr.count("Connection refused")) == (2, 1), done.stderr
     done = slicepilot(*command, "--no-mlflow", cwd=tmp_path, env=os.environ | AWAY)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "bundle" / "bundle.yaml").is_file()
+    assert "exporting the policy" in done.stderr
+    assert done.stdout.splitlines()[-1] == "next: slicepilot evaluate --bundle out/bundle --scenario flash-crowd"
