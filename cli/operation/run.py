@@ -145,10 +145,11 @@ def run(
             def watch(telemetry: Telemetry, allowed: Knobs, receipt: Any) -> None:
                 del allowed, receipt
                 totals.add(telemetry)
-                if ticks is not None and (totals.ticks % REFRESH_TICKS == 0 or totals.ticks == ticks):
+                if totals.ticks % REFRESH_TICKS == 0 or totals.ticks == ticks:
                     progress.update(task, completed=totals.ticks, refresh=True)
 
-            report = serve(opened, settings, seed, ticks, force, watch, say=say)
+            # A run without an end is recorded and published, and need not pay for sums in each tick.
+            report = serve(opened, settings, seed, ticks, force, None if ticks is None else watch, say=say)
             if totals.ticks:
                 totals.count_delays()
     finally:
@@ -202,7 +203,7 @@ def _ticks(node: Node, settings: RunConfig, seconds: float | None) -> int | None
 
 class _Totals:
     """Sums over a run: rates, broken promises, each tick's p99 delay, and the delays of all packets that left,
-    of ticks in which a slice was measured. A run without an end does not take more and more memory.
+    of ticks in which a slice was measured. A long run does not take more and more memory.
 
     A tick's p99 includes the age of packets that have not left yet, which may be lost. The run's is of packets that
     left, and what was lost is reported beside it.
