@@ -18,7 +18,7 @@ from . import outside
 from .errors import ConfigError, did_you_mean
 
 SIMULATOR = "simulator"
-_LISTS = frozenset({"marks_left", "missing", "checks", "cluster_checks"})
+_LISTS = frozenset({"missing", "checks", "cluster_checks"})
 """Functions of a plugin that return a list, which is empty for a plugin without them."""
 
 
@@ -77,7 +77,6 @@ class BackendPlugin:
             supervisor protect the node.
         points: ``(name)``: where a node's packets are measured, a list of
             `slicepilot.controller.telemetry.points.SlicePoints`.
-        marks_left: ``(name)``: fields of a node's configuration that are still to be filled in.
         missing: ``()``: what this machine lacks for it, a line each.
         checks: ``()``: its part of ``slicepilot doctor``, a list of `Check`.
         cluster_checks: ``(kubeconfig, node)``: its part of ``slicepilot doctor --kubernetes``.
@@ -91,7 +90,6 @@ class BackendPlugin:
     open_node: str | None = None
     open_live: str | None = None
     points: str | None = None
-    marks_left: str | None = None
     missing: str | None = None
     checks: str | None = None
     cluster_checks: str | None = None

@@ -11,7 +11,6 @@ BACKEND = BackendPlugin(
     open_node=f"{_HERE}.live.backend:open_node",
     open_live=f"{_HERE}.live.stepped:open_live",
     points=f"{_HERE}.live.points:points_of_node",
-    marks_left=f"{_HERE}.find.draft:marks_left",
     groups={"node": "Find and check UPFs that already run on this machine."},
     commands={
         "node discover": Command(f"{_HERE}.cli.discover:discover"),

@@ -131,7 +131,6 @@ def run(
         else:
             stderr.print(f"{after_s:5.1f} s  {what}", highlight=False)
 
-    _check_filled_in(settings, force, say)
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
     try:
@@ -169,22 +168,6 @@ def run(
         logged.finish(document)
     if failure is not None:
         raise failure
-
-
-def _check_filled_in(settings: RunConfig, force: bool, say: Callable[[str], None]) -> None:
-    """Refuse to act on promises that nobody has made; raises ConfigError."""
-    from slicepilot.configs.backends import plugin
-
-    marked = plugin(settings.backend).call("marks_left", settings.node) if settings.node is not None else []
-    if not marked:
-        return
-    found = f"{settings.node}: {' and '.join(marked)} still marked FILL IN"
-    if settings.mode == "shadow" or force:
-        say(f"warning: {found}; fill them in before anything acts on these promises")
-        return
-    raise ConfigError(
-        f"{found}; expected what the core calls each slice and what it is promised, without the marks; or --force"
-    )
 
 
 def _open(settings: RunConfig) -> Node:

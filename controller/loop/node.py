@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.egress import EgressConfig
 from slicepilot.controller.actuators.node import SliceTargets
 from slicepilot.controller.actuators.quota import QuotaConfig
@@ -78,6 +79,8 @@ class Node:
         housing: for UPFs that are to have a group of their own while they are controlled; None where none is.
         fixed: why knobs, by slice and name, are never moved, where that was looked into.
         own_groups: slices whose CPU time is measured only while ``housing`` has given their UPF a group.
+        unfinished: what keeps anything from acting here unless it is forced, as promises that nobody has filled in;
+            empty for a node that is ready.
     """
 
     name: str
@@ -90,3 +93,9 @@ class Node:
     housing: Housing | None = None
     fixed: Mapping[tuple[str, KnobName], str] = field(default_factory=dict)
     own_groups: tuple[str, ...] = ()
+    unfinished: str = ""
+
+    def require_finished(self, force: bool) -> None:
+        """Raise ConfigError for a node on which nothing may act yet, unless it is forced."""
+        if self.unfinished and not force:
+            raise ConfigError(f"{self.unfinished}, without the marks; or --force")

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from slicepilot.controller.contracts.charge import InCharge
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS
+from slicepilot.controller.record.cpu_time import CPU_TIME_FIELDS
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.telemetry import SLICE_FIELDS
@@ -161,6 +162,8 @@ class Metrics(Collector):
             DELAY_EDGES_NS,
         )
         means = status.history.means(status.history.rows(NOW_S))
+        blind = [not status.has_cpu_time(name) for name in names]
+        means[np.ix_([SLICE_FIELDS.index(field) for field in CPU_TIME_FIELDS], blind)] = math.nan
         for field, name, factor, text in _SLICE_GAUGES:
             yield self._by_slice(name, text, factor * means[SLICE_FIELDS.index(field)])
         yield self._by_slice("slice_offered_bytes_total", "Offered at N3, integrated.", totals.offered_bytes)

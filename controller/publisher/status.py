@@ -12,7 +12,7 @@ import numpy.typing as npt
 from slicepilot.controller.contracts.charge import shares
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason
-from slicepilot.controller.record.cpu_time import CPU_TIME_FIELDS, without_cpu_time
+from slicepilot.controller.record.cpu_time import CPU_TIME_FIELDS, gets_group
 from slicepilot.controller.record.ring import Records
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.env.knobs import KNOB_FIELDS
@@ -113,6 +113,10 @@ class Status:
         """Whether decisions on a slice are applied in this mode."""
         return self.mode is Mode.LIVE or (self.mode is Mode.CANARY and name in self.notes.get("canary", ()))
 
+    def has_cpu_time(self, name: str) -> bool:
+        """Whether a slice's `CPU_TIME_FIELDS` are measured in this mode."""
+        return self.acts_on(name) or not gets_group(self.description, name)
+
     def document(self, history_s: int = 60) -> dict[str, Any]:
         """Everything as strict JSON: None for what is not known and for knobs without a limit.
 
@@ -162,7 +166,7 @@ class Status:
         means, worst = self.history.means(now), self.history.worst_us(now)
         rows = self.history.rows(history_s, whole=True)
         series, worst_series = self.history.series(rows), self.history.worst_us(rows)
-        documents, without = [], without_cpu_time(self.description, self.mode)
+        documents = []
         for s, spec in enumerate(self.slices):
             promise = spec.get("sla", {})
             bound_ms = promise.get("delay_bound_ms")
@@ -174,7 +178,7 @@ class Status:
                 "committed_mbps": promise.get("committed_mbps"),
                 "delay_bound_us": None if bound_ms is None else 1e3 * bound_ms,
                 **dict(zip(SLICE_FIELDS, _numbers(means[:, s]), strict=True)),
-                **(dict.fromkeys(CPU_TIME_FIELDS) if spec["name"] in without else {}),
+                **({} if self.has_cpu_time(spec["name"]) else dict.fromkeys(CPU_TIME_FIELDS)),
                 "delay_worst_us": _numbers(worst[-1:, s])[0],
                 "knobs": {stage: self._knobs(stage, s) for stage in ("wanted", "allowed", "applied")},
                 "fixed": self.description.get("fixed", {}).get(spec["name"], []),

@@ -1,17 +1,31 @@
-"""Which figures of CPU time were measured: in shadow, none of UPFs that get a cgroup of their own in other modes."""
+"""Which CPU time was measured: none of UPFs that have a cgroup of their own only while they are acted on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.contracts.reasons import Reason
 
 CPU_TIME_FIELDS = ("cpu_use_mcpu", "throttled_ratio", "runqueue_delay_us")
-CPU_TIME_NOT_MEASURED = "CPU time is not measured in shadow (own_cgroup): what is wanted of CPU limits tells little"
+CPU_TIME_NOT_MEASURED = "CPU time is measured only where the mode acts (own_cgroup): ignore wanted limits"
 
 
-def without_cpu_time(description: dict[str, Any], mode: Mode) -> Collection[str]:
-    """Slices whose `CPU_TIME_FIELDS` are zero because they were not measured in a mode, by a run's description."""
-    names: list[str] = description.get("own_groups", [])
-    return names if mode is Mode.SHADOW else ()
+def gets_group(description: dict[str, Any], name: str) -> bool:
+    """Whether a slice's UPF has a cgroup of its own only while it is acted on, by a run's description."""
+    return name in description.get("own_groups", ())
+
+
+def without_cpu_time(description: dict[str, Any], name: str, modes: Any, reasons: Any) -> npt.NDArray[np.bool_]:
+    """Ticks in which a slice's `CPU_TIME_FIELDS` are zero because they were not measured.
+
+    Args:
+        description: of the run.
+        name: of the slice.
+        modes, reasons: of the ticks; masks of `Reason`.
+    """
+    left_alone = (np.asarray(modes) == Mode.SHADOW) | (np.asarray(reasons) & Reason.NOT_ACTING.bit != 0)
+    return left_alone & gets_group(description, name)

@@ -35,7 +35,6 @@ def explain_tick(moment: Moment) -> dict[str, Any]:
     """
     record, before, description = moment.record, moment.before, moment.description
     names = slice_names(description)
-    unmeasured = without_cpu_time(description, Mode(record["mode"]))
     return {
         **_run(description),
         "time": rfc3339(int(record["time_ns"])),
@@ -50,7 +49,7 @@ def explain_tick(moment: Moment) -> dict[str, Any]:
             "age_s": float(record["age_s"]),
             "reasons": _reasons(int(record["node_reasons"])),
         },
-        "slices": [_slice(record, s, name, name not in unmeasured) for s, name in enumerate(names)],
+        "slices": [_slice(record, s, name, description) for s, name in enumerate(names)],
         "changes": None if before is None else _changes(record, before, names),
         "stages_us": _stages(record),
         "budget_us": 1e6 * description["budget_s"],
@@ -77,12 +76,14 @@ def _run(description: dict[str, Any]) -> dict[str, Any]:
     return {"run_id": description["run_id"], "agent": description["agent"], "bundle": bundle and bundle["digest"]}
 
 
-def _slice(record: Any, s: int, name: str, has_cpu_time: bool) -> dict[str, Any]:
-    seen = dict(zip(SLICE_FIELDS, record["slices"][:, s].tolist(), strict=True))
+def _slice(record: Any, s: int, name: str, description: dict[str, Any]) -> dict[str, Any]:
+    seen: dict[str, Any] = dict(zip(SLICE_FIELDS, record["slices"][:, s].tolist(), strict=True))
+    if without_cpu_time(description, name, record["mode"], record["reasons"][s]):
+        seen |= dict.fromkeys(CPU_TIME_FIELDS)
     return {
         "slice": name,
         "valid": bool(record["valid"][s]),
-        "seen": seen if has_cpu_time else seen | dict.fromkeys(CPU_TIME_FIELDS),
+        "seen": seen,
         "knobs": {
             knob: {stage: _setting(record[stage][k, s]) for stage in DECISIONS} for k, knob in enumerate(KNOB_FIELDS)
         },
@@ -131,9 +132,9 @@ def _slice_window(records: Records, s: int, name: str, description: dict[str, An
     valid = records["valid"][:, s] != 0
     figures = records["slices"][valid, :, s].astype(np.float64)
     means = dict[str, float | None].fromkeys(SLICE_FIELDS) if not len(figures) else _means(figures)
-    blind = [mode for mode in Mode if name in without_cpu_time(description, mode)]
-    if len(figures) and blind:
-        means |= _cpu_time_means(figures[~np.isin(records["mode"][valid], blind)])
+    blind = without_cpu_time(description, name, records["mode"][valid], records["reasons"][valid, s])
+    if blind.any():
+        means |= _cpu_time_means(figures[~blind])
     worst = float(np.quantile(figures[:, SLICE_FIELDS.index("delay_p99_us")], 0.99)) if len(figures) else None
     return {
         "slice": name,

@@ -174,6 +174,7 @@ class Controller:
         if order.command == "mode":
             assert order.mode is not None
             if order.mode is not Mode.SHADOW and not self._modes.is_in(order.mode, order.slices):
+                self.node.require_finished(order.force)
                 self.policy.require_promoted(order.force)
             self._modes.switch(order.mode, order.slices, self.policy, self.loop.mailbox.make, overtaken)
         elif order.command == "reload":

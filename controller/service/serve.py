@@ -56,12 +56,17 @@ def serve(
     loaded, after capabilities were given up.
 
     Raises:
-        ConfigError: bad settings, a policy that may not act, or another controller of this instance runs.
+        ConfigError: bad settings, a policy that may not act, a node on which nothing may act yet, or another controller
+            of this instance runs.
         ActuatorError: see `Controller.run`.
     """
     if config.bundle is not None and config.agent is not None:
         raise ConfigError("bundle, agent: both are given; expected one of them")
     controlled_slices(MODES[config.mode], config.canary, node.backend.slices.names)
+    if node.unfinished:
+        if MODES[config.mode] is not Mode.SHADOW:
+            node.require_finished(force)
+        say(f"warning: {node.unfinished}, before anything acts on it")
     if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
         raise ConfigError(f"cpu = {config.cpu}; expected one of {', '.join(map(str, sorted(cpus)))}")
     instance = config.instance or node.name

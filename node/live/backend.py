@@ -33,6 +33,7 @@ from slicepilot.node.authority.binding import Binding
 from slicepilot.node.authority.softirqs import in_softirqs
 from slicepilot.node.authority.surroundings import surroundings
 from slicepilot.node.config.spec import NodeSpec
+from slicepilot.node.find.draft import marks_left
 from slicepilot.node.find.follow import Follower
 from slicepilot.node.find.links import UpfLinks
 
@@ -219,10 +220,14 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
     """
     if scenario is not None:
         raise ConfigError(f"scenario = {scenario!r}: expected none with a node, which has its own traffic")
-    return node_of(NodeBackend(NodeSpec.from_yaml(name), control_period_s))
+    unfinished = ""
+    if marked := marks_left(name):
+        fields = " and ".join(marked)
+        unfinished = f"{name}: {fields} still marked FILL IN; expected what the core calls each slice and its promise"
+    return node_of(NodeBackend(NodeSpec.from_yaml(name), control_period_s), unfinished)
 
 
-def node_of(backend: NodeBackend) -> Node:
+def node_of(backend: NodeBackend, unfinished: str = "") -> Node:
     """The node for a controller."""
     spec = backend.spec
     quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
@@ -244,4 +249,5 @@ def node_of(backend: NodeBackend) -> Node:
         housing=backend.housing,
         fixed=fixed,
         own_groups=backend.own_groups,
+        unfinished=unfinished,
     )

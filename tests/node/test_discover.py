@@ -24,6 +24,7 @@ from slicepilot.node.find.sockets import listed
 from tests.command import slicepilot
 
 from .foreign import COUNT, Foreign
+from .test_foreign import controller
 
 BINDS = "import socket, sys, time; s = [socket.socket(2, 2) for _ in sys.argv[2:]]; "
 BINDS += "[each.bind(('127.0.0.77', int(port))) for each, port in zip(s, sys.argv[2:])]; "
@@ -185,12 +186,17 @@ def test_a_draft_does_not_act_before_its_promises_are_filled_in(foreign: Foreign
     roots = {"run_root": str(tmp_path / "run"), "state_root": str(tmp_path / "state"), "publish": {"log": "off"}}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(roots))
     run = ["run", "-c", str(tmp_path / "run.yaml"), "--node", str(path), "--seconds", "0.5"]
-    for mode in (["live"], ["canary", "--canary", "upf-1"]):
+    for mode in (["live"], ["canary", "--canary", foreign.netns[0]]):
         done = slicepilot(*run, "--mode", *mode)
-        assert done.returncode == 2
+        assert done.returncode == 2, done.stderr
         [line] = [line for line in done.stderr.splitlines() if "FILL IN" in line]
         assert f"{path}: s_nssai and sla still marked FILL IN; expected what the core calls each slice" in line
-    for options in ((), ("--mode", "live", "--force")):
-        done = slicepilot(*run, *options)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("still marked FILL IN") == 1
+    with controller(path, foreign, tmp_path, mode="shadow") as running:
+        order = ("control", "mode", "live", "--name", foreign.prefix, "--run-root", str(tmp_path / "run"))
+        refused = slicepilot(*order)
+        assert refused.returncode == 1
+        assert "s_nssai and sla still marked FILL IN" in " ".join(refused.stderr.split())
+        assert running.notes()["mode"] == "shadow"
+        assert slicepilot(*order, "--force").returncode == 0
+        assert running.notes()["mode"] == "live"
+    assert " ".join(running.log.read_text().split()).count("before anything acts on it") == 1

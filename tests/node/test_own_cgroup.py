@@ -202,7 +202,7 @@ def test_a_shadow_moves_nothing_and_says_what_would_be_moved(foreign: Foreign, n
         assert same_threads(before, memberships(foreign))
         assert not running.notes()["unmeasured"]
         options = "--run-root", str(tmp_path / "run"), "--once"
-        assert "! CPU time is not measured in shadow (own_cgroup)" in slicepilot("top", *options).stdout
+        assert "! CPU time is measured only where the mode acts" in slicepilot("top", *options).stdout
     events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("{")]
     assert [event["what"] for event in events if event["event"] == "starting"][-1] == "taking over"
 

@@ -15,7 +15,9 @@ from slicepilot.configs.documents import dumps
 from slicepilot.controller.contracts import answers
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
+from slicepilot.controller.publisher.counts import Totals
 from slicepilot.controller.publisher.logs import EventLogger
+from slicepilot.controller.publisher.metrics import Metrics
 from slicepilot.controller.publisher.recorder import Recorder
 from slicepilot.controller.publisher.status import Status
 from slicepilot.controller.telemetry.histogram import edges_ns
@@ -94,15 +96,30 @@ def test_ticks_that_were_never_read_are_missing_in_records(tmp_path: Path, recor
     assert recorder.figures(overwritten=30)["records_lost_ticks_total"][0] == lost
 
 
-def test_cpu_time_that_a_shadow_does_not_measure_is_unknown(controller: Any) -> None:
+@pytest.mark.parametrize(
+    ("mode", "canary", "known"),
+    [
+        (Mode.SHADOW, [], False),
+        (Mode.CANARY, ["slice1"], False),
+        (Mode.CANARY, ["slice2"], True),
+        (Mode.LIVE, [], True),
+    ],
+)
+def test_cpu_time_of_a_group_that_is_made_for_a_slice_is_unknown_without_it(
+    controller: Any, mode: Mode, canary: list[str], known: bool
+) -> None:
     controller.ring.describe(controller.description | {"own_groups": ["slice2"]})
+    controller.note(canary=canary)
     status, reader = Status(5), controller.reader()
-    for mode, known in ((Mode.SHADOW, False), (Mode.LIVE, True)):
-        controller.tick(5, mode=int(mode))
-        status.update(reader)
-        first, second = status.document(0)["slices"][:2]
-        assert first["cpu_use_mcpu"] is not None
-        assert (second["cpu_use_mcpu"] is not None) is known
+    controller.tick(5, mode=int(mode))
+    status.update(reader)
+    first, second = status.document(0)["slices"][:2]
+    assert first["cpu_use_mcpu"] is not None
+    assert (second["cpu_use_mcpu"] is not None) is known
+    families = {family.name: family for family in Metrics(status, Totals(5)).collect()}
+    uses = {sample.labels["slice"]: sample.value for sample in families["slicepilot_slice_cpu_use_cores"].samples}
+    assert not math.isnan(uses["slice1"])
+    assert math.isnan(uses["slice2"]) is not known
 
 
 def test_reasons_are_the_gravest_first_with_their_ticks(controller: Any) -> None:

@@ -97,16 +97,18 @@ def test_cpu_time_that_a_shadow_does_not_measure_is_not_shown_as_zero() -> None:
     text = lines(records, explained)
     assert "slice1         45.0    40.0    10.0   120.0   590.0       -       -       -" in text
     assert "slice2         45.0    40.0    10.0   120.0   590.0   391.0    25.0    12.0" in text
-    assert " ".join(text).count("CPU time is not measured in shadow (own_cgroup)") == 1
+    assert " ".join(text).count("CPU time is measured only where the mode acts") == 1
     dumps(explain_tick(Moment(explained, records[-1], records[-2])), ExplainedTick)
     [window] = explain_window([Stretch(explained, records)])
     assert window["slices"][0]["mean"]["cpu_use_mcpu"] is None
-    assert any(line.startswith("CPU time is not measured") for line in window_lines(window))
+    assert any(line.startswith("CPU time is measured only") for line in window_lines(window))
     records["mode"][2:] = Mode.LIVE
-    assert "not measured" not in " ".join(lines(records, explained))
+    assert "is measured only" not in " ".join(lines(records, explained))
     records["slices"][:2, SLICE_FIELDS.index("cpu_use_mcpu"), 0] = 0.0
     [window] = explain_window([Stretch(explained, records)])
     assert window["slices"][0]["mean"]["cpu_use_mcpu"] == 391.0, "of the ticks in which it was measured"
+    records["mode"][2:], records["reasons"][2:, 0] = Mode.CANARY, Reason.NOT_ACTING.bit
+    assert "is measured only" in " ".join(lines(records, explained)), "a canary of other slices"
 
 
 def test_a_window_counts() -> None:

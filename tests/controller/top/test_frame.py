@@ -80,7 +80,7 @@ def test_a_shadow_says_that_it_moves_nothing_and_what_it_does_not_measure(path: 
     lines = shown(path)
     assert [line.split()[-1] for line in lines if re.match(r"slice\d", line)] == ["watched"] * 5
     assert "  wants none 0 none · never moved: nice · not moved (shadow)" in lines
-    assert lines[4].startswith("! CPU time is not measured in shadow (own_cgroup): what is wanted of CPU limits")
+    assert lines[4].startswith("! CPU time is measured only where the mode acts (own_cgroup)")
     writer.tick = writer.tick._replace(mode=Mode.CANARY)
     writer.note(canary=["slice1"])
     writer.write()
