@@ -177,7 +177,9 @@ def _prepare(
     stay_in_the_background(options.off_cpu)
     access = Access(os.getuid(), options.group)
     reader = TickReader(options.run / "ticks")
-    recorder = Recorder(options.records, options.records_mb, options.estimate_s, log)
+    if options.records_mb:  # from here on its folder needs no right to enter the folders above, such as /root
+        os.chdir(options.records)
+    recorder = Recorder(Path(), options.records_mb, options.estimate_s, log)
     description = _described(reader, sockets["link"])
     if description is None:
         return None
@@ -186,7 +188,7 @@ def _prepare(
     publisher = PublisherProcess(reader, sockets, access, recorder, log, handler, options.hosts)
     publisher.warm_up()
     privileges.drop_all(options.user)
-    writable = [options.records] if options.records_mb else []
+    writable = [Path()] if options.records_mb else []
     publisher.status.confined = confine_publisher(writable) if options.harden else OFF
     return publisher
 

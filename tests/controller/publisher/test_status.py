@@ -20,8 +20,11 @@ from slicepilot.controller.publisher.logs import EventLogger
 from slicepilot.controller.publisher.metrics import Metrics
 from slicepilot.controller.publisher.recorder import Recorder
 from slicepilot.controller.publisher.status import Status
+from slicepilot.controller.record.segments import list_segments, open_segment
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.env.knobs import Knobs
+
+from .conftest import Controller
 
 SECOND = 1_000_000_000
 
@@ -94,6 +97,23 @@ def test_ticks_that_were_overwritten_before_the_publisher_read_are_lost(controll
 def test_ticks_that_were_never_read_are_missing_in_records(tmp_path: Path, records_mb: float, lost: int) -> None:
     recorder = Recorder(tmp_path, records_mb, 0.0, EventLogger(logging.getLogger()))
     assert recorder.figures(overwritten=30)["records_lost_ticks_total"][0] == lost
+
+
+def test_records_are_kept_below_a_folder_that_their_writer_may_not_enter(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    inner = closed / "open"
+    inner.mkdir()
+    controller = Controller(inner)
+    try:
+        controller.publish(records_mb=1.0)
+        controller.tick(20)
+        assert controller.ask({"command": "status"})["status"]["publisher"]["confined"].startswith("seccomp")
+    finally:
+        controller.close()
+    [segment] = list_segments(controller.state / "records")
+    with open_segment(segment.path) as file:
+        assert file.metadata.num_rows == 20
 
 
 @pytest.mark.parametrize(
