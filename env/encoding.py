@@ -15,14 +15,15 @@ import numpy as np
 from .arrays import FloatArray
 from .backend import Context
 from .knobs import CPU_LIMIT, EGRESS, KNOB_FIELDS, NICE, NUM_KNOBS, Knobs, NiceScope
-from .telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
+from .telemetry import Telemetry
 
 if TYPE_CHECKING:  # as in `backend`
     from .slices import SliceSet
 
-# Per telemetry row: (reference, below which the scale is about linear and above logarithmic; full scale, which maps
-# to 1). A row is encoded as log1p(x / reference) / log1p(full_scale / reference), clipped to 0..1. A reference near the
-# full scale makes a row nearly linear, which suits ratios; loss resolves down to 1e-3.
+# What policies see of a slice: the first rows of `SLICE_FIELDS`, each with its (reference, below which the scale is
+# about linear and above logarithmic; full scale, which maps to 1). A row is encoded as log1p(x / reference) /
+# log1p(full_scale / reference), clipped to 0..1. A reference near the full scale makes a row nearly linear, which suits
+# ratios; loss resolves down to 1e-3.
 TELEMETRY_SCALE: dict[str, tuple[float, float]] = {
     "offered_mbps": (1.0, 10_000.0),
     "carried_mbps": (1.0, 10_000.0),
@@ -35,14 +36,14 @@ TELEMETRY_SCALE: dict[str, tuple[float, float]] = {
 }
 STATIC_FEATURES = ("committed_mbps", "delay_bound_us", "relative_weight", "active")
 KNOB_FEATURES = ("cpu_limit", "nice", "egress")  # of `KNOB_FIELDS`, without their units
-NODE_FEATURES = NODE_FIELDS
+NODE_FEATURES = ("cpu_idle_ratio", "uplink_use_ratio")  # the first rows of `NODE_FIELDS`
 CONTEXT_FEATURES = ("control_period", "logical_cpus", "uplink_capacity")
-FEATURES = (*SLICE_FIELDS, *KNOB_FEATURES, *STATIC_FEATURES, *NODE_FEATURES, *CONTEXT_FEATURES)
+FEATURES = (*TELEMETRY_SCALE, *KNOB_FEATURES, *STATIC_FEATURES, *NODE_FEATURES, *CONTEXT_FEATURES)
 NUM_FEATURES = len(FEATURES)
 
 # The knobs whose axis is logarithmic, as a slice of the rows of `KNOB_FIELDS`: CPU limit and egress rate.
 _LIMITS = slice(CPU_LIMIT, EGRESS + 1, EGRESS - CPU_LIMIT)
-_T = len(SLICE_FIELDS)
+_T, _N = len(TELEMETRY_SCALE), len(NODE_FEATURES)
 _STATIC_AT, _ACTIVE, _NODE_AT = (FEATURES.index(name) for name in ("committed_mbps", "active", NODE_FEATURES[0]))
 _CONTEXT_AT = FEATURES.index("control_period")
 
@@ -137,7 +138,7 @@ class ObservationEncoder:
     def __init__(self, context: Context) -> None:
         promises = context.promises
         num_slices, lanes = promises.weight.shape
-        reference, full = np.asarray([TELEMETRY_SCALE[field] for field in SLICE_FIELDS]).T
+        reference, full = np.asarray(list(TELEMETRY_SCALE.values())).T
         self._scale = np.stack([1.0 / reference, 1.0 / np.log1p(full / reference)]).astype(np.float32)
         self._logarithms = np.empty((_T, num_slices, lanes), np.float32)
         self._fixed = np.zeros((NUM_FEATURES, num_slices, lanes), np.float32)
@@ -161,7 +162,7 @@ class ObservationEncoder:
         logarithms = self._logarithms
         _kernels().over_reference(telemetry.slices, self._scale, logarithms)
         np.log(logarithms, out=logarithms)  # NumPy's is SIMD code, a kernel's is not
-        measured = logarithms, telemetry.node, telemetry.valid
+        measured = logarithms, telemetry.node[:_N], telemetry.valid
         _kernels().fill(*measured, self._scale, knob_rows, self._fixed, _ACTIVE, _NODE_AT, out)
         return out
 

@@ -1,5 +1,7 @@
 """What an agent sees stays bounded whatever was measured; what it says comes back as it was said."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import (
     FEATURES,
+    NODE_FEATURES,
     NUM_FEATURES,
     TELEMETRY_SCALE,
     KnobDecoder,
@@ -159,18 +162,30 @@ def test_observations_are_bounded_whatever_was_measured(count: int, lanes: int, 
 def test_what_is_encoded_is_what_was_measured_row_by_row() -> None:
     slices, telemetry = slice_set(3), Telemetry.empty(3)
     rng = np.random.default_rng(0)
-    for row, name in enumerate(SLICE_FIELDS):
+    for row, name in enumerate(TELEMETRY_SCALE):
         telemetry.slices[row] = TELEMETRY_SCALE[name][1] * rng.random((3, 1))
     telemetry.node[:] = [[0.25], [0.75]]
     table = ObservationEncoder(context_of(slices)).encode(telemetry, KnobDecoder(slices).encode(Knobs.none(3)))[0]
-    for row, name in enumerate(SLICE_FIELDS):
+    for row, name in enumerate(TELEMETRY_SCALE):
         column = table[:, FEATURES.index(name)]
         np.testing.assert_allclose(column, scaled(name, telemetry.slices[row, :, 0]), atol=2e-6)
     assert np.all(table[:, FEATURES.index("cpu_idle_ratio")] == 0.25)
     assert np.all(table[:, FEATURES.index("uplink_use_ratio")] == 0.75)
 
 
-@given(name=st.sampled_from(SLICE_FIELDS), share=st.floats(0, 1))
+def test_fields_without_a_scale_leave_observations_as_they_are() -> None:
+    assert SLICE_FIELDS[: len(TELEMETRY_SCALE)] == tuple(TELEMETRY_SCALE)
+    assert NODE_FIELDS[: len(NODE_FEATURES)] == NODE_FEATURES
+    slices, telemetry = slice_set(3), Telemetry.empty(3)
+    telemetry.slices[:] = telemetry.node[:] = 0.5
+    more = dataclasses.replace(
+        telemetry, slices=np.concatenate([telemetry.slices] * 2), node=np.concatenate([telemetry.node] * 2)
+    )
+    encoder, rows = ObservationEncoder(context_of(slices)), KnobDecoder(slices).encode(Knobs.none(3))
+    np.testing.assert_array_equal(encoder.encode(telemetry, rows), encoder.encode(more, rows))
+
+
+@given(name=st.sampled_from(list(TELEMETRY_SCALE)), share=st.floats(0, 1))
 def test_unscaled_inverts_scaled(name: str, share: float) -> None:
     reference, full = TELEMETRY_SCALE[name]
     value = np.asarray([full * share, full * share**4], np.float32)

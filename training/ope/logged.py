@@ -14,7 +14,15 @@ from slicepilot.agents.base import Agent, StochasticAgent
 from slicepilot.configs import ConfigError, validate
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet, Floats
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import FEATURES, KNOB_FEATURES, NODE_FEATURES, KnobDecoder, scaled, unscaled
+from slicepilot.env.encoding import (
+    FEATURES,
+    KNOB_FEATURES,
+    NODE_FEATURES,
+    TELEMETRY_SCALE,
+    KnobDecoder,
+    scaled,
+    unscaled,
+)
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
@@ -114,14 +122,17 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
 
 
 def telemetry_of(table: Floats) -> Telemetry:
-    """The figures behind observations (L, S, D): the inverse of `slicepilot.env.encoding.ObservationEncoder`."""
-    columns = [unscaled(field, table[..., FEATURES.index(field)]).T for field in SLICE_FIELDS]
-    return Telemetry(
-        slices=np.ascontiguousarray(np.stack(columns)),
-        node=np.ascontiguousarray(table[:, 0, NODE].T),
-        age_s=np.zeros(len(table), np.float32),
-        valid=np.ascontiguousarray(table[..., ACTIVE].T > 0.5),
-    )
+    """The figures behind observations (L, S, D): the inverse of `slicepilot.env.encoding.ObservationEncoder`.
+
+    What policies do not see is 0.
+    """
+    lanes, num_slices, _ = table.shape
+    telemetry = Telemetry.empty(num_slices, lanes)
+    for row, field in enumerate(TELEMETRY_SCALE):
+        telemetry.slices[row] = unscaled(field, table[..., FEATURES.index(field)]).T
+    telemetry.node[: len(NODE_FEATURES)] = table[:, 0, NODE].T
+    telemetry.valid[:] = table[..., ACTIVE].T > 0.5
+    return telemetry
 
 
 def run_numbers(episodes: EpisodeSet) -> npt.NDArray[np.int64]:

@@ -38,13 +38,14 @@ def slice_rows(
     """Rows of T periods and S slices; delays are NaN where a slice could not be measured or carried nothing.
 
     Args:
-        telemetry: (T, F, S), as `SLICE_FIELDS`.
+        telemetry: (T, F, S), as `SLICE_FIELDS`; of the first of them, where later ones are newer than the recording.
         valid: (T, S), the slice was measured.
         names: of the slices.
         words: by column, codes (T,) and what they stand for.
     """
-    periods, _, slices = telemetry.shape
-    figures = telemetry.transpose(1, 0, 2).reshape(len(SLICE_FIELDS), -1).astype(np.float32)
+    periods, fields, slices = telemetry.shape
+    figures = np.full((len(SLICE_FIELDS), periods * slices), np.nan, np.float32)
+    figures[:fields] = telemetry.transpose(1, 0, 2).reshape(fields, -1)
     silent = ~valid.reshape(-1) | (figures[_CARRIED] <= 0)
     for index in _DELAYS:
         figures[index][silent] = np.nan
@@ -64,7 +65,7 @@ def episode_rows(episodes: EpisodeSet) -> Stream:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for number, episode in enumerate(episodes):
-            if episode.telemetry is None or episode.telemetry.shape[1:] != (len(SLICE_FIELDS), len(names)):
+            if episode.telemetry is None or episode.telemetry.shape[2] != len(names):
                 raise ConfigError(f"episode {number}: telemetry was not kept; expected episodes of `dataset record`")
             seen = episode.telemetry[1:]
             valid = np.ones(seen.shape[::2], np.bool_) if episode.valid is None else episode.valid[1:]
