@@ -23,7 +23,8 @@ from .shared_groups import SharedGroups
 TIMED_PER_S = 50_000  # of a slice: 250 in 5 ms, enough for a 99th percentile
 WATCH_S, LOOK_S = 0.1, 0.5
 """How often packets that stop are looked for, and how often points are looked at anyway."""
-FLOWING = 10  # packets in `WATCH_S`: not by chance none in the next
+FLOWING = 10
+"""Packets in `WATCH_S`: not by chance none in the next."""
 
 
 class _Look(NamedTuple):
@@ -98,7 +99,8 @@ class KernelSource:
         self._doubted: set[NetPoint] | None = None
         self._reachable, self._taken = True, 0
         self._passed, self._looked_s = np.zeros((2, slices), np.uint64), self.counts_since_s
-        self._new, self._stopped = np.zeros((2, slices), np.uint64), np.zeros(slices, np.bool_)
+        self._new = np.zeros((2, slices), np.uint64)
+        self._stopped, self._one_sided = np.zeros((2, slices), np.bool_)
         self.tasks: tuple[tuple[Callable[[], object], float], ...] = ((self.watch, WATCH_S),)
         self._crowded = np.zeros(slices, np.uint64)
         self._take(self._looked())
@@ -168,12 +170,15 @@ class KernelSource:
         return {"hooks_taken": self._taken}
 
     def watch(self) -> None:
-        """Check the points, as `check` does: at once if packets stop at a point, since another program may drop them
-        there; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's budget."""
+        """Check the points, as `check` does: at once if packets stop at a point, or begin to pass one point only, since
+        another program may keep them from the other; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's
+        budget."""
         slices, points = self.packets.slices, len(self.packets.points)
         passed = np.stack([slices["n3"]["packets"][:points], slices["exit"]["packets"][:points, self._last]])
         new, self._passed = passed - self._passed, passed
-        stopped, self._new = ((self._new >= FLOWING) & (new == 0)).any(axis=0), new
+        one_sided = (new.max(axis=0) >= FLOWING) & (new.min(axis=0) == 0)
+        stopped = ((self._new >= FLOWING) & (new == 0)).any(axis=0) | (one_sided & ~self._one_sided)
+        self._new, self._one_sided = new, one_sided
         self._stopped |= stopped
         if stopped.any() or time.monotonic() - self._looked_s >= LOOK_S:
             self._start_look()

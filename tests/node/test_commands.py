@@ -70,7 +70,7 @@ def test_the_manuals_environment_moves_knobs_and_puts_them_back(
     finally:
         for root in ("/run/slicepilot", "/var/lib/slicepilot"):
             shutil.rmtree(Path(root) / f"{foreign.prefix}-stepped", ignore_errors=True)
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert picture(foreign) == before
     observation = values["observation"]
     assert isinstance(observation, np.ndarray)
@@ -89,7 +89,7 @@ def test_gymnasiums_checker_finds_nothing(foreign: Foreign, node: Path, run: Pat
     finally:
         env.close()
         env.close()
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert knobs(foreign) == before
 
 
@@ -179,7 +179,7 @@ def test_probe_measures_a_node(foreign: Foreign, node: Path) -> None:
     time.sleep(0.5)
     before = picture(foreign)
     document = json.loads(slicepilot("probe", "--node", str(node), "--duration", "2", "--json").stdout)
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert picture(foreign) == before
     assert [item["slice"] for item in document["slices"]] == [f"slice{i}" for i in range(1, COUNT + 1)]
     for item in document["slices"]:
@@ -194,7 +194,7 @@ def test_recording_in_shadow_keeps_what_operators_do(foreign: Foreign, node: Pat
     foreign.load(seconds=10, mbps=4)
     before, out = picture(foreign), tmp_path / "log.parquet"
     slicepilot("dataset", "record", "--node", str(node), "--seconds", "1", "--episodes", "2", "--out", str(out))
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert picture(foreign) == before
     episodes = read_episodes(out)
     assert episodes.behaviours == ("as-found",)
@@ -212,7 +212,7 @@ def test_recording_live_explores_around_the_state(foreign: Foreign, node: Path, 
     before, out = knobs(foreign), tmp_path / "log.parquet"
     command = ["dataset", "record", "--node", str(node), "--mode", "live", "--run", str(run)]
     slicepilot(*command, "--agents", "exploring-as-found", "--seconds", "2", "--episodes", "2", "--out", str(out))
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert knobs(foreign) == before
     episodes = read_episodes(out)
     assert episodes.behaviours == ("exploring-as-found",)
@@ -230,7 +230,7 @@ def cost_us(foreign: Foreign, node: Path, out: Path, burn_ns: int, *options: str
     time.sleep(0.5)
     command = ["node", "identify", str(node), "--out", str(out), "--segments", "3", *options, "--json"]
     document = json.loads(slicepilot(*command).stdout)
-    foreign.carried_mbps()
+    foreign.stop_loads()
     return float(document["upf_cost_us"])
 
 

@@ -82,7 +82,7 @@ def test_it_is_watched_and_nothing_is_changed(eupf: Foreign, node: Path) -> None
     assert report["mode"] == "shadow"
     assert item["carried_mbps"] == pytest.approx(8.0, rel=0.1)
     assert item["delay_p99_us"] > 0.0
-    eupf.carried_mbps()
+    eupf.stop_loads()
     assert picture(eupf) | OTHERS == before | OTHERS
 
 
@@ -92,7 +92,7 @@ def test_its_own_hook_on_n3_would_see_nothing(eupf: Foreign, node: Path) -> None
     node.write_text(yaml.safe_dump(document))
     eupf.load(seconds=8, mbps=8)
     [result] = json.loads(slicepilot("node", "check", str(node), "--seconds", "2", "--json", code=1).stdout)
-    eupf.carried_mbps()
+    eupf.stop_loads()
     assert not result["measured"]
     assert "no packet has arrived at N3" in result["notes"]
 

@@ -123,7 +123,7 @@ def test_from_nothing_to_p99_in_two_commands_and_nothing_is_changed(foreign: For
         assert item["delay_p99_us"] > 0.0
     assert report["mode"] == "shadow"
     assert took_s < 60.0
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert picture(foreign) == before
 
 
@@ -221,7 +221,7 @@ def test_a_upf_that_restarts_in_a_new_cgroup_is_taken_up_again(foreign: Foreign,
         name = next(name for name in KNOB_FILES if name in {"cpu.shares", "cpu.weight"} and f"1/{name}" in before)
         until(lambda: knobs(foreign)[f"2/{name}"] != before[f"2/{name}"], "not moved again")
     assert knobs(foreign) == before
-    foreign.carried_mbps()
+    foreign.stop_loads()
 
 
 def test_a_upf_that_moves_leaves_its_old_cgroup_as_it_was(foreign: Foreign, node: Path, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_namespace_that_is_made_anew_is_measured_again(foreign: Foreign, node:
         shaped = "tc", "qdisc", "show", "dev", "n6", "root"
         until(lambda: in_netns(foreign.netns[3], *shaped).startswith("qdisc htb"), "not shaped again")
     assert not in_netns(foreign.netns[3], *shaped).startswith("qdisc htb")
-    foreign.carried_mbps()
+    foreign.stop_loads()
 
 
 def test_on_a_terminal_it_runs_as_well(foreign: Foreign, node: Path) -> None:

@@ -40,7 +40,7 @@ def _running(foreign: Foreign, node: Path, tmp_path: Path) -> Iterator[Controlle
         foreign.load(seconds=LOAD_S, mbps=4)
         until(lambda: all(measured(running, number) for number in range(1, foreign.count + 1)), "not measured")
         yield running
-    foreign.carried_mbps()
+    foreign.stop_loads()
 
 
 def where(foreign: Foreign, point: str) -> tuple[Path, str]:
@@ -77,7 +77,10 @@ def test_a_program_at_the_head_is_put_behind_ours(foreign: Foreign, running: Con
         records = ticks(running)
     print(f"\n{point}: noticed and said within {took_s:.2f} s")
     assert took_s < NOTICED_S + 1.0  # what is noticed at once is published once a second
-    assert (records["valid"][:, 0] == 0).sum() in range(1, 4), "one window is not believed"
+    # Until ours is attached again, which the kernel delays (synchronize_rcu): less than the guard goes on without.
+    unmeasured = (records["valid"][:, 0] == 0).nonzero()[0]
+    assert len(unmeasured) in range(1, 25), "windows that are not believed"
+    assert unmeasured[-1] - unmeasured[0] < 25
     assert (records["valid"][:, 1:5] != 0).all()
     held = records[records["valid"][:, 0] == 0]
     assert (held["reasons"][:, 0] & Reason.SLICE_MISSING.bit != 0).all()

@@ -162,7 +162,7 @@ def test_a_limit_acts_in_it(foreign: Foreign, node: Path, tmp_path: Path) -> Non
         knobs.values[CPU_LIMIT, 0, 0] = 0.5 * used[0]
         held, limited = watched(backend, knobs)
         assert backend.receipt.applied.cpu_limit_mcpu[0, 0] == pytest.approx(0.5 * used[0], rel=0.01)
-    foreign.carried_mbps()
+    foreign.stop_loads()
     print(f"carried {free} Mbit/s with {used} mCPU; {held} with {limited}, half of it for the first")
     assert held[0] < 0.75 * free[0]
     assert limited[0] < 0.6 * used[0]
@@ -303,7 +303,7 @@ def test_what_is_tried_in_its_group_is_felt(foreign: Foreign, node: Path) -> Non
         limit = item["knobs"]["cpu_limit"]
         assert limit["authority"], limit
         assert limit["tried"]["carried_ratio"]["high"] < 1.0 or limit["tried"]["delay_p99_ratio"]["low"] > 1.0, limit
-    foreign.carried_mbps()
+    foreign.stop_loads()
 
 
 def test_two_upfs_in_one_group_get_one_each(foreign: Foreign, node: Path, tmp_path: Path) -> None:

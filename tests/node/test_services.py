@@ -72,7 +72,7 @@ def test_check_says_that_a_service_is_measured_and_what_acts(beside: Foreign, vi
     before = state(visited)
     beside.load(seconds=8, mbps=4)
     upf, service = json.loads(slicepilot("node", "check", str(mixed), "--seconds", "2", "--json").stdout)
-    beside.carried_mbps()
+    beside.stop_loads()
     assert (service["slice"], upf["slice"]) == ("shop", "radio")
     for item in (service, upf):
         assert item["measured"]

@@ -63,7 +63,7 @@ def test_slices_of_a_upf_are_distinguished(node: Foreign, tmp_path: Path, traffi
         assert carried[0] == pytest.approx(8, rel=0.1)
         assert carried[1] == pytest.approx(2, rel=0.15)
         assert p99[1] > 20 * p99[0]
-    node.carried_mbps()
+    node.stop_loads()
 
 
 def test_packets_of_neither_are_nobodys(node: Foreign, tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_packets_of_neither_are_nobodys(node: Foreign, tmp_path: Path) -> None:
         assert packets[0] > 500
         assert packets[1] == 0
         assert packets[2] > 500  # behind the last slice
-    node.carried_mbps()
+    node.stop_loads()
 
 
 def test_cpu_time_is_charged_by_packets(node: Foreign, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_cpu_time_is_charged_by_packets(node: Foreign, tmp_path: Path) -> None:
         use = np.mean([backend.observe().cpu_use_mcpu[:, 0].copy() for _ in range(80)], axis=0)
         assert use[0] == pytest.approx(use[1], rel=0.1)
         assert use[0] + use[1] == pytest.approx(use[2], rel=0.35)  # which carries as much as both
-    node.carried_mbps()
+    node.stop_loads()
 
 
 def test_the_process_gets_what_its_slices_ask_for_together(node: Foreign, tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_check_says_what_is_shared(node: Foreign, tmp_path: Path) -> None:
     path = written(tmp_path, node.prefix, slice_of(node, "a", 1, teids=[1]), slice_of(node, "b", 1, teids=[101]))
     node.load(seconds=10, mbps=8)
     result = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
-    node.carried_mbps()
+    node.stop_loads()
     for item, other in zip(result, "ba", strict=True):
         assert item["measured"]
         assert item["traffic"]["match_ratio"] > 0.99

@@ -75,7 +75,7 @@ def test_both_are_discovered_distinguished_and_measured_without_configuration(fo
     before = picture(foreign)
     foreign.load(seconds=25, mbps=4)
     checked = json.loads(slicepilot("node", "check", str(path), "--seconds", "2", "--json").stdout)
-    foreign.carried_mbps()
+    foreign.stop_loads()
     for item in checked:
         assert item["traffic"]["match_ratio"] > 0.99
         assert all(knob["authority"] for knob in item["knobs"].values()), item["knobs"]
@@ -93,7 +93,7 @@ def test_each_has_its_own_rate_and_class_of_one_shaper(foreign: Foreign, path: P
         wanted.values[EGRESS, 1, 0] = 2.0
         actuator.apply(wanted)
         offered, carried, _, p99 = means(backend)[:4]
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert offered == pytest.approx([8, 8], rel=0.15)
     assert carried[0] == pytest.approx(8, rel=0.15)
     assert carried[1] == pytest.approx(2, rel=0.15)
@@ -114,7 +114,7 @@ def test_cpu_knobs_act_on_one_of_them(foreign: Foreign, path: Path) -> None:
         assert {name for name in moved if "cpu." in name} == {name for name in moved if name.startswith("2/cpu.")}
         figures = means(backend)
         use = backend.observe().cpu_use_mcpu[:, 0].copy()
-    foreign.carried_mbps()
+    foreign.stop_loads()
     assert figures[1][1] < 0.6 * figures[1][0]
     assert figures[1][0] == pytest.approx(4, rel=0.2)
     assert use[0] > 0
@@ -138,7 +138,7 @@ def test_one_of_them_restarts_and_the_other_goes_on(foreign: Foreign, path: Path
         assert not [line for line in backend.check() if "no such network namespace" in line], "theirs is still there"
         foreign.start_upf(gone)
         until(lambda: carries(1, 2), "not measured again", 12.0)
-    foreign.carried_mbps()
+    foreign.stop_loads()
 
 
 def test_tunnels_do_not_distinguish_upfs_that_number_them_alike(foreign: Foreign, path: Path) -> None:

@@ -271,15 +271,20 @@ def _text_of(file: Path) -> str:
     return ""
 
 
-def test_packets_that_stop_are_looked_for_at_once(network: Any, forwarder: Any, packets: Any) -> None:
+@pytest.mark.parametrize("first", [0, 4], ids=["between two looks", "soon after a look"])
+def test_packets_that_stop_are_looked_for_at_once(network: Any, forwarder: Any, packets: Any, first: int) -> None:
     """A service floor is judged within half a second: a slice must not be starved by its probe for as long as that."""
     with measuring(network) as source:
         source.watch()
         through(network, packets, 20)
         source.watch()
+        if first:
+            through(network, packets, first)
         with attached(network.dn.path, "n6", "ingress", PASS):
-            through(network, packets, 20)
-            source.watch()
-            source.measure()
+            for _ in range(2 if first else 1):
+                assert source.counts["hooks_taken"] == 0
+                through(network, packets, 20)
+                source.watch()
+                source.measure()
             assert source.counts["hooks_taken"] == 1
             assert counted(source, network, packets) == (10, 10)
