@@ -54,8 +54,8 @@ def test_the_agent_says_how_it_does(server: Scraping) -> None:
     assert value('slicepilot_agent_slicesets{reason="LoopRunning"}') == 1
     assert value(f'slicepilot_agent_loop_starts_total{{loop="{LOOP}"}}') == 1
     assert value(f'slicepilot_agent_loop_failures_total{{loop="{LOOP}"}}') == 0
-    assert server.values("slicepilot_agent_watches_total >= 1", "list").keys() == {"slicesets", "pods", "nodes"}
-    assert server.values("time() - slicepilot_agent_heard_timestamp_seconds < 120", "list").keys() >= {"slicesets"}
+    heard = server.values("time() - slicepilot_agent_heard_timestamp_seconds < 120", "list")
+    assert heard.keys() >= {"slicesets", "pods", "nodes"}
     assert value('slicepilot_agent_api_requests_total{verb="GET",code="200"}') >= 6
     assert value("time() - slicepilot_agent_told_timestamp_seconds") < 10
 
