@@ -53,6 +53,7 @@ lean: .venv/.lean ## install what needs no PyTorch: simulate, evaluate, run with
 	@echo "installed without PyTorch: train, tune and sb3: policies need make setup"
 
 live: build/bin/.built bpf ## build the user plane (Go) and the probe (BPF), with what they need
+	@echo "build/bin and the programs of controller/telemetry/bpf are up to date"
 
 build/bin/.built: testbed/go.mod testbed/go.sum $(shell find testbed -name '*.go' -not -name '*_test.go') | $(UV)
 	@mkdir -p build/bin

@@ -68,6 +68,9 @@ def discover(
     _print(result, verbose)
     if out is not None:
         slices = sum(line.startswith("  - name: ") for line in out.read_text().splitlines())
+        if not slices:
+            console.print(f"{out}: no UPF that is certain and nobody else's; take one by --upf NAME", highlight=False)
+            return
         console.print(f"{out}: {slices} slices; say there what they are promised, then:", highlight=False)
         console.print(f"  slicepilot run --node {out} --seconds 10", highlight=False, soft_wrap=True, markup=False)
 

@@ -34,6 +34,8 @@ OWN_GROUP = """\
     # own_cgroup: true   # it has no CPU cgroup of its own; with this `--mode live` makes one for it, until it ends
 """
 
+NONE = "slices: []   # FILL IN: no UPF was found that is certain and nobody else's"
+
 
 def draft(name: str, result: Sequence[DiscoveredUpf], named: Collection[int] = ()) -> str:
     """YAML text: sure UPFs as slices, a slice for each network of UEs or TUN device; unclear UPFs, and UPFs that belong
@@ -45,7 +47,7 @@ def draft(name: str, result: Sequence[DiscoveredUpf], named: Collection[int] = (
         named: pids of UPFs that the user has selected: these are slices even if they belong to others.
     """
     sure = [item for item in result if item.confidence == "sure" and (not item.owner or item.process.pid in named)]
-    parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else "slices: []   # FILL IN: no UPF was found"]
+    parts = [HEAD, f"name: {name}", UNKNOWN_UPLINK, "slices:" if sure else NONE]
     n3s = [(item.process.netns, item.devices.n3) for item in sure]
     number = 0
     for item in sure:

@@ -15,10 +15,11 @@ import typer
 from typing_extensions import is_typeddict
 
 from slicepilot.cli import main
-from slicepilot.cli.reference import PRINTED, load_commands
+from slicepilot.cli.reference import COMMON, PRINTED, load_commands
 from slicepilot.cli.schemas import bench, datasets, evaluation, machine
 from slicepilot.cli.shared.output import print_json
 from slicepilot.configs.documents import Document, check
+from slicepilot.env.telemetry import SLICE_FIELDS
 
 ROOT = Path(__file__).parents[2]
 SHAPES = {f"{name} {when}".strip(): shape for name, shapes in PRINTED.items() for when, shape in shapes.items()}
@@ -118,3 +119,8 @@ def test_real_documents_fit(case: str, capsys: pytest.CaptureFixture[str], monke
     assert stop.value.code == 0 or case == "doctor"
     check(printed, schema)
     assert json.loads(printed)
+
+
+def test_every_field_of_a_slice_is_explained() -> None:
+    explained = {name for names in COMMON for name in names.split(", ")}
+    assert explained >= set(SLICE_FIELDS)

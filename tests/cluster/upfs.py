@@ -47,6 +47,7 @@ class PodUpfs(Runtime):
     """
 
     n6 = "eth0"
+    selected = ("--upf", "upf-*")  # those of pods belong to others
 
     def __init__(
         self,

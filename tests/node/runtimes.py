@@ -77,10 +77,12 @@ class Runtime:
     Attributes:
         machine: where they run.
         slices: names that discovery gives them, in order.
+        selected: options of `node discover` that name them, where they belong to others.
     """
 
     prefix = "rt"
     slices: tuple[str, ...]
+    selected: tuple[str, ...] = ()
 
     def __init__(self, machine: Machine, environment: Mapping[str, str]) -> None:
         self.machine = machine
@@ -131,7 +133,7 @@ class Runtime:
         """The configuration that discovery writes, without what it is not sure of."""
         path = self.machine.folder / "found.yaml"
         path.unlink(missing_ok=True)
-        self.machine.run("slicepilot", "node", "discover", "--out", str(path), "--name", NAME)
+        self.machine.run("slicepilot", "node", "discover", "--out", str(path), "--name", NAME, *self.selected)
         document: dict[str, Any] = yaml.safe_load(path.read_text())
         return document
 

@@ -46,13 +46,11 @@ POINTS = LAST_S // STEP_S + 1
 USUAL_POINTS = END_S // STEP_S + 1
 MEAN_OVER_S = 120  # of the study's Prometheus queries
 SERVER = "iperf"  # in the names of the workloads that received what a slice carried
-STAND_INS = {
+_MEASURED = ("carried_mbps", "loss_ratio", "cpu_use_mcpu", "uplink_use_ratio")
+STAND_INS = {name: "not measured" for name in (*SLICE_FIELDS, *NODE_FIELDS) if name not in _MEASURED} | {
     "offered_mbps": "load plan",
     "delay_p50_us": "mean round trip",
     "delay_p99_us": "mean round trip",
-    "throttled_ratio": "not measured",
-    "runqueue_delay_us": "not measured",
-    "cpu_idle_ratio": "not measured",
 }
 """Substitutes for quantities that were not measured; in `EpisodeSet.facts` as ``stand_ins``."""
 

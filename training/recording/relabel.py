@@ -23,7 +23,7 @@ from slicepilot.env.reward import TERMS, TINY, RewardModel, RewardWeights
 from slicepilot.env.simulator.lanes import tile
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
-from slicepilot.env.telemetry import Telemetry
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 
 LANES = 4096
 """Encoded at once."""
@@ -98,7 +98,13 @@ class Relabelled:
 
 
 def relabel(trace: Trace, slices: SliceSet, context: Context, weights: RewardWeights) -> Relabelled:
-    """Encode and score a trace whose first measurement is the first that the run's agent was shown."""
+    """Encode and score a trace whose first measurement is the first that the run's agent was shown.
+
+    Raises:
+        ValueError: a trace without all fields of telemetry.
+    """
+    if trace.slices.shape[1] != len(SLICE_FIELDS) or trace.node.shape[1] != len(NODE_FIELDS):
+        raise ValueError(f"trace: {trace.slices.shape[1]} fields of slices, {trace.node.shape[1]} of the node")
     count, lanes = len(trace), trace.valid.shape[-1]
     shown = _shown(trace, context)
     rows = _encoded(trace.knobs, slices)

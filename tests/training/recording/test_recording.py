@@ -245,8 +245,10 @@ def assert_consistent(episode: Episode, slices: SliceSet, context: Context, weig
     held = knobs.values.transpose(2, 0, 1)
     none = Knobs.none(len(slices))
     first = none.values[None, ..., 0]
+    figures = np.zeros((len(episode.telemetry), len(SLICE_FIELDS), len(slices), 1), np.float32)
+    figures[:, : episode.telemetry.shape[1], :, 0] = episode.telemetry  # later fields are newer than the recording
     trace = Trace(
-        episode.telemetry[..., None], episode.node[..., None], episode.valid[..., None],
+        figures, episode.node[..., None], episode.valid[..., None],
         np.concatenate([first, held])[..., None],
     )  # fmt: skip
     seen = relabel(trace, slices, context, weights)
