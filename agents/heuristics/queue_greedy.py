@@ -64,6 +64,11 @@ class QueueGreedyConfig(GreedyConfig):
     loyalty: float = 3.0
 
 
+EDGE = QueueGreedyConfig(spare_cpu=0.0, headroom=1.1, relief=1.0)
+"""Leaves CPU time that no promise needs to whatever else runs on the node, such as an edge application, and not to the
+slices' best effort. Chosen of two settings by four runs of ``testbed-promises`` on real UPFs."""
+
+
 class QueueGreedy(Greedy):
     """`Greedy` that works out what a promise takes of a slice that is cut, from how long its queue can get.
 
@@ -76,13 +81,14 @@ class QueueGreedy(Greedy):
     Args:
         egress: shape the uplink in the same way.
         config: see there.
+        name: as tables show it.
     """
 
     config: QueueGreedyConfig
 
-    def __init__(self, egress: bool = True, config: QueueGreedyConfig | None = None) -> None:
+    def __init__(self, egress: bool = True, config: QueueGreedyConfig | None = None, name: str | None = None) -> None:
         super().__init__(egress, config or QueueGreedyConfig())
-        self.name = "queue-greedy" if egress else "queue-greedy-cpu"
+        self.name = name or ("queue-greedy" if egress else "queue-greedy-cpu")
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Forget rates and costs; take over how long queues can get."""

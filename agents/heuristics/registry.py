@@ -86,6 +86,12 @@ def _queue_greedy(egress: bool) -> Agent:
     return QueueGreedy(egress)
 
 
+def _beside_edge() -> Agent:
+    from .queue_greedy import EDGE, QueueGreedy
+
+    return QueueGreedy(config=EDGE, name="queue-greedy-edge")
+
+
 def _proposals() -> tuple[Agent, ...]:
     return ReactiveSla(), ProportionalShare(), Captain(), _greedy(False), _greedy(True), _queue_greedy(True)
 
@@ -113,6 +119,7 @@ def _factories() -> dict[str, Factory]:
         "greedy-egress": lambda _: _greedy(True),
         "queue-greedy": lambda _: _queue_greedy(True),
         "queue-greedy-cpu": lambda _: _queue_greedy(False),
+        "queue-greedy-edge": lambda _: _beside_edge(),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "pi": lambda _: Pi(),
