@@ -15,6 +15,7 @@ from slicepilot.agents.heuristics.greedy import Greedy, GreedyConfig
 from slicepilot.agents.heuristics.greedy_kernels import allocate
 from slicepilot.agents.heuristics.proportional import ProportionalShare
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy, QueueGreedyConfig
+from slicepilot.agents.heuristics.registry import make
 from slicepilot.env.backend import PACERS, Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
@@ -240,6 +241,18 @@ def test_a_burst_that_a_quota_held_back_has_more_room_from_then_on(node: tuple[S
     assert (before > 40.0).all()
     assert after[0] > 1.5 * before[0]
     np.testing.assert_allclose(after[1:], before[1:], rtol=0.1)
+
+
+def test_cpu_time_that_no_promise_needs_is_left_to_an_edge_application() -> None:
+    scenario = Scenario.from_yaml("testbed-promises")
+    used, broken = {}, {}
+    for name in ("experiment-7-scaled", "queue-greedy", "queue-greedy-edge"):
+        agent = make(name, scenario.slice_set(), scenario.hardware_spec())
+        played = play(agent, ScenarioRuns(scenario), 4)
+        used[name] = sum(float(seen.cpu_use_mcpu.sum()) for seen in played.telemetry)
+        broken[name] = float((played.violated * played.context.promises.weight).sum())
+    assert used["queue-greedy-edge"] < 0.9 * used["queue-greedy"]
+    assert broken["queue-greedy-edge"] < 0.5 * broken["experiment-7-scaled"]
 
 
 # -- what is measured, and what follows from it --------------------------------------------------------------------
