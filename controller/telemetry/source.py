@@ -25,6 +25,8 @@ WATCH_S, LOOK_S = 0.1, 0.5
 """How often packets that stop are looked for, and how often points are looked at anyway."""
 FLOWING = 10
 """Packets in `WATCH_S`: not by chance none in the next."""
+RARELY_S = 5.0
+"""Least time between looks because packets pass one point only: so it is of a slice that waits for a CPU, too."""
 
 
 class _Look(NamedTuple):
@@ -100,7 +102,7 @@ class KernelSource:
         self._reachable, self._taken = True, 0
         self._passed, self._looked_s = np.zeros((2, slices), np.uint64), self.counts_since_s
         self._new = np.zeros((2, slices), np.uint64)
-        self._stopped, self._one_sided = np.zeros((2, slices), np.bool_)
+        self._stopped, self._one_sided_s = np.zeros(slices, np.bool_), -RARELY_S
         self.tasks: tuple[tuple[Callable[[], object], float], ...] = ((self.watch, WATCH_S),)
         self._crowded = np.zeros(slices, np.uint64)
         self._take(self._looked())
@@ -170,17 +172,20 @@ class KernelSource:
         return {"hooks_taken": self._taken}
 
     def watch(self) -> None:
-        """Check the points, as `check` does: at once if packets stop at a point, or begin to pass one point only, since
-        another program may keep them from the other; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's
+        """Check the points, as `check` does: at once if packets stop at a point, or pass one point only, since another
+        program may keep them from the other; else every `LOOK_S`. Call it every `WATCH_S`, outside the loop's
         budget."""
         slices, points = self.packets.slices, len(self.packets.points)
         passed = np.stack([slices["n3"]["packets"][:points], slices["exit"]["packets"][:points, self._last]])
         new, self._passed = passed - self._passed, passed
+        stopped, now_s = ((self._new >= FLOWING) & (new == 0)).any(axis=0), time.monotonic()
         one_sided = (new.max(axis=0) >= FLOWING) & (new.min(axis=0) == 0)
-        stopped = ((self._new >= FLOWING) & (new == 0)).any(axis=0) | (one_sided & ~self._one_sided)
-        self._new, self._one_sided = new, one_sided
+        if one_sided.any() and now_s - self._one_sided_s >= RARELY_S:
+            self._one_sided_s = now_s
+            stopped |= one_sided
+        self._new = new
         self._stopped |= stopped
-        if stopped.any() or time.monotonic() - self._looked_s >= LOOK_S:
+        if stopped.any() or now_s - self._looked_s >= LOOK_S:
             self._start_look()
 
     def _start_look(self) -> None:
