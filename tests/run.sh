@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests, all parts even when one has failed, and says what they took: tests/run.sh quick|all [PYTEST ARGUMENTS].
-# Three processes, which often wait, share what does not measure real time, one thread each; the rest runs alone.
+# Four processes, which often wait, share what does not measure real time, one thread each; the rest runs alone.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 kind=$1
@@ -30,10 +30,10 @@ wait "$!" || status=$?
 if [[ $kind == all ]]; then
 	tests/packages.sh || true
 	testbed/fuzz.sh "${FUZZ_TIME:-2s}" || status=$?
-	tests -n 3 --dist loadfile --no-loadscope-reorder -m "not realtime"
+	tests -n 4 --dist loadfile --no-loadscope-reorder -m "not realtime"
 	tests -m realtime
 else
-	tests -n 3 --dist loadfile --no-loadscope-reorder -m "not realtime and not slow"
+	tests -n 4 --dist loadfile --no-loadscope-reorder -m "not realtime and not slow"
 	tests -m "realtime and not slow"
 fi
 
