@@ -98,4 +98,4 @@ class Node:
     def require_finished(self, force: bool) -> None:
         """Raise ConfigError for a node on which nothing may act yet, unless it is forced."""
         if self.unfinished and not force:
-            raise ConfigError(f"{self.unfinished}, without the marks; or --force")
+            raise ConfigError(f"{self.unfinished}; or --force")

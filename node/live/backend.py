@@ -222,8 +222,8 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
         raise ConfigError(f"scenario = {scenario!r}: expected none with a node, which has its own traffic")
     unfinished = ""
     if marked := marks_left(name):
-        fields = " and ".join(marked)
-        unfinished = f"{name}: {fields} still marked FILL IN; expected what the core calls each slice and its promise"
+        expected = "expected what the core calls each slice and what it is promised, without the marks"
+        unfinished = f"{name}: {' and '.join(marked)} still marked FILL IN; {expected}"
     return node_of(NodeBackend(NodeSpec.from_yaml(name), control_period_s), unfinished)
 
 

@@ -191,6 +191,7 @@ def test_a_draft_does_not_act_before_its_promises_are_filled_in(foreign: Foreign
         assert done.returncode == 2, done.stderr
         [line] = [line for line in done.stderr.splitlines() if "FILL IN" in line]
         assert f"{path}: s_nssai and sla still marked FILL IN; expected what the core calls each slice" in line
+    assert slicepilot(*run, "--mode", "live", "--force").returncode == 0
     with controller(path, foreign, tmp_path, mode="shadow") as running:
         order = ("control", "mode", "live", "--name", foreign.prefix, "--run-root", str(tmp_path / "run"))
         refused = slicepilot(*order)

@@ -172,6 +172,8 @@ def test_many_at_once_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, l
     for index, name in enumerate(TERMS):
         np.testing.assert_allclose(seen.terms[name], terms[:, index].T, atol=1e-6)
     np.testing.assert_array_equal(seen.actions[:, :, :, 1], (trace.knobs[1:, 1] / 20).transpose(2, 0, 1))
+    with pytest.raises(ValueError, match="7 fields of slices"):
+        relabel(dataclasses.replace(trace, slices=trace.slices[:, 1:]), SLICES, context, WEIGHTS)
 
 
 def test_a_run_in_real_time_counts_the_ticks_that_went_by() -> None:
