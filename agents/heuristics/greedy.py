@@ -114,6 +114,7 @@ class Greedy:
         nodes["declared_mbps"] = nodes["uplink_mbps"] = context.uplink_mbps
         nodes["capacity_mcpu"], nodes["idle"] = np.float32(1e3) * context.logical_cpus, 1.0
         nodes["window"] = nodes["ahead"] = 1
+        nodes["nice_rest"] = cfg.nice[2]
         self.shape_on(np.full(lanes, self.egress))
         self._bounds = np.stack([[slices.bound(knob, side)[:, 0] for side in (0, 1)] for knob in KNOB_FIELDS])
         self._ones = np.ones((num_slices, lanes), np.float32)
@@ -151,7 +152,7 @@ class Greedy:
         self._seen = 0
 
     def _settings(self) -> kernels.Records:
-        values = {"nice_rest": self.config.nice[2], "queues": 0.0}
+        values = {"queues": 0.0}
         settings = np.zeros(1, kernels.SETTINGS)
         for name in kernels.SETTINGS.fields or ():
             settings[name] = values.get(name, getattr(self.config, name, 1.0))

@@ -42,7 +42,7 @@ SETTINGS = np.dtype(
     [
         (name, "f4")
         for name in (
-            *("margin", "dead_band", "nice_rest", "idle_ratio", "drain", "least_share", "uplink_busy", "spare_cpu"),
+            *("margin", "dead_band", "idle_ratio", "drain", "least_share", "uplink_busy", "spare_cpu"),
             *("least_margin", "loyalty", "committed_margin", "reach", "headroom", "peak_periods"),
             *("relief", "burst_periods", "queues"),
         )
@@ -77,7 +77,7 @@ NODE = np.dtype(
         *((name, "f4") for name in ("cfs_period_s", "declared_mbps")),
         *((name, "?") for name in ("shapes", "even_cpu", "known")),
         *((name, "i8") for name in ("window", "ahead")),
-        *((name, "f4") for name in ("idle", "capacity_mcpu", "uplink_mbps", "full")),
+        *((name, "f4") for name in ("nice_rest", "idle", "capacity_mcpu", "uplink_mbps", "full")),
     ],
     align=True,
 )
@@ -309,7 +309,7 @@ def grant(
             item = state[s, lane]
             # Forward at once, back only after a while, so that weights do not change all the time.
             ahead = item.kept or item.forward > ZERO
-            item.nice = ZERO if not limits else (item.kept_nice if ahead else cfg.nice_rest)
+            item.nice = ZERO if not limits else (item.kept_nice if ahead else at.nice_rest)
 
 
 @kernel

@@ -24,7 +24,8 @@ class QueueGreedyConfig(GreedyConfig):
 
     Attributes:
         nice: of a slice whose promise is admitted, for a bound of the first and from the second of ``nice_bounds_ms``
-            on, by the logarithm of the bound, also below the first; of the rest.
+            on, by the logarithm of the bound, also below the first; the most of the rest.
+        nice_behind: levels by which the rest is behind the longest bound's, so that it is served, and not cut off.
         queue_share: of the delay bound, what a full queue may take.
         committed_margin: over the committed rate, what a slice that is cut to it gets.
         weight_power: of the weight, in the order in which promises are admitted.
@@ -39,6 +40,7 @@ class QueueGreedyConfig(GreedyConfig):
 
     margin: float = 1.08
     nice: tuple[int, int, int] = (-15, 0, 5)
+    nice_behind: int = 7
     rise_s: float = 0.1
     fall_s: float = 0.3
     dead_band: float = 0.06
@@ -98,6 +100,7 @@ class QueueGreedy(Greedy):
         first, last = np.log(np.multiply(cfg.nice_bounds_ms, 1e3))
         along = np.minimum((np.log(np.maximum(bound_us, kernels.TINY)) - first) / (last - first), 1.0)
         state["kept_nice"] = np.rint(cfg.nice[0] + along * (cfg.nice[1] - cfg.nice[0]))
+        nodes["nice_rest"] = np.minimum(cfg.nice[2], state["kept_nice"].max(axis=0) + cfg.nice_behind)
         nodes["window"] = window = averaging_periods(context)
         nodes["ahead"] = np.clip(np.rint(cfg.account_s / AVERAGING_WINDOW_S * window), 1, window)
         self._sum_over(window - nodes["ahead"])

@@ -2,7 +2,8 @@
 
 Five UPFs (`tests/node/foreign.sh`) spend 100 us on each packet; each is offered 45 Mbit/s, which a first slice is
 promised within 5 ms and the others a third of within 250 ms. ``--busy`` processes that are no slice use the CPUs too.
-Run as root: ``python -m benchmarks.nodes_contended.turns OUT``; a line a run, then medians and ranges.
+Run as root: ``python -m benchmarks.nodes_contended.turns OUT``; a line a run, then medians and ranges. ``--open5gs``
+takes Open5GS's UPF in place of the project's: as it is, 45 Mbit/s are next to no work for it, so offer it more.
 """
 
 from __future__ import annotations
@@ -20,32 +21,33 @@ from benchmarks.busy import busy
 
 from tests.node.foreign import Foreign
 
-OFFERED_MBPS, BURN_NS = 45.0, 100_000
+BURN_NS = 100_000
 START_S = 120.0
 """A controller starts within this, while the UPFs want all of the CPUs."""
-AGENTS = ("no-control", "static-order", "queue-greedy")
+AGENTS = "no-control,static-order,queue-greedy"
 COLUMNS = ("priority Mbit/s", "p99 ms", "late %", "others Mbit/s", "policy %", "loop p50 us", "loop p99 us")
 
 
-def described(foreign: Foreign, path: Path) -> Path:
+def described(foreign: Foreign, path: Path, program: str | None, offered_mbps: float) -> Path:
     """The node as an operator fills it in."""
     slices = [foreign.slice(f"slice{i}", i, i) for i in range(1, foreign.count + 1)]
     for number, item in enumerate(slices, 1):
-        item["upf"]["process"]["args"] = [f"10.211.{number}.2"]
+        if program:
+            item["upf"]["process"] = {"name": Path(program).name}
         item["weight"] = 3.5 if number == 1 else 1.0
-        committed_mbps, delay_bound_ms = (45.0, 5.0) if number == 1 else (15.0, 250.0)
+        committed_mbps, delay_bound_ms = (offered_mbps, 5.0) if number == 1 else (offered_mbps / 3.0, 250.0)
         item["sla"] = {"committed_mbps": committed_mbps, "delay_bound_ms": delay_bound_ms}
     path.write_text(yaml.safe_dump({"name": foreign.prefix, "slices": slices}))
     return path
 
 
-def ran(node: Path, foreign: Foreign, agent: list[str], seconds: float, folder: Path) -> dict[str, Any]:
+def ran(node: Path, foreign: Foreign, agent: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """What ``slicepilot run`` reports of an agent under load."""
-    roots = {"run_root": str(folder / "run"), "state_root": str(folder / "state")}
-    (folder / "run.yaml").write_text(yaml.safe_dump(roots))
-    foreign.load(seconds + START_S, OFFERED_MBPS)
-    command = [sys.executable, "-m", "slicepilot.cli", "run", "-c", str(folder / "run.yaml"), "--node", str(node)]
-    command += [*agent, "--seconds", f"{seconds:g}", "--json"]
+    roots = {"run_root": str(options.out / "run"), "state_root": str(options.out / "state")}
+    (options.out / "run.yaml").write_text(yaml.safe_dump(roots))
+    foreign.load(options.seconds + START_S, options.mbps)
+    command = [sys.executable, "-m", "slicepilot.cli", "run", "-c", str(options.out / "run.yaml"), "--node", str(node)]
+    command += [*agent, "--seconds", f"{options.seconds:g}", "--json"]
     try:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     finally:
@@ -73,19 +75,24 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--busy", type=int, default=0)
+    parser.add_argument("--mbps", type=float, default=45.0, help="offered to each slice")
+    parser.add_argument("--open5gs", metavar="PROGRAM", help="an open5gs-upfd of release 2.7 or later")
+    parser.add_argument("--agents", default=AGENTS, help="names, separated by commas (default: %(default)s)")
     parser.add_argument("--bundle", help="a policy that takes turns, too")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    agents = {name: ["--agent", name, *([] if name == "no-control" else ["--mode", "live"])] for name in AGENTS}
+    names = options.agents.split(",")
+    agents = {name: ["--agent", name, *([] if name == "no-control" else ["--mode", "live"])] for name in names}
     if options.bundle:
         agents["the bundle"] = ["--bundle", options.bundle, "--mode", "live", "--force"]
     rows: dict[str, list[list[float]]] = {name: [] for name in agents}
-    with Foreign(options.out, prefix="nc", BURN_NS=str(BURN_NS)) as foreign, busy(options.busy, 3600):
+    program = {"KIND": "open5gs", "PROGRAM": options.open5gs} if options.open5gs else {}
+    with Foreign(options.out, prefix="nc", BURN_NS=str(BURN_NS), **program) as foreign, busy(options.busy, 3600):
         foreign.weigh()
-        node = described(foreign, options.out / "node.yaml")
+        node = described(foreign, options.out / "node.yaml", options.open5gs, options.mbps)
         for turn in range(options.turns):
             for name, agent in agents.items():
-                rows[name].append(row(ran(node, foreign, agent, options.seconds, options.out)))
+                rows[name].append(row(ran(node, foreign, agent, options)))
                 print(turn, name, *(f"{value:.1f}" for value in rows[name][-1]), flush=True)
     for name, table in rows.items():
         figures = zip(COLUMNS, np.median(table, axis=0), np.min(table, axis=0), np.max(table, axis=0), strict=True)
