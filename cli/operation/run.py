@@ -100,7 +100,6 @@ def run(
     bounded = seconds is not None or scenario is not None
     publish = {"listen": listen, "log": log or ("off" if bounded else None)}
     settings = RunConfig.from_yaml(config).override(
-        backend="node" if node else None,
         node=node,
         name=name,
         instance=instance,

@@ -65,7 +65,6 @@ class LoopProcess:
         settings = {
             **plan.run,
             "node": str(node),
-            "backend": "node",
             "instance": plan.instance,
             "mode": plan.mode,
             "canary": list(plan.canary),

@@ -26,7 +26,7 @@ from slicepilot.controller.contracts.reasons import MEANINGS
 from slicepilot.controller.record.cpu_time import CPU_TIME_FIELDS
 from slicepilot.controller.telemetry.histogram import edges_ns
 from slicepilot.env.knobs import KNOB_FIELDS
-from slicepilot.env.telemetry import SLICE_FIELDS
+from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
 from .counts import BYTES_PER_MBIT, OUTCOMES, PROMISES, REASONS, STAGES, Counts, Totals
 from .status import NOW_S, Status
@@ -204,9 +204,9 @@ class Metrics(Collector):
 
     def _node(self) -> Iterator[Metric]:
         status, run = self._status, self._status.description
-        idle, uplink_use = status.history.node(status.history.rows(NOW_S))
-        yield single("node_cpu_idle_ratio", "Idle share of the node's logical CPUs.", idle)
-        yield single("node_uplink_use_ratio", "Carried rate of all slices over the uplink's.", uplink_use)
+        node = dict(zip(NODE_FIELDS, status.history.node(status.history.rows(NOW_S)), strict=True))
+        yield single("node_cpu_idle_ratio", "Idle share of the node's logical CPUs.", node["cpu_idle_ratio"])
+        yield single("node_uplink_use_ratio", "Carried rate of all slices over the uplink's.", node["uplink_use_ratio"])
         if len(status.last):
             yield single("telemetry_age_seconds", "Age of the newest measurement.", status.last["age_s"][0])
         if run:

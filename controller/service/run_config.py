@@ -52,8 +52,8 @@ class RunConfig:
     """One controller.
 
     Attributes:
-        backend: what carries the traffic.
-        node: name or file of the node's configuration; implies the backend ``node``.
+        backend: what carries the traffic; with ``node`` always ``node``.
+        node: name or file of the node's configuration.
         name: of the node; for a testbed, the testbed's.
         instance: name of this controller; default: the node's name. A shadow beside a live controller needs its own.
         mode: at the start.
@@ -100,6 +100,10 @@ class RunConfig:
     harden: bool = True
     run_root: str = "/run/slicepilot"
     state_root: str = "/var/lib/slicepilot"
+
+    def __post_init__(self) -> None:
+        if self.node is not None:
+            object.__setattr__(self, "backend", "node")
 
     @property
     def policy(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.controller.system import sd_notify
 from slicepilot.controller.system.privileges import LOOP
 
@@ -166,3 +167,10 @@ def test_without_a_manager_nobody_is_notified(address: str | None, monkeypatch: 
     if address is not None:
         monkeypatch.setenv("NOTIFY_SOCKET", address)
     assert not sd_notify.ready()
+
+
+def test_the_pages_configuration_of_a_controller_is_read(tmp_path: Path) -> None:
+    text = (DEPLOY.parent / "docs" / "operation.md").read_text().partition("# sp.yaml:")[2].partition("```")[0]
+    (tmp_path / "sp.yaml").write_text(f"#{text}")
+    config = RunConfig.from_yaml(str(tmp_path / "sp.yaml"))
+    assert (config.backend, config.node, config.mode) == ("node", "/etc/slicepilot/node.yaml", "shadow")

@@ -35,7 +35,6 @@ TimeoutStartSec=280
 StandardError=append:{LOG}
 """
 CONFIG = {
-    "backend": "node",
     "node": "/etc/slicepilot/node.yaml",
     "mode": "live",
     "agent": "static-weights-9",
