@@ -365,6 +365,18 @@ def test_a_slice_steps_back_after_a_while(node: tuple[SliceSet, Context]) -> Non
     assert behind_from[0.25] - behind_from[0.0] in {4, 5}
 
 
+def test_a_slice_whose_promise_is_given_up_is_not_cut_off(node: tuple[SliceSet, Context]) -> None:
+    """It follows those whose promises are kept: farther behind, it would fall below the guard's floor."""
+    slices, context = node
+    alike = np.full_like(context.promises.delay_bound_us, 250e3)
+    context = replace(context, promises=replace(context.promises, delay_bound_us=alike))
+    rule = QueueGreedy(config=QueueGreedyConfig(idle_ratio=2.0))
+    rule.reset(slices, context, 0)
+    for _ in range(24):  # of which not all fits
+        knobs = rule.decide(seen(slices, context, 4000.0, 10.0, 2.0), Knobs.none(len(slices), 1))
+    assert set(knobs.nice.ravel()) == {-7.0, 0.0}
+
+
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix", "link-degradation"])
 def test_it_breaks_no_more_promises_than_greedy(name: str) -> None:
     scenario = Scenario.from_yaml(name)
