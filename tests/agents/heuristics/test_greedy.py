@@ -372,6 +372,7 @@ def test_a_slice_whose_promise_is_given_up_is_not_cut_off(node: tuple[SliceSet, 
     context = replace(context, promises=replace(context.promises, delay_bound_us=alike))
     rule = QueueGreedy(config=QueueGreedyConfig(idle_ratio=2.0))
     rule.reset(slices, context, 0)
+    knobs = Knobs.none(len(slices), 1)
     for _ in range(24):  # of which not all fits
         knobs = rule.decide(seen(slices, context, 4000.0, 10.0, 2.0), Knobs.none(len(slices), 1))
     assert set(knobs.nice.ravel()) == {-7.0, 0.0}
