@@ -47,6 +47,7 @@ def read_files(
     """
     result: list[Rows] = []
     done: set[int] = set()
+    slice_words: dict[int, list[str]] = {}
     every = entries_of(data_map, paths)
     for path, entry in every:
         if entry.format != "pcap":
@@ -60,11 +61,19 @@ def read_files(
             raise DatasetError.at(path, "no row can be used: " + ("; ".join(faults.describe()) or "it has none"))
         if raw.time_ns is None:
             faults.note(f"{path.name}: rows have no time")
-        named = {FILE: Words.all_of(stem_of(path), raw.rows)}
-        own = mapped(path, replace(raw, words=raw.words | named), entry, faults)
+        raw = replace(raw, words=raw.words | {FILE: Words.all_of(stem_of(path), raw.rows)})
+        if entry.slice is not None:
+            slice_words.setdefault(id(entry), []).extend(raw.words[entry.slice].names)
+        own = mapped(path, raw, entry, faults)
         if all(np.isnan(column).all() for rows in own for column in rows.values.values()):
             raise DatasetError.at(path, "no value can be used: " + ("; ".join(faults.describe()) or "all are empty"))
         result += own
+    for path, entry in every:
+        there = dict.fromkeys(slice_words.get(id(entry), ()))
+        unknown = next((name for name in entry.slices if name not in there), None)
+        if entry.slice is not None and unknown is not None:
+            near = did_you_mean(unknown, list(there)[:50])
+            raise DatasetError.at(path, f"slices.{unknown}: not in {entry.slice}; {near}")
     _require_same_clock(result)
     return result
 
@@ -94,7 +103,7 @@ def mapped(path: Path, raw: Raw, entry: FileMap, faults: Faults) -> list[Rows]:
         DatasetError: no row of a quantity that the map names; several columns for one quantity of a slice.
     """
     time_ns, absolute = _started(path, raw, entry)
-    slices = _slices(path, raw, entry)
+    slices = _slices(raw, entry)
     kept = {table_name(name): raw.words[name] for name in entry.keep}
     if entry.is_long or entry.format == "prometheus":
         quantity, value = (entry.quantity, entry.value) if entry.is_long else (SERIES, VALUE)
@@ -220,14 +229,10 @@ def is_since_1970(time_ns: npt.NDArray[np.int64]) -> bool:
     return bool(len(time_ns) and time_ns.min() > 631_152_000_000_000_000)
 
 
-def _slices(path: Path, raw: Raw, entry: FileMap) -> Words:
+def _slices(raw: Raw, entry: FileMap) -> Words:
     if entry.slice is None:
         return Words.all_of(entry.slice_name or "", raw.rows)
     words = raw.words[entry.slice]
-    if unknown := [name for name in entry.slices if name not in words.names]:
-        raise DatasetError.at(
-            path, f"slices.{unknown[0]}: not in {entry.slice}; {did_you_mean(unknown[0], words.names[:50])}"
-        )
     names = [entry.slices.get(name) or slice_name(name) for name in words.names]
     merged = {name: number for number, name in enumerate(dict.fromkeys(names))}
     codes = np.asarray([merged[name] for name in names] + [-1], np.int32)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from slicepilot.data.faults import Faults
+from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.own.join import joined
 from slicepilot.data.own.map import read_map
 from slicepilot.data.own.propose import propose
@@ -35,6 +35,11 @@ def table_of(folder: Path, *files: Path, edit: tuple[str, str] | None = None) ->
     if edit is not None:
         assert edit[0] in text
         text = text.replace(*edit)
+    return table_by(folder, text, *files)
+
+
+def table_by(folder: Path, text: str, *files: Path) -> Any:
+    """The table that a map makes of files."""
     (folder / "map.yaml").write_text(text)
     data_map = read_map(folder / "map.yaml")
     stream = joined(read_files(data_map, files, Faults()), data_map.period_s)
@@ -122,3 +127,13 @@ def test_several_files_are_joined_by_time(tmp_path: Path) -> None:
     table = table_of(tmp_path, rates, ping)
     assert table.num_rows == 8
     assert table.column("latency_ms").to_pylist() == [None, None, 1.8, None, None, None, 0.5, None]
+
+
+def test_a_slice_is_looked_for_in_all_files_of_an_entry(tmp_path: Path) -> None:
+    files = [written(tmp_path / f"ping-slice{n}.log", PING) for n in (1, 2)]
+    proposed = table_of(tmp_path, *files)
+    assert proposed.column("slice").to_pylist() == ["ping-slice1", "ping-slice2"] * 3
+    edit = ("ping-slice1: ping-slice1, ping-slice2: ping-slice2", "ping-slice1: a, ping-slice2: b")
+    assert table_of(tmp_path, *files, edit=edit).column("slice").to_pylist() == ["a", "b"] * 3
+    with pytest.raises(DatasetError, match=r"slices\.ping-slice3: not in file; did you mean ping-slice2"):
+        table_of(tmp_path, *files, edit=("ping-slice2: ping", "ping-slice3: ping"))
