@@ -83,12 +83,13 @@ class StatusWriter:
         self._objects: dict[str, _Object] = {}
         self._removals: dict[str, _Removal] = {}
         self._lock = threading.Lock()
-        self._adopted = False
+        self._posted = self._adopted = False
         self._adopt_again_s, self._back_off = 0.0, BackOff()
 
     def post(self, reports: Mapping[str, tuple[Identity, Report]]) -> None:
         """Set the reports on all SliceSets by uid. Objects of SliceSets that are not among them are removed."""
         with self._lock:
+            self._posted = True
             for uid in self._objects.keys() - reports.keys():
                 self._removals[uid] = _Removal(self._objects.pop(uid).identity)
             for uid, (identity, report) in reports.items():
@@ -97,10 +98,13 @@ class StatusWriter:
                 item.identity, item.report = identity, report
 
     def step(self, now_s: float) -> None:
-        """Write what is due, the longest due first, for `STEP_S` and a request at most.
+        """Write what is due, the longest due first, for `STEP_S` and a request at most; nothing before the first
+        `post`, since objects of an earlier agent would be taken for orphans.
 
         Raises the first ApiError, after the rest was tried; all of it is tried again later.
         """
+        if not self._posted:
+            return
         if not self._adopted:
             if now_s < self._adopt_again_s:
                 return

@@ -66,6 +66,34 @@ def test_what_cannot_be_removed_is_not_tried_again_at_once(tmp_path: Path) -> No
             writer.step(3600.0)
 
 
+def test_objects_of_an_earlier_agent_stay_until_it_is_known_which_are_wanted(tmp_path: Path) -> None:
+    """The writer runs before the first plan: an agent that restarts reads lists first."""
+    ready = {"type": "Ready", "status": "True", "reason": "LoopRunning", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    items = [
+        {
+            "metadata": {"name": f"set-{n}.edge-1", "namespace": "core", "ownerReferences": [{"uid": f"u{n}"}]},
+            "spec": {"node": "edge-1", "sliceSet": f"set-{n}"},
+            "status": {"conditions": [ready]},
+        }
+        for n in range(2)
+    ]
+    sent: list[Any] = []
+
+    def answer(method: str, path: str, _: dict[str, str], body: Any) -> Answer:
+        sent.append((method, path.rpartition("/nodeslicesets/")[2], body))
+        return 200, {}, [{"items": items}]
+
+    with serving(tmp_path, answer) as (api, _):
+        writer = StatusWriter(api, "edge-1", Events(api, "edge-1"))
+        writer.step(0.0)
+        assert not [path for method, path, _ in sent if method == "DELETE"]
+        writer.post(posted(1))
+        writer.step(1.0)
+        assert [path for method, path, _ in sent if method == "DELETE"] == ["set-1.edge-1"]
+        [status] = [body["status"] for _, path, body in sent if path == "set-0.edge-1/status"]
+        assert status["conditions"][0]["lastTransitionTime"] == ready["lastTransitionTime"]
+
+
 def test_no_two_objects_and_no_two_loops_have_one_name() -> None:
     assert node_slice_set("video", "edge-1.example") == "video.edge-1.example"
     pairs = [
