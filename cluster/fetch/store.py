@@ -169,7 +169,10 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
 
     def tidy(self, used: Collection[Path]) -> None:
-        """Remove what was not used for a day, and renew the time of bundles in use: call it now and then."""
+        """Remove what was not used for a day, and renew the time of bundles in use: call it now and then.
+
+        Promoted bundles stay: a promotion that was made on this node is nowhere else.
+        """
         now_s = time.time()
         with self._lock, contextlib.suppress(OSError):
             for kind in (BUNDLES, RULE_FILES):
@@ -178,17 +181,19 @@ class Store:
                         if path in used:
                             if kind == BUNDLES:
                                 os.utime(path)
-                        elif now_s - _modified_s(path) > UNUSED_S:
+                        elif now_s - _modified_s(path) > UNUSED_S and not _promoted(path):
                             _remove(path)
                     with contextlib.suppress(OSError):
                         own.rmdir()  # if it is empty now
 
     def _make_room(self, own: Path, size: int, used: Collection[Path]) -> None:
-        """Remove the oldest unused entries of the same namespace; entries of other namespaces are not touched."""
+        """Remove the oldest unused entries of the same namespace, promoted bundles last; those of other namespaces
+        stay."""
         if not own.is_dir() and sum(1 for _ in own.parent.iterdir()) >= MOST_NAMESPACES:
             raise FetchError(f"{MOST_NAMESPACES} other namespaces have bundles or rules on this node; expected: fewer")
         own.mkdir(mode=0o700, exist_ok=True)
-        entries = sorted((path for path in own.iterdir() if not path.name.startswith(NEW)), key=_modified_s)
+        there = (path for path in own.iterdir() if not path.name.startswith(NEW))
+        entries = sorted(there, key=lambda path: (_promoted(path), _modified_s(path)))
         sizes = {path: _size(path) for path in entries}
         for path in [each for each in entries if each not in used]:
             if len(sizes) < MOST_KEPT and sum(sizes.values()) + size <= MOST_BYTES:
@@ -216,6 +221,10 @@ def _modified_s(path: Path) -> float:
         return path.lstat().st_mtime
     except FileNotFoundError:
         return 0.0
+
+
+def _promoted(path: Path) -> bool:
+    return (path / PROMOTION_FILE).exists()
 
 
 def _size(path: Path) -> int:

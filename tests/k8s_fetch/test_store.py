@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from slicepilot.agents.learned.files import BundleFiles
+from slicepilot.agents.learned.files import PROMOTION_FILE, BundleFiles
 from slicepilot.agents.learned.signature import sign
 from slicepilot.cluster.fetch import store as limits
 from slicepilot.cluster.fetch.sources import FetchError
@@ -122,6 +122,19 @@ def test_what_nobody_uses_goes_after_a_day(tmp_path: Path) -> None:
         os.utime(item, (1, 1))
     store.tidy({used})
     assert [item.is_dir() for item in (old, used, young)] == [False, True, True]
+
+
+def test_what_was_promoted_on_the_node_stays_and_makes_room_last(tmp_path: Path) -> None:
+    """Its promotion is nowhere else."""
+    store = Store(tmp_path)
+    kept = [store.put_bundle(wanted(f"{number}"), parts(f"{number}"), ()) for number in range(MOST_KEPT)]
+    (kept[0] / PROMOTION_FILE).write_text("{}")
+    for number, item in enumerate(kept):
+        os.utime(item, (number, number))
+    store.put_bundle(wanted("more"), parts("more"), ())
+    assert [item.is_dir() for item in kept[:2]] == [True, False], "the oldest without a promotion goes first"
+    store.tidy(())
+    assert [item.is_dir() for item in kept] == [True] + [False] * (MOST_KEPT - 1)
 
 
 def test_half_of_a_bundle_is_removed_at_the_start_and_a_folder_of_others_is_refused(tmp_path: Path) -> None:
