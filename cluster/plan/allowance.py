@@ -42,7 +42,7 @@ class Admission:
         """The plans as far as they are allowed, in order; older SliceSets have precedence."""
         allowed = self._allowance
         held = [plan if allowed.follow else _without_follow(plan) for plan in plans]
-        held = [plan if allowed.exceed_limit else _within_limits(plan) for plan in held]
+        held = [_within_limits(plan, allowed.exceed_limit) for plan in held]
         by_namespace: dict[str, int] = {}
         admitted: set[str] = set()
         for plan in sorted(held, key=lambda item: item.identity.uid not in self._running):
@@ -61,20 +61,20 @@ class Admission:
         ]
 
 
-def _within_limits(plan: SetPlan) -> SetPlan:
-    """Without the right to exceed the pods' limits, and with a trouble for each slice that asks for it."""
+def _within_limits(plan: SetPlan, exceed_limit: bool) -> SetPlan:
+    """Without the right to exceed the pods' limits unless it is allowed, and with a trouble for each slice that asks
+    for it. A slice that is followed has the right up to its ceiling: its pod's limit is moved as well."""
     if plan.loop is None:
         return plan
-    slices = plan.loop.node["slices"]
-    # A slice that is followed declares how far: its pod's limit is moved as well.
-    names = [item["name"] for item in slices if item.get("may_exceed_limit") and "ceiling_mcpu" not in item]
-    if not names:
-        return plan
+    slices, troubles = [], list(plan.troubles)
     text = "mayExceedLimit: not allowed by this node's agent (option --allow-exceed-limit); its pod's limit is kept"
-    troubles = tuple(Trouble(name, LIMIT_KEPT, f"slice {name}: {text}") for name in names)
-    kept = [{**item, "may_exceed_limit": False} if item["name"] in names else item for item in slices]
-    node = {**plan.loop.node, "slices": kept}
-    return replace(plan, troubles=plan.troubles + troubles, loop=replace(plan.loop, node=node))
+    for item in plan.loop.node["slices"]:
+        followed = "ceiling_mcpu" in item
+        if item["may_exceed_limit"] and not (followed or exceed_limit):
+            troubles.append(Trouble(item["name"], LIMIT_KEPT, f"slice {item['name']}: {text}"))
+        slices.append({**item, "may_exceed_limit": followed or (item["may_exceed_limit"] and exceed_limit)})
+    node = {**plan.loop.node, "slices": slices}
+    return replace(plan, troubles=tuple(troubles), loop=replace(plan.loop, node=node))
 
 
 def _without_follow(plan: SetPlan) -> SetPlan:
@@ -86,11 +86,6 @@ def _without_follow(plan: SetPlan) -> SetPlan:
     plan = replace(plan, follows={}, troubles=plan.troubles + troubles)
     if plan.loop is None:
         return plan
-    slices = [
-        {key: value for key, value in item.items() if key != "ceiling_mcpu"} | {"may_exceed_limit": False}
-        if "ceiling_mcpu" in item
-        else item
-        for item in plan.loop.node["slices"]
-    ]
+    slices = [{key: value for key, value in item.items() if key != "ceiling_mcpu"} for item in plan.loop.node["slices"]]
     run = {key: value for key, value in plan.loop.run.items() if key != "foreign"}
     return replace(plan, loop=replace(plan.loop, node={**plan.loop.node, "slices": slices}, run=run))

@@ -194,7 +194,7 @@ def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
                 f"slices.{document['name']}.bounds.cpuLimitMcpu = {low:g} to {high:g}: expected a range within "
                 f"follow.cpuLimitMcpu, {span[0]:g} to {span[1]:g}"
             )
-        fields |= {"ceiling_mcpu": span[1], "may_exceed_limit": True}
+        fields["ceiling_mcpu"] = span[1]
     return DeclaredSlice(
         document["name"], selector_of(document["podSelector"]), document.get("container"), fields, follow
     )

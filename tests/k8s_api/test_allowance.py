@@ -66,6 +66,23 @@ def test_limits_of_pods_are_exceeded_where_the_operator_allows_it_alone() -> Non
         assert not second.troubles
 
 
+def test_a_slice_that_may_not_follow_may_exceed_its_limit_as_declared() -> None:
+    follow = {"cpuLimitMcpu": {"low": 100, "high": 900}}
+    for declares in (False, True):
+        for allowed in (False, True):
+            sets = [a_set(0, follow=follow, mayExceedLimit=declares)]
+            [plan] = planned(Admission(Allowance(exceed_limit=allowed)), sets, [a_pod(0)]).values()
+            assert plan.loop is not None
+            [item] = plan.loop.node["slices"]
+            assert "ceiling_mcpu" not in item
+            assert item["may_exceed_limit"] == (declares and allowed)
+            reasons = ["NotFollowed", *(["LimitKept"] if declares and not allowed else [])]
+            assert [trouble.reason for trouble in plan.troubles] == reasons
+    [plan] = planned(Admission(Allowance(follow=True)), [a_set(0, follow=follow)], [a_pod(0)]).values()
+    assert plan.loop is not None
+    assert (plan.loop.node["slices"][0]["ceiling_mcpu"], plan.loop.node["slices"][0]["may_exceed_limit"]) == (900, True)
+
+
 def test_of_a_flood_of_slice_sets_the_oldest_are_looked_at() -> None:
     sets = [a_set(number) for number in reversed(range(1000))] + [a_set(0, "other"), a_set(1, "empty")]
     planner = Planner()
