@@ -43,7 +43,7 @@ class Follow:
 
     Attributes:
         cpu_limit_mcpu: range of the container's limit, and of the loop's; followed by resizes.
-        egress_mbps: range of the annotation for the egress bandwidth.
+        egress_mbps: range of the annotation for the egress bandwidth, and of the loop's rate.
         priority: value of Cilium's annotation.
         reassert: whether values of other managers are replaced, a few times, or left to them at once.
         every_s: least time between two changes of a pod.
@@ -187,14 +187,18 @@ def _slice(document: Mapping[str, Any]) -> DeclaredSlice:
         described["leave"] = [snake(knob) for knob in described["leave"]]
     follow = Follow.of(document["follow"]) if document.get("follow") else None
     fields = _snaked(described)
-    if follow is not None and (span := follow.cpu_limit_mcpu) is not None:
-        low, high = fields.setdefault("bounds", {}).setdefault("cpu_limit_mcpu", [*span])
-        if not span[0] <= low <= high <= span[1]:
-            raise ConfigError(
-                f"slices.{document['name']}.bounds.cpuLimitMcpu = {low:g} to {high:g}: expected a range within "
-                f"follow.cpuLimitMcpu, {span[0]:g} to {span[1]:g}"
-            )
-        fields["ceiling_mcpu"] = span[1]
+    if follow is not None:
+        for name in RANGES:
+            if (span := getattr(follow, snake(name))) is None:
+                continue
+            low, high = fields.setdefault("bounds", {}).setdefault(snake(name), [*span])
+            if not span[0] <= low <= high <= span[1]:
+                raise ConfigError(
+                    f"slices.{document['name']}.bounds.{name} = {low:g} to {high:g}: expected a range within "
+                    f"follow.{name}, {span[0]:g} to {span[1]:g}"
+                )
+        if follow.cpu_limit_mcpu is not None:
+            fields["ceiling_mcpu"] = follow.cpu_limit_mcpu[1]
     return DeclaredSlice(
         document["name"], selector_of(document["podSelector"]), document.get("container"), fields, follow
     )

@@ -42,6 +42,16 @@ def test_every_field_arrives_where_a_loop_reads_it(tmp_path: Path) -> None:
     assert result.slices[0].shares
 
 
+def test_ranges_of_what_follows_bound_the_loop_as_well() -> None:
+    follow = {"cpuLimitMcpu": {"low": 200, "high": 1500}, "egressMbps": {"low": 2, "high": 500}}
+    [item] = declared(set_document(slices=[slice_document(follow=follow)])).slices
+    assert item.described["bounds"] == {"cpu_limit_mcpu": [200, 1500], "egress_mbps": [2, 500]}
+    [item] = declared(
+        set_document(slices=[slice_document(follow=follow, bounds={"egressMbps": {"low": 3, "high": 400}})])
+    ).slices
+    assert item.described["bounds"] == {"cpu_limit_mcpu": [200, 1500], "egress_mbps": [3, 400]}
+
+
 def test_the_schema_has_the_fields_that_a_loop_has() -> None:
     """Or a field could be declared that nobody reads; those of the configuration that are left out are named."""
     crd = yaml.safe_load((CRDS / "slicesets.yaml").read_text())
@@ -69,6 +79,10 @@ def test_the_schema_has_the_fields_that_a_loop_has() -> None:
         (
             set_document(slices=[FULL | {"bounds": {"cpuLimitMcpu": {"low": 50, "high": 900}}}]),
             "bounds.cpuLimitMcpu = 50",
+        ),
+        (
+            set_document(slices=[FULL | {"bounds": {"egressMbps": {"low": 1, "high": 91}}}]),
+            "slices.a.bounds.egressMbps = 1 to 91: expected a range within follow.egressMbps, 1 to 90",
         ),
         (set_document(policy={"bundle": {"shipped": "/tmp/mine"}}), "policy.bundle.shipped: '/tmp/mine': expected"),
     ],
