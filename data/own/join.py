@@ -35,8 +35,9 @@ def joined(rows: Sequence[Rows], period_s: float | None) -> Stream:
     """One table: ``time`` (of dates), ``time_s`` since its first row, ``slice``, kept words, quantities.
 
     Without a period there is a row for each time and slice, with the quantities of all files that have them; what a
-    file has several times of a time and slice stays as many rows. With a period there is a row for each slice and
-    period that has anything: means, of the highest quantile the highest, of knobs the last. Of packets
+    file has several times of a time and slice stays as many rows. A word that a file has no column of is that of the
+    other files at the same time and slice, if it is only one. With a period there is a row for each slice and period
+    that has anything: means, of the highest quantile the highest, of knobs the last. Of packets
     (``delay_us``, ``packet_bytes``) a period has the median and 99th percentile of the delay, the offered rate and, of
     those with a delay, the carried rate.
 
@@ -61,12 +62,16 @@ def joined(rows: Sequence[Rows], period_s: float | None) -> Stream:
         labels[name] = _merged([own.words.get(name, none) for own, none in zip(rows, empty, strict=True)])
     times = np.concatenate([own.time_ns for own in rows if own.time_ns is not None]) if timed else None
     columns = {name: _column(rows, name) for name in quantities}
+    period_ns = round((period_s or 0.0) * 1e9)
     if times is not None:
+        moments = _begins(times, period_ns) if period_ns else times
+        for name in words:
+            labels[name] = _completed(rows, name, labels[name], moments, labels[SLICE])
         _require_single(rows, times, labels, columns)
-    if period_s is None or times is None:
+    if not period_ns or times is None:
         table = _aligned(rows, times, labels, columns)
     else:
-        table = _by_period(times, round(period_s * 1e9), labels, columns)
+        table = _by_period(times, period_ns, labels, columns)
     return _stream(*table, absolute=timed and rows[0].absolute)
 
 
@@ -121,6 +126,23 @@ def _merged(parts: Sequence[Words]) -> Words:
     code_of = {name: number for number, name in enumerate(names)}
     codes = [np.asarray([code_of.get(name, -1) for name in part.names] + [-1], np.int32)[part.codes] for part in parts]
     return Words(np.concatenate(codes), tuple(names))
+
+
+def _completed(rows: Sequence[Rows], name: str, words: Words, moments: Ints, slices: Words) -> Words:
+    """A kept column, with the only word at the same time and slice in rows of files that lack the column.
+
+    Files that share a quantity with one that has the column are not completed, because they would clash with it.
+    """
+    known = {quantity for own in rows if name in own.words for quantity in own.values}
+    lacks = np.concatenate([np.full(len(own), name not in own.words and not known & set(own.values)) for own in rows])
+    order, group, _ = _grouped([moments, slices.codes])
+    there = words.codes[order] >= 0
+    lowest, highest = np.full(group[-1] + 1, len(words.names)), np.full(group[-1] + 1, -1)
+    np.minimum.at(lowest, group[there], words.codes[order][there])
+    np.maximum.at(highest, group[there], words.codes[order][there])
+    codes = words.codes.copy()
+    codes[order] = np.where(lacks[order] & (lowest == highest)[group], highest[group], codes[order])
+    return Words(codes, words.names)
 
 
 def _column(rows: Sequence[Rows], name: str) -> Floats:
@@ -178,10 +200,15 @@ def _turns(keys: Keys) -> Ints:
     return result
 
 
+def _begins(times: Ints, period_ns: int) -> Ints:
+    """When the period of each row begins: whole periods since 1970 for dates, else since the first row."""
+    first = 0 if times.min() > 10**18 else times.min()
+    return (times - first) // period_ns * period_ns + first
+
+
 def _by_period(times: Ints, period_ns: int, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
     """Combine the rows of the same period and labels."""
-    period = times // period_ns if times.min() > 10**18 else (times - times.min()) // period_ns
-    begin = period * period_ns + (0 if times.min() > 10**18 else times.min())
+    begin = _begins(times, period_ns)
     own = {name: words for name, words in labels.items() if name != "direction"}
     keep = np.ones(len(times), np.bool_)
     if "direction" in labels and "uplink" in labels["direction"].names:

@@ -137,3 +137,20 @@ def test_a_slice_is_looked_for_in_all_files_of_an_entry(tmp_path: Path) -> None:
     assert table_of(tmp_path, *files, edit=edit).column("slice").to_pylist() == ["a", "b"] * 3
     with pytest.raises(DatasetError, match=r"slices\.ping-slice3: not in file; did you mean ping-slice2"):
         table_of(tmp_path, *files, edit=("ping-slice2: ping", "ping-slice3: ping"))
+
+
+@pytest.mark.parametrize("period", ["period_s: 1", "period_s: 2", ""])
+def test_a_kept_word_is_that_of_the_file_that_has_it(tmp_path: Path, period: str) -> None:
+    """A file without it is joined where the word is one, and is not where several runs are at the same time."""
+    lines = [f"{n},a,{run},{10 * run + n}\n" for run in (1, 2) for n in range(4 * run - 4, 4 * run)]
+    rates = written(tmp_path / "rates.csv", "time_s,slice,run,carried_mbps\n" + "".join([*lines, "0,b,1,5\n0,b,2,6\n"]))
+    trips = [f"{n}{s},{n + 1}\n" for n in range(8) for s in (",a", ",b")]
+    delays = written(tmp_path / "delays.csv", "time_s,slice,rtt_ms\n" + "".join(trips))
+    table = table_of(tmp_path, rates, delays, edit=("period_s: 1", period))
+    whole = [row for row in table.to_pylist() if row["slice"] == "a"]
+    assert [(row["time_s"], row["run"]) for row in whole] == [
+        (n, "1" if n < 4 else "2") for n in range(0, 8, 2 if "2" in period else 1)
+    ]
+    assert all(row["carried_mbps"] is not None and row["latency_ms"] is not None for row in whole)
+    unsure = [(row["run"], row["latency_ms"]) for row in table.to_pylist() if row["slice"] == "b" and row["time_s"] == 0]
+    assert unsure == [(None, 1.5 if "2" in period else 1), ("1", None), ("2", None)]
