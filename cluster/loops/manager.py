@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -11,7 +13,9 @@ from pathlib import Path
 from slicepilot.cluster.client.errors import BackOff
 from slicepilot.cluster.plan.plan import LoopPlan, SetPlan
 from slicepilot.controller.publisher.listeners import LOCAL
+from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.own_programs import environment, python
+from slicepilot.controller.watchdog.journal import journal_path
 
 from .leftovers import Leftovers
 from .process import LoopProcess
@@ -74,11 +78,17 @@ class LoopManager:
         self._leftovers = Leftovers(folder, roots)
         self.states: dict[str, LoopState] = {}
 
-    def restore(self) -> None:
-        """Restore the knobs of loops that died together with their supervisors, before any loop is started."""
+    def restore(self, instance: str | None = None) -> None:
+        """Restore the knobs of loops that died together with their supervisors.
+
+        Args:
+            instance: a loop that has ended; None: all, before any loop is started.
+        """
         if not self._roots[1].is_dir():
             return
         command = [*python("slicepilot.cli"), "restore", "--state", str(self._roots[1])]
+        if instance is not None:
+            command += ["--name", instance]
         try:
             done = subprocess.run(
                 command, cwd="/", env=environment(), capture_output=True, text=True, timeout=RESTORE_S, check=False
@@ -104,8 +114,8 @@ class LoopManager:
             elif not state.process.plan.starts_as(plan):
                 state.process.stop()
                 state.figures, state.again_s = None, 0.0
-            elif state.figures is not None and not state.process.plan.acts_as(plan):  # it accepts orders once it ticks
-                state.process.set_mode(plan)
+            elif state.figures is not None:  # it accepts orders once it ticks
+                state.process.keep_mode(plan)
         used = {plan.instance for plan in wanted.values()}
         used |= {state.process.plan.instance for state in self.states.values() if state.process is not None}
         for text in self._leftovers.tidy(used, now_s):
@@ -163,6 +173,11 @@ class LoopManager:
         if state.reader is not None:
             state.reader.close()
         state.process = state.reader = state.figures = None
+        # A journal is left where its supervisor restores at this moment, or has died as well. The command waits for a
+        # supervisor, and this thread waits for nothing.
+        with contextlib.suppress(ActuatorError, RuntimeError):  # no folder, no threads: the next loop or agent restores
+            if journal_path(self._roots[1] / (instance := process.plan.instance)).exists():
+                threading.Thread(target=self.restore, args=(instance,), name="restore", daemon=True).start()
 
     def _end(self, uid: str) -> None:
         state = self.states[uid]

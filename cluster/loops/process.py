@@ -122,8 +122,14 @@ class LoopProcess:
             self._process.kill()
             self._process.wait()
 
-    def set_mode(self, plan: LoopPlan) -> None:
-        """Order the plan's mode in a thread of its own: taking over knobs takes a while."""
+    def keep_mode(self, plan: LoopPlan) -> None:
+        """Order the plan's mode, in a thread of its own because taking over knobs takes a while.
+
+        Nothing is ordered where that was the last order and none was refused since: an order that was not answered may
+        have been carried out.
+        """
+        if self.plan.acts_as(plan) and self.refused is None:
+            return
         now_s = time.monotonic()
         if (self._order is not None and self._order.is_alive()) or now_s < self._order_again_s:
             return
