@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -156,10 +157,13 @@ Table = tuple[Ints | None, dict[str, Words], dict[str, Floats]]
 def _aligned(rows: Sequence[Rows], times: Ints | None, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
     """Rows of the same time and labels put together, each with the same turn among those of its file."""
     if times is None:
-        same_rows = [own.path == rows[0].path and len(own) == len(rows[0]) for own in rows[1:]]
-        if not any(same_rows):  # else they are other columns of a file
-            return None, labels, columns
-        times_or_rows = np.concatenate([np.arange(len(own)) for own in rows])
+        begins, numbers, total = dict[tuple[Path, int], int](), [], 0
+        for own in rows:
+            # As many rows of the same file are other columns of these rows.
+            begin = begins.setdefault((own.path, len(own)), total)
+            numbers.append(begin + np.arange(len(own)))
+            total += len(own)
+        times_or_rows = np.concatenate(numbers)
         turn = np.zeros(len(times_or_rows), np.int64)
     else:
         times_or_rows = times

@@ -152,5 +152,16 @@ def test_a_kept_word_is_that_of_the_file_that_has_it(tmp_path: Path, period: str
         (n, "1" if n < 4 else "2") for n in range(0, 8, 2 if "2" in period else 1)
     ]
     assert all(row["carried_mbps"] is not None and row["latency_ms"] is not None for row in whole)
-    unsure = [(row["run"], row["latency_ms"]) for row in table.to_pylist() if row["slice"] == "b" and row["time_s"] == 0]
-    assert unsure == [(None, 1.5 if "2" in period else 1), ("1", None), ("2", None)]
+    unsure = [row for row in table.to_pylist() if row["slice"] == "b" and row["time_s"] == 0]
+    assert [(row["run"], row["latency_ms"]) for row in unsure] == [(None, 1.5 if "2" in period else 1), ("1", None), ("2", None)]
+
+
+def test_rows_without_times_of_several_files_are_kept_apart(tmp_path: Path) -> None:
+    """Columns of a row stay together, also where columns are slices."""
+    head, files = "slice1 rate (Mbit/s),slice2 rate (Mbit/s),slice1 delay (us)\n", []
+    for n in (1, 2):
+        files.append(written(tmp_path / f"d{n}.csv", head + f"{n},{n + 1},{n + 2}\n{n + 4},{n + 5},{n + 6}\n"))
+    table = table_of(tmp_path, *files)
+    rates = sorted((row["slice"], row["carried_mbps"], row["delay_us"]) for row in table.to_pylist())
+    assert [row for row in rates if row[0] == "slice1"] == [("slice1", n, n + 2) for n in (1, 2, 5, 6)]
+    assert [row for row in rates if row[0] == "slice2"] == [("slice2", n + 1, None) for n in (1, 2, 5, 6)]
