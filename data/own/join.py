@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,15 @@ def joined(rows: Sequence[Rows], period_s: float | None) -> Stream:
     Without a period there is a row for each time and slice, with the quantities of all files that have them; what a
     file has several times of a time and slice stays as many rows. A word that a file has no column of is that of the
     other files at the same time and slice, if it is only one. With a period there is a row for each slice and period
-    that has anything: means, of the highest quantile the highest, of knobs the last. Of packets
-    (``delay_us``, ``packet_bytes``) a period has the median and 99th percentile of the delay, the offered rate and, of
-    those with a delay, the carried rate.
+    that has anything: means, of the highest quantile the highest, of knobs the last. Of packets (``delay_us``,
+    ``packet_bytes``) a period has the median and 99th percentile of the delay, the offered rate and, of those with a
+    delay, the carried rate; of captures whose direction is kept, only the uplink counts.
 
     Raises:
         DatasetError: a period without times; too much for a table.
     """
+    if period_s is not None:
+        rows = [_uplink(own) for own in rows]
     quantities = _in_order({name for own in rows for name in own.values})
     words = list(dict.fromkeys(name for own in rows for name in own.words))
     timed = all(own.time_ns is not None for own in rows)
@@ -89,6 +92,22 @@ def added_up(parts: Sequence[Rows], name: str) -> Rows:
     words = {key: Words(own[starts], labels[key].names) for key, own in codes.items()}
     slices = words.pop(SLICE)
     return Rows(first.path, None if times is None else times[starts], first.absolute, slices, {name: sums}, words)
+
+
+def _uplink(own: Rows) -> Rows:
+    """Of captures whose direction is kept the packets of the uplink, as figures of slices are; all rows of others."""
+    direction = own.words.get("direction")
+    if not own.captured or direction is None:
+        return own
+    up = direction.codes == direction.names.index("uplink")
+    keep = up if up.any() else ~up
+    return replace(
+        own,
+        time_ns=None if own.time_ns is None else own.time_ns[keep],
+        slices=own.slices.take(keep),
+        values={name: column[keep] for name, column in own.values.items()},
+        words={name: words.take(keep) for name, words in own.words.items() if name != "direction"},
+    )
 
 
 def _require_single(rows: Sequence[Rows], times: Ints, labels: dict[str, Words], columns: dict[str, Floats]) -> None:
@@ -213,15 +232,7 @@ def _begins(times: Ints, period_ns: int) -> Ints:
 def _by_period(times: Ints, period_ns: int, labels: dict[str, Words], columns: dict[str, Floats]) -> Table:
     """Combine the rows of the same period and labels."""
     begin = _begins(times, period_ns)
-    own = {name: words for name, words in labels.items() if name != "direction"}
-    keep = np.ones(len(times), np.bool_)
-    if "direction" in labels and "uplink" in labels["direction"].names:
-        # Figures of slices are of the uplink, as the probe's.
-        keep = labels["direction"].codes == labels["direction"].names.index("uplink")
-        keep |= labels["direction"].codes < 0
-    begin, own = begin[keep], {name: words.take(keep) for name, words in own.items()}
-    columns = {name: column[keep] for name, column in columns.items()}
-    order, group, first = _grouped([begin, *(words.codes for words in own.values())], times[keep])
+    order, group, first = _grouped([begin, *(words.codes for words in labels.values())], times)
     starts = np.flatnonzero(np.diff(group, prepend=-1))
     result: dict[str, Floats] = {}
     for name, column in columns.items():
@@ -232,7 +243,7 @@ def _by_period(times: Ints, period_ns: int, labels: dict[str, Words], columns: d
     )
     return (
         begin[first],
-        {name: words.take(first) for name, words in own.items()},
+        {name: words.take(first) for name, words in labels.items()},
         {name: result[name] for name in _in_order(set(result))},
     )
 

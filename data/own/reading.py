@@ -131,6 +131,7 @@ def mapped(path: Path, raw: Raw, entry: FileMap, faults: Faults) -> list[Rows]:
                 named.take(there),
                 {name: column[there] for name, column in columns.items()},
                 {name: words.take(there) for name, words in kept.items()},
+                captured=entry.format == "pcap",
             )
         )
     return result

@@ -98,6 +98,7 @@ class Rows:
         slices: of each row.
         words: kept columns.
         values: (N,) by the table's column, in its unit.
+        captured: they are packets of captures.
     """
 
     path: Path
@@ -106,6 +107,7 @@ class Rows:
     slices: Words
     values: dict[str, Floats]
     words: dict[str, Words] = field(default_factory=dict)
+    captured: bool = False
 
     def __len__(self) -> int:
         return len(self.slices.codes)

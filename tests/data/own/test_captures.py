@@ -12,6 +12,7 @@ from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.own.crossings import crossings_of, labels_of
 from slicepilot.data.own.pcap_files import read_packets
 from slicepilot.data.own.propose import propose
+from tests.data.own.test_kinds import table_of
 
 START_NS = 1_764_000_000_000_000_000
 Frames = list[tuple[int, bytes]]
@@ -99,6 +100,15 @@ def test_slices_are_proposed_by_upf(tmp_path: Path) -> None:
     text = propose([pcap(tmp_path / "n3.pcap", n3), pcap(tmp_path / "n6.pcap", n6)]).text
     assert "match: 'n*.pcap'" in text
     assert "slice: upf_address" in text
+
+
+def test_periods_of_captures_are_of_the_uplink(tmp_path: Path) -> None:
+    paths = [pcap(tmp_path / f"{name}.pcap", own) for name, own in zip(("n3", "n6"), traffic(), strict=True)]
+    every = table_of(tmp_path, *paths)
+    assert every.column("direction").to_pylist().count("downlink") == 6
+    [row] = table_of(tmp_path, *paths, edit=("files:", "period_s: 60\nfiles:")).to_pylist()
+    assert row["delay_p50_us"] == pytest.approx(12)
+    assert "direction" not in row
 
 
 def test_captures_of_other_packets_are_refused(tmp_path: Path) -> None:

@@ -153,15 +153,24 @@ def test_a_kept_word_is_that_of_the_file_that_has_it(tmp_path: Path, period: str
     ]
     assert all(row["carried_mbps"] is not None and row["latency_ms"] is not None for row in whole)
     unsure = [row for row in table.to_pylist() if row["slice"] == "b" and row["time_s"] == 0]
-    assert [(row["run"], row["latency_ms"]) for row in unsure] == [(None, 1.5 if "2" in period else 1), ("1", None), ("2", None)]
+    mean = 1.5 if "2" in period else 1
+    assert [(row["run"], row["latency_ms"]) for row in unsure] == [(None, mean), ("1", None), ("2", None)]
 
 
 def test_rows_without_times_of_several_files_are_kept_apart(tmp_path: Path) -> None:
     """Columns of a row stay together, also where columns are slices."""
-    head, files = "slice1 rate (Mbit/s),slice2 rate (Mbit/s),slice1 delay (us)\n", []
-    for n in (1, 2):
-        files.append(written(tmp_path / f"d{n}.csv", head + f"{n},{n + 1},{n + 2}\n{n + 4},{n + 5},{n + 6}\n"))
+    head = "slice1 rate (Mbit/s),slice2 rate (Mbit/s),slice1 delay (us)\n"
+    files = [written(tmp_path / f"d{n}.csv", head + f"{n},{n + 1},{n + 2}\n{n + 4},{n + 5},{n + 6}\n") for n in (1, 2)]
     table = table_of(tmp_path, *files)
     rates = sorted((row["slice"], row["carried_mbps"], row["delay_us"]) for row in table.to_pylist())
     assert [row for row in rates if row[0] == "slice1"] == [("slice1", n, n + 2) for n in (1, 2, 5, 6)]
     assert [row for row in rates if row[0] == "slice2"] == [("slice2", n + 1, None) for n in (1, 2, 5, 6)]
+
+
+def test_directions_of_a_table_stay_in_its_periods(tmp_path: Path) -> None:
+    lines = [f"{n},a,{way},{rate}\n" for n in range(4) for way, rate in (("uplink", 10), ("downlink", 20))]
+    source = written(tmp_path / "d.csv", "time_s,slice,direction,carried_mbps\n" + "".join(lines))
+    table = table_of(tmp_path, source, edit=("files:", "period_s: 2\nfiles:"))
+    assert [(row["direction"], row["carried_mbps"]) for row in table.to_pylist()] == [
+        ("downlink", 20), ("uplink", 10),
+    ] * 2  # fmt: skip
