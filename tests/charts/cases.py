@@ -22,6 +22,7 @@ CASES: dict[str, dict[str, Any]] = {
     "no policy": {"admissionPolicy": {"create": False}},
     "cri-o": {"runtime": {"name": "crio"}},
     "k3s": {"runtime": {"stateFolder": "/run/k3s/containerd/io.containerd.runtime.v2.task"}},
+    "cilium": {"cilium": {"enabled": True}},
     "nothing optional": {
         "priorityClass": {"create": False, "name": ""},
         "podDisruptionBudget": {"create": False},

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from slicepilot.controller.actuators.cilium.endpoints import STATE
+from slicepilot.controller.actuators.cilium.throttle import PIN
 from slicepilot.controller.system.privileges import LOOP
 
 from .cases import CASES
@@ -97,6 +99,24 @@ def test_the_container_has_the_capabilities_that_a_loop_needs_and_nothing_is_ser
     chart, version = yaml.safe_load((CHART / "Chart.yaml").read_text()), metadata.version("slicepilot")
     assert chart["appVersion"] == version == chart["version"]
     assert container["image"] == f"slicepilot-agent:{version}"
+
+
+@needs_helm
+def test_with_cilium_agents_see_its_map_and_its_endpoints_where_a_loop_looks_for_them() -> None:
+    pod = pod_of(objects(CASES["cilium"]))
+    [container] = pod["containers"]
+    mounts = {item["mountPath"]: item for item in container["volumeMounts"]}
+    of_host = {item["name"]: item["hostPath"]["path"] for item in pod["volumes"] if "hostPath" in item}
+    for path in (PIN.parents[2], STATE):
+        mount = mounts[str(path)]
+        assert of_host[mount["name"]] == str(path)
+        assert mount["readOnly"]
+        assert mount["mountPropagation"] == "HostToContainer", "what is mounted later is seen as well"
+    assert pod["hostNetwork"], "the other ends of the pods' links are there"
+    assert pod["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert not {str(PIN.parents[2]), str(STATE)} & {
+        item["mountPath"] for item in pod_of(objects({}))["containers"][0]["volumeMounts"]
+    }
 
 
 @needs_helm
