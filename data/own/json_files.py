@@ -25,7 +25,7 @@ from .rows import MOST_COLUMNS, YEARS_NS, Raw, Words, checked, date_ns, require_
 MOST_BYTES = 1 << 26
 """Of a document, decompressed: it is parsed as a whole."""
 MOST_SERIES = 10_000
-SERIES, VALUE = "series", "value"
+SERIES, VALUE, ORIGIN = "series", "value", "origin of the value"
 SERVER, REVERSE = "server_", "reverse_"
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*(,|$)')
 _SELECTOR = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)?\s*(?:\{(.*)\})?\s*", re.DOTALL)
@@ -123,7 +123,9 @@ def written(labels: Mapping[str, str]) -> str:
 
 
 def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
-    """The samples of the series that a map names, in `SERIES` by its name of them, in `VALUE` their values.
+    """The samples of the series that a map names.
+
+    `SERIES` has the map's name of a series, `ORIGIN` all its labels, and `VALUE` the values.
 
     Raises:
         DatasetError: as `series_of`; a label that is not there; two series that would be the same column of a slice.
@@ -164,6 +166,7 @@ def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnP
         raise DatasetError.at(path, "no sample of a series that the map names; expected at least one")
     row = np.asarray(codes, np.int64)
     words = {SERIES: Words.of([name for name, _ in chosen]).take(row)}
+    words[ORIGIN] = Words(row.astype(np.int32), tuple(written(labels) for _, labels in chosen))
     words |= {text: Words.of([labels.get(text) for _, labels in chosen]).take(row) for text in texts}
     lines = np.asarray(numbers, np.int64)
     own = checked(np.asarray(values, np.float64), lines, VALUE, faults, _limit(entry))

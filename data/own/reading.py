@@ -19,7 +19,7 @@ from .columns import read_parquet
 from .crossings import read_captures
 from .csv_files import read_csv
 from .join import added_up
-from .json_files import SERIES, VALUE, read_iperf3, read_netdata_json, read_prometheus
+from .json_files import ORIGIN, SERIES, VALUE, read_iperf3, read_netdata_json, read_prometheus
 from .map import FILE, DataMap, FileMap, Mapped, entries_of
 from .ping_files import read_ping
 from .rows import LIMITS, Floats, Ints, Raw, Rows, Words, date_ns, zone_of
@@ -110,7 +110,7 @@ def mapped(path: Path, raw: Raw, entry: FileMap, faults: Faults) -> list[Rows]:
         return _long(path, raw, entry, (quantity or "", value or ""), (time_ns, absolute), slices, kept, faults)
     groups: dict[str | None, dict[str, Floats]] = {}
     for name, column in entry.columns.items():
-        values = _converted(path, raw.values[name], column, time_ns, slices, kept)
+        values = _converted(path, raw.values[name], column, time_ns, [slices, *kept.values()])
         own = groups.setdefault(column.slice, {})
         if column.quantity in own and not column.sum:
             raise DatasetError.at(
@@ -163,7 +163,8 @@ def _long(
         own = slices.take(here) if column.slice is None else Words.all_of(column.slice, int(here.sum()))
         stamps = None if time[0] is None else time[0][here]
         labels = {key: word.take(here) for key, word in kept.items()}
-        converted = _converted(path, values[here], column, stamps, own, labels)
+        origin = [raw.words[ORIGIN].take(here)] if ORIGIN in raw.words else []
+        converted = _converted(path, values[here], column, stamps, [own, *labels.values(), *origin])
         parts = result.setdefault((column.quantity, column.slice), [])
         if parts and not column.sum:
             raise DatasetError.at(
@@ -178,14 +179,12 @@ def _long(
     ]
 
 
-def _converted(
-    path: Path, values: Floats, column: Mapped, time_ns: Ints | None, slices: Words, kept: dict[str, Words]
-) -> Floats:
-    """In the unit of the table; counters as increase by second, NaN where they begin anew."""
+def _converted(path: Path, values: Floats, column: Mapped, time_ns: Ints | None, labels: Sequence[Words]) -> Floats:
+    """In the unit of the table; counters of the same labels as increase by second, NaN where they begin anew."""
     if column.counter:
         if time_ns is None:
             raise DatasetError.at(path, f"{column.quantity}: counter without a time; expected time with a column")
-        values = _rates(values, time_ns, [slices, *kept.values()])
+        values = _rates(values, time_ns, labels)
     result = scaled(values, column.factor())
     return result if column.quantity in LIMITS else np.where(np.isinf(result), np.nan, result)
 

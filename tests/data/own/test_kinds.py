@@ -174,3 +174,20 @@ def test_directions_of_a_table_stay_in_its_periods(tmp_path: Path) -> None:
     assert [(row["direction"], row["carried_mbps"]) for row in table.to_pylist()] == [
         ("downlink", 20), ("uplink", 10),
     ] * 2  # fmt: skip
+
+
+def test_counters_of_several_series_are_added_up_by_their_increase(tmp_path: Path) -> None:
+    """One of them begins anew, which is no increase of the sum."""
+    counted = {"n3": (1000, 2000, 3000), "n6": (5_000_000, 0, 500)}
+    series = [
+        {
+            "metric": {"__name__": "rx_bytes_total", "pod": "upf-1", "interface": name},
+            "values": [[1764000000 + 10 * n, str(count)] for n, count in enumerate(counts)],
+        }
+        for name, counts in counted.items()
+    ]
+    source = written(tmp_path / "range.json", PROMETHEUS % ",".join(map(json.dumps, series)))
+    text = "files:\n  - match: range.json\n    format: prometheus\n    slice: pod\n    columns:\n"
+    text += "      rx_bytes_total: {quantity: offered_bytes, counter: true, sum: true}\n"
+    rates = table_by(tmp_path, text.replace("_bytes,", "_mbps, unit: B,"), source).column("offered_mbps").to_pylist()
+    assert rates == [None, None, pytest.approx(8e-6 * (1000 + 500) / 10)]
