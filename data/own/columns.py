@@ -94,12 +94,24 @@ def columns_of(path: Path, table: Any, lines: Ints, entry: FileMap, faults: Faul
     if entry.time is not None:
         times, good, absolute = _times(path, table.column(entry.time), entry, lines, faults)
         times = times[good]
-    words = {name: words_of(path, name, table.column(name)).take(good) for name in entry.labels}
-    values = {
-        name: _values(path, name, table.column(name), _quantity(name, entry), entry, lines, faults)[good]
-        for name in _numbers(entry)
-    }
-    return Raw(int(good.sum()), times, absolute, words, values, lines[good])
+    words = {name: words_of(path, name, table.column(name)) for name in entry.labels}
+    if entry.quantity is not None and entry.value is not None:
+        values = {
+            entry.value: _long_values(path, table.column(entry.value), words[entry.quantity], entry, lines, faults)
+        }
+    else:
+        values = {
+            name: _values(path, name, table.column(name), own.quantity, entry, lines, faults)
+            for name, own in entry.columns.items()
+        }
+    return Raw(
+        int(good.sum()),
+        times,
+        absolute,
+        {name: column.take(good) for name, column in words.items()},
+        {name: column[good] for name, column in values.items()},
+        lines[good],
+    )
 
 
 def put_together(path: Path, parts: Sequence[Raw]) -> Raw:
@@ -139,13 +151,6 @@ def _numbers(entry: FileMap) -> list[str]:
     return [entry.value] if entry.value is not None else list(entry.columns)
 
 
-def _quantity(name: str, entry: FileMap) -> str:
-    """What a column holds; of a long table a limit, if any of its quantities is one."""
-    if not entry.is_long:
-        return entry.columns[name].quantity
-    return next((own.quantity for own in entry.columns.values() if own.quantity in LIMITS), "")
-
-
 def _times(path: Path, column: Any, entry: FileMap, lines: Ints, faults: Faults) -> tuple[Ints, Any, bool]:
     """Nanoseconds (N,), which of them are times, and whether they are dates."""
     kind, is_date = column.type, entry.time_unit == "text"
@@ -173,6 +178,20 @@ def _values(path: Path, name: str, column: Any, quantity: str, entry: FileMap, l
         quick = None if quantity in LIMITS else _at_once(texts, entry.decimal)
         values = numbers_of(encoded(texts), lines, name, entry, quantity, faults) if quick is None else quick
     return checked(values, lines, name, faults, quantity)
+
+
+def _long_values(path: Path, column: Any, words: Words, entry: FileMap, lines: Ints, faults: Faults) -> Floats:
+    """Numbers (N,) of a table with a row for each value, by the quantity of each row's word."""
+    result = np.full(len(lines), np.nan)
+    rest = np.ones(len(lines), np.bool_)
+    for code, name in enumerate(words.names):
+        if (own := entry.columns.get(name)) is None:
+            continue
+        here = words.codes == code
+        result[here] = _values(path, name, column.filter(pa.array(here)), own.quantity, entry, lines[here], faults)
+        rest &= ~here
+    result[rest] = _values(path, entry.value or "", column.filter(pa.array(rest)), "", entry, lines[rest], faults)
+    return result
 
 
 def _texts(path: Path, name: str, column: Any) -> Any:

@@ -191,3 +191,18 @@ def test_counters_of_several_series_are_added_up_by_their_increase(tmp_path: Pat
     text += "      rx_bytes_total: {quantity: offered_bytes, counter: true, sum: true}\n"
     rates = table_by(tmp_path, text.replace("_bytes,", "_mbps, unit: B,"), source).column("offered_mbps").to_pylist()
     assert rates == [None, None, pytest.approx(8e-6 * (1000 + 500) / 10)]
+
+
+def test_units_behind_the_numbers_of_a_long_table_count(tmp_path: Path) -> None:
+    values = {"delay": "5 ms", "nice": "-1", "limit": "500m", "rate": "2 Gbit/s", "plain": "7"}
+    lines = [f"0,a,{name},{value}\n" for name, value in values.items()] + ["1,a,limit,-1\n", "1,a,nice,5\n"]
+    source = written(tmp_path / "long.csv", "time_s,slice,metric,value\n" + "".join(lines))
+    text = "files:\n  - {match: long.csv, format: csv, time: time_s, time_unit: s, slice: slice, quantity: metric,\n"
+    text += (
+        "     value: value, columns: {delay: {quantity: delay_us}, nice: {quantity: nice}, plain: {quantity: other},\n"
+    )
+    text += "     limit: {quantity: cpu_limit_mcpu}, rate: {quantity: carried_mbps, unit: kbit/s}}}\n"
+    first, second = table_by(tmp_path, text, source).to_pylist()
+    assert (first["delay_us"], first["nice"], first["cpu_limit_mcpu"]) == pytest.approx((5000, -1, 500))
+    assert (first["carried_mbps"], first["other"]) == (2000, 7)
+    assert (second["nice"], second["cpu_limit_mcpu"]) == (5, float("inf"))
