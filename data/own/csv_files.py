@@ -21,6 +21,7 @@ from .rows import MOST_COLUMNS, MOST_VALUES, Raw, number_of
 DELIMITERS: tuple[Delimiter, ...] = get_args(Delimiter)
 START_BYTES = 1 << 18
 _COMMA_NUMBER = re.compile(r"[-+]?\d+,\d+")
+_POINT_NUMBER = re.compile(r"[-+]?\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ def layout_of(path: Path, delimiter: Delimiter | None = None) -> Layout:
         raise DatasetError.at(path, f"{len(names):,} columns; expected at most {MOST_COLUMNS:,}", skip + 1)
     if rest and all(number_of(name) is not None for name in names if name):
         raise DatasetError.at(path, "the first line has no names; expected a header with a name for each column", 1)
-    fields = [field for line in rest for field in _split(line, chosen)]
-    commas = chosen != "," and any(_COMMA_NUMBER.fullmatch(field.strip()) for field in fields)
+    fields = [field.strip() for line in rest for field in _split(line, chosen)]
+    # "0,1" may be a list of CPUs: no number with a decimal point stands beside decimal commas.
+    commas = chosen != "," and any(map(_COMMA_NUMBER.fullmatch, fields))
+    commas = commas and not any(map(_POINT_NUMBER.fullmatch, fields))
     return Layout(names, chosen, "," if commas else ".", skip)
 
 

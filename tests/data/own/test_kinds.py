@@ -206,3 +206,9 @@ def test_units_behind_the_numbers_of_a_long_table_count(tmp_path: Path) -> None:
     assert (first["delay_us"], first["nice"], first["cpu_limit_mcpu"]) == pytest.approx((5000, -1, 500))
     assert (first["carried_mbps"], first["other"]) == (2000, 7)
     assert (second["nice"], second["cpu_limit_mcpu"]) == (5, float("inf"))
+
+
+def test_a_list_of_cpus_does_not_make_commas_decimal(tmp_path: Path) -> None:
+    text = "time_s;slice;cpus;carried_mbps\n0;a;0,1;12.345\n1;a;0,1;12.5\n"
+    table = table_of(tmp_path, written(tmp_path / "d.csv", text))
+    assert table.column("carried_mbps").to_pylist() == [12.345, 12.5]
