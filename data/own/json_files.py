@@ -264,8 +264,9 @@ def _moment(cell: Any, entry: FileMap, zone: Any) -> int | None:
 def iperf3_rows(path: Path, document: Any) -> tuple[float | None, list[dict[str, float]], bool | None]:
     """When a test began (seconds since 1970, None where it does not say), its intervals, whether the sender wrote it.
 
+    It begins after the warm-up (``--omit``), which is left out: iperf3 counts the times of intervals anew from there.
     Intervals have ``start``, ``end`` and those of `IPERF3`; what the server says (``--get-server-output``) and the
-    other direction (``--bidir``) begin with `SERVER` and `REVERSE`. The warm-up (``--omit``) is left out.
+    other direction (``--bidir``) begin with `SERVER` and `REVERSE`.
 
     Raises:
         DatasetError: no report, or none with a result.
@@ -282,9 +283,13 @@ def iperf3_rows(path: Path, document: Any) -> tuple[float | None, list[dict[str,
     server = document.get("server_output_json")
     for row, more in zip(rows, _intervals(server) if isinstance(server, dict) else (), strict=False):
         row |= {f"{SERVER}{name}": value for name, value in more.items() if name in IPERF3}
-    stamp = document.get("start", {}).get("timestamp")
+    start = document.get("start", {})
+    stamp, test = start.get("timestamp"), start.get("test_start")
     began = stamp.get("timesecs") if isinstance(stamp, dict) else None
+    omitted = test.get("omit") if isinstance(test, dict) else None
     known = began if isinstance(began, int | float) and 0 < began < 1e10 else None
+    if known is not None and isinstance(omitted, int | float) and 0 < omitted < 1e5:
+        known += omitted
     return known, rows, _sender(document)
 
 

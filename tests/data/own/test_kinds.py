@@ -212,3 +212,13 @@ def test_a_list_of_cpus_does_not_make_commas_decimal(tmp_path: Path) -> None:
     text = "time_s;slice;cpus;carried_mbps\n0;a;0,1;12.345\n1;a;0,1;12.5\n"
     table = table_of(tmp_path, written(tmp_path / "d.csv", text))
     assert table.column("carried_mbps").to_pylist() == [12.345, 12.5]
+
+
+def test_the_warm_up_of_iperf3_is_before_its_intervals(tmp_path: Path) -> None:
+    """As iperf3 3.12 writes it: the times of intervals begin anew after the warm-up."""
+    first = {"start": 0, "end": 1.000126, "bits_per_second": 1048443.9, "omitted": True, "sender": True}
+    start = {"timestamp": {"timesecs": 1795935983}, "test_start": {"protocol": "UDP", "omit": 1, "duration": 3}}
+    rest = [first | {"start": n + 1.8e-05, "end": n + 1, "omitted": False} for n in range(3)]
+    report = {"start": start, "intervals": [{"streams": [], "sum": own} for own in (first, *rest)]}
+    table = table_of(tmp_path, written(tmp_path / "iperf3.json", json.dumps(report)))
+    assert table.column("time").to_pylist()[0].timestamp() == pytest.approx(1795935984, abs=0.001)
