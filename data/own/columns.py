@@ -33,6 +33,7 @@ from .rows import (
     require_columns,
     times_of_numbers,
     times_of_texts,
+    zone_of,
 )
 
 compute: Any = pyarrow.compute  # its functions are made when it is loaded
@@ -156,6 +157,7 @@ def _times(path: Path, column: Any, entry: FileMap, lines: Ints, faults: Faults)
     kind, is_date = column.type, entry.time_unit == "text"
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         if pa.types.is_timestamp(kind) and kind.tz is None and entry.time_zone != "UTC":
+            zone_of(entry.time_zone)  # which refuses unknown names
             column = compute.assume_timezone(column, entry.time_zone, ambiguous="earliest", nonexistent="earliest")
         there = ~np.asarray(column.is_null().to_pylist(), np.bool_)
         ns = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)

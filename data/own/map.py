@@ -156,6 +156,8 @@ def _check(file: FileMap) -> None:
     """Raises ConfigError for fields that do not go together."""
     if (file.quantity is None) != (file.value is None):
         raise ConfigError("quantity, value: expected both, of a long table, or neither")
+    if file.is_long and file.format not in {"csv", "parquet", "netdata"}:
+        raise ConfigError(f"value = {file.value!r}: of a long table; expected none in files of format {file.format}")
     if file.slice is not None and file.slice_name is not None:
         raise ConfigError(f"slice_name = {file.slice_name!r}: expected none, because slice names a column")
     for name, column in file.columns.items():

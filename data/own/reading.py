@@ -59,6 +59,10 @@ def read_files(
             raw = read_captures([other for other, own in every if own is entry], entry, faults, on_progress(path))
         if not raw.rows:
             raise DatasetError.at(path, "no row can be used: " + ("; ".join(faults.describe()) or "it has none"))
+        if without := next((name for name in entry.labels if name not in raw.words), None):
+            raise DatasetError.at(
+                path, f"column {without!r}: {entry.format} has no columns of words; expected slice_name, or {FILE}"
+            )
         if raw.time_ns is None:
             faults.note(f"{path.name}: rows have no time")
         raw = replace(raw, words=raw.words | {FILE: Words.all_of(stem_of(path), raw.rows)})

@@ -15,6 +15,7 @@ from slicepilot.data.own.join import joined
 from slicepilot.data.own.map import read_map
 from slicepilot.data.own.propose import propose
 from slicepilot.data.own.reading import read_files
+from tests.command import slicepilot
 
 PROMETHEUS = '{"status": "success", "data": {"resultType": "matrix", "result": [%s]}}'
 IPERF3 = {
@@ -222,3 +223,42 @@ def test_the_warm_up_of_iperf3_is_before_its_intervals(tmp_path: Path) -> None:
     report = {"start": start, "intervals": [{"streams": [], "sum": own} for own in (first, *rest)]}
     table = table_of(tmp_path, written(tmp_path / "iperf3.json", json.dumps(report)))
     assert table.column("time").to_pylist()[0].timestamp() == pytest.approx(1795935984, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("d.log", "format: ping, slice: host, columns: {time: {quantity: latency_ms}}", "column 'host'"),
+        ("d.log", "format: ping, slice: file, keep: [run], columns: {time: {quantity: latency_ms}}", "column 'run'"),
+        (
+            "d.json",
+            "format: iperf3, slice: host, columns: {bits_per_second: {quantity: offered_mbps, unit: bit/s}}",
+            "column 'host'",
+        ),
+        ("n.json", "format: netdata, slice: a, columns: {user: {quantity: cpu_use_mcpu, unit: '%'}}", "column 'a'"),
+        (
+            "r.json",
+            "format: prometheus, slice: pod, quantity: pod, value: v, columns: {'{pod=\"a\"}': {quantity: x}}",
+            "value = 'v'",
+        ),
+        (
+            "d.parquet",
+            "format: parquet, time: t, time_zone: Europe/Berln, slice_name: a, columns: {v: {quantity: delay_us}}",
+            "time_zone = 'Europe/Berln'",
+        ),
+    ],
+)
+def test_fields_that_do_not_fit_a_format_are_refused_in_a_line(
+    tmp_path: Path, name: str, fields: str, message: str
+) -> None:
+    written(tmp_path / "d.log", PING)
+    written(tmp_path / "d.json", json.dumps(IPERF3))
+    written(tmp_path / "n.json", '{"labels": ["time", "user"], "data": [[1764000000, 5], [1764000001, 6]]}')
+    written(tmp_path / "r.json", PROMETHEUS % '{"metric": {"pod": "a"}, "values": [[1764000000, "1"]]}')
+    pq.write_table(pa.table({"t": pa.array([0, 10**6], pa.timestamp("us")), "v": [1.0, 2.0]}), tmp_path / "d.parquet")
+    written(tmp_path / "map.yaml", f"files:\n  - {{match: {name}, {fields}}}\n")
+    refused = slicepilot("dataset", "import", "--map", "map.yaml", name, "--out", "t", cwd=tmp_path)
+    assert refused.returncode == 2, refused.stderr
+    [line] = refused.stderr.splitlines()
+    assert message in line
+    assert "expected" in line
