@@ -21,7 +21,9 @@ from slicepilot.configs import ConfigError, did_you_mean, validate
 from slicepilot.data.arrow import codes_of, values_of
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.own.needs import RATES
-from slicepilot.data.tables.tidy import Stream
+from slicepilot.data.own.reading import scaled
+from slicepilot.data.own.units import factor
+from slicepilot.data.tables.tidy import Stream, unit_of
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
@@ -67,7 +69,7 @@ class EpisodesSpec:
         slices: their promises, which rewards need.
         period_s: of control; None: that of the table.
         knobs: ``logged``: as the table's columns say; ``none``: none was set, and nothing logged.
-        stand_ins: the substitute for each column that the table lacks.
+        stand_ins: the substitute for each column that the table lacks; it is converted to that column's unit.
         uplink_mbps, logical_cpus: of the node; None: not known.
         behaviour: name of the acting policy; None: taken from a kept column, else ``as-logged``.
         episode_s: length of an episode at most.
@@ -143,7 +145,11 @@ class _Columns:
         for name, other in spec.stand_ins.items():
             if other not in self.numbers:
                 raise ConfigError(f"episodes.stand_ins.{name} = {other!r}: {did_you_mean(other, self.numbers)}")
-            self.numbers.setdefault(name, self.numbers[other])
+            try:
+                own = scaled(self.numbers[other], factor(unit_of(other), name))
+            except ConfigError as error:
+                raise ConfigError(f"episodes.stand_ins.{name} = {other!r}: {error}") from None
+            self.numbers.setdefault(name, own)
         self.step = np.rint(self.numbers.get("time_s", np.zeros(0)) / spec.period_s).astype(np.int64)
         self.delays = {name: self._first(choices) for name, choices in DELAYS.items()}
         self.knobs = [name for name in KNOB_FIELDS if name in self.numbers]

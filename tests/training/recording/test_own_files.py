@@ -101,3 +101,24 @@ def test_stand_ins_and_no_knobs_are_declared(tmp_path: Path) -> None:
     assert episode.telemetry is not None
     assert episode.telemetry[0, 3, 0] == 5000
     assert np.isfinite(episode.rewards).all()
+
+
+def test_a_stand_in_is_converted_to_the_unit_of_its_column(tmp_path: Path) -> None:
+    lines = [f"{n},a,{50 + n},{60 + n},{5 + n}" for n in range(9)]
+    source = written(tmp_path / "rates.csv", lines, "time,slice,carried_mbps,offered_mbps,jitter_ms\n")
+    run("map", source, "--out", tmp_path / "map.yaml")
+    section = (
+        "episodes: {slices: [{name: a, committed_mbps: 50, delay_bound_ms: 5}], period_s: 1, knobs: none,\n"
+        "  stand_ins: {delay_p99_us: jitter_ms}}\n"
+    )
+    proposed = (tmp_path / "map.yaml").read_text()
+    (tmp_path / "map.yaml").write_text(proposed + section)
+    run("import", "--map", tmp_path / "map.yaml", source, "--out", tmp_path / "t")
+    [episode] = read_dataset(str(tmp_path / "t"))
+    assert episode.telemetry is not None
+    assert episode.telemetry[0, 3, 0] == 5000
+    (tmp_path / "map.yaml").write_text(proposed + section.replace("jitter_ms", "carried_mbps"))
+    refused = slicepilot("dataset", "import", "--map", tmp_path / "map.yaml", source, "--out", tmp_path / "u")
+    assert refused.returncode == 2
+    assert "episodes.stand_ins.delay_p99_us = 'carried_mbps': " in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
