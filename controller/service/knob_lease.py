@@ -22,6 +22,7 @@ from slicepilot.controller.watchdog.handle import SupervisorHandle
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.lock import Locks
 from slicepilot.controller.watchdog.recovery import recover
+from slicepilot.controller.watchdog.restore import restore
 from slicepilot.env.knobs import KNOB_FIELDS, KnobName
 
 from .run_config import RunConfig
@@ -105,7 +106,7 @@ class KnobLease:
             )
             undo.pop_all()
         self._external = ExternalChangeWatch(self.actuator, config.foreign, self._keeper)
-        self._given_back = False
+        self._closed = False
 
     def look_after(self) -> int:
         """Restart a supervisor that was killed, and notice knobs that another program has set; call it between ticks,
@@ -150,21 +151,26 @@ class KnobLease:
         return None if self._supervisor is None else self._supervisor.notes()
 
     def give_back(self) -> str:
-        """Restore the original settings, then end supervision and locks; more than once does nothing.
+        """Restore the original settings, then end supervision and locks.
 
         Returns what was restored, as a text.
 
         Raises:
-            ActuatorError: something could not be restored. The journal stays, and the supervisor goes on.
+            ActuatorError: something could not be restored. Journal, supervisor and locks stay, and this may be called
+                again: then it restores from the journal.
         """
-        if self._given_back:
-            return ""
-        self._given_back = True
-        with self._locks:
-            left = len(self.actuator.yielded)
+        if self._closed:
+            report = restore(self._keeper.journal)
+            if report.failed:
+                raise ActuatorError(f"not restored: {'; '.join(report.failed)}")
+            text = f"original settings restored after a failure: {report}"
+        else:
+            self._closed, left = True, len(self.actuator.yielded)
             self.actuator.close()
-            self._end()
-        return _restored_text(self.actuator.restored, left)
+            text = _restored_text(self.actuator.restored, left)
+        self._end()
+        self._locks.close()
+        return text
 
     def _house(self, housing: Housing, targets: Sequence[SliceTargets]) -> None:
         names = [name for name, knobs in self._cpu.items() if knobs]

@@ -22,7 +22,10 @@ from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.loop.live_backend import Actuator
 from slicepilot.controller.loop.loop import Loop
+from slicepilot.controller.loop.mailbox import LoopEndedError
 from slicepilot.controller.loop.node import Node
+from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 
 from .knob_lease import KnobLease
 from .run_config import RunConfig
@@ -60,6 +63,8 @@ class ModeSwitch:
         self._loop, self._node, self._config, self._state, self._ring = loop, node, config, state, ring
         self._names = node.backend.slices.names
         self._lease: KnobLease | None = None
+        self._kept = ""  # why the lease is kept in shadow: what could not be restored
+        self._retrying: threading.Thread | None = None
         self._restored: dict[str, Any] | None = None
         self._switching = threading.RLock()
 
@@ -98,7 +103,7 @@ class ModeSwitch:
         """
         slices = controlled_slices(mode, canary, self._names)
         with self._switching:
-            if (mode, slices) == (self._loop.active.mode, self.slices):
+            if (mode, slices) == (self._loop.active.mode, self.slices) and not self._kept:
                 return
             if slices and overtaken():
                 raise ConfigError(f"mode {mode.label}: shadow was ordered meanwhile; order it again")
@@ -114,34 +119,59 @@ class ModeSwitch:
                     raise
 
     def give_back(self) -> None:
+        """Restore the original settings and end the lease; raises ActuatorError, and then keeps it for another try."""
         with self._switching:
-            lease, self._lease = self._lease, None
-            if lease is not None:
-                self._loop.report.restored = text = lease.give_back()
+            if self._lease is not None:
+                try:
+                    self._loop.report.restored = text = self._lease.give_back()
+                except Exception as error:
+                    self._kept = str(error)
+                    raise
+                self._kept, self._lease = "", None
                 self._restored = {"time_ns": time.time_ns(), "text": text}
 
     def resume(self) -> None:
         """Take back knobs that another program has set, between two ticks."""
-        if self._lease is not None:
-            self._lease.resume()
+        if self._acting is not None:
+            self._acting.resume()
 
     def look_after(self) -> None:
-        """Look after the lease, and mark slices with a knob that another program has set."""
-        if self._lease is not None:
-            self.foreign_changes += self._lease.look_after()
+        """Look after the lease, mark slices with a knob that another program has set, and try again, in a thread, to
+        restore what could not be restored."""
+        if self._acting is not None:
+            self.foreign_changes += self._acting.look_after()
+        if self._kept and (self._retrying is None or not self._retrying.is_alive()):
+            self._retrying = ThreadBesideTheLoop(self._retry, "restore")
+            self._retrying.start()
         alone = self._left_alone(self.slices)
         if not np.array_equal(alone, self._loop.active.left_alone_reasons):
             self._loop.active = dataclasses.replace(self._loop.active, left_alone_reasons=alone)
 
     def notes(self) -> dict[str, Any]:
-        lease = self._lease
+        lease, acting = self._lease, self._acting
         return {
             "canary": list(self.slices) if self._loop.active.mode is Mode.CANARY else [],
-            "foreign": [] if lease is None else lease.foreign(),
-            "paced": [] if lease is None else lease.paced(),
+            "foreign": [] if acting is None else acting.foreign(),
+            "paced": [] if acting is None else acting.paced(),
             "restored": self._restored,
             "supervisor": None if lease is None else lease.supervisor(),
         }
+
+    @property
+    def _acting(self) -> KnobLease | None:
+        """The lease while the mode acts. The loop's thread uses no other: the thread that switches may be restoring,
+        and what it writes is no other program's change."""
+        return self._lease if self.slices else None
+
+    def _retry(self) -> None:
+        with self._switching:
+            report, failure = self._loop.report, self._kept
+            if not failure:
+                return
+            report.last_error = failure
+            with contextlib.suppress(ActuatorError, LoopEndedError, TimeoutError):  # the next try, or the end
+                self._retreat(self._loop.mailbox.make)
+                report.recovered = failure
 
     def _retreat(self, make: Make) -> None:
         """Switch to shadow: end writing, restore the original settings, then read them anew."""

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from slicepilot.agents.heuristics.registry import make
-from slicepilot.controller.contracts.modes import Level
+from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.loop.live_backend import TelemetrySource
@@ -40,6 +40,7 @@ from tests.testbed.controlled import (
     SLICES,
     WEIGHT,
     Records,
+    constant,
     fresh_testbed,
     light,
     order,
@@ -219,6 +220,33 @@ def test_hands_off_while_a_cgroup_is_gone(doomed: Rig) -> None:
     assert {name: doomed.knobs.files()[name] for name in others} == others
     wait_ticks(controller, 50)
     assert doomed.stop() == 0
+
+
+@pytest.mark.skipif(WEIGHT != "cpu.shares", reason="version 2 of cgroups refuses no limit for the group above")
+def test_a_restore_that_the_kernel_refuses_is_tried_again(doomed: Rig, tmp_path: Path) -> None:
+    """A limit of the group above that another program has set is below a slice's original limit."""
+    quota = doomed.testbed.cgroup("slice4") / "cpu.cfs_quota_us"
+    above = quota.parent.with_name(quota.name)
+    quota.write_text("200000")
+    before = doomed.knobs.read()
+    controller = doomed.start("live", "--force", bundle=constant(tmp_path / "low", nice=-0.5, cpu_limit=-0.5))
+    controller.wait_for(lambda: doomed.knobs.read() != before, "knobs changed")
+    wait_ticks(controller, 300)
+    above.write_text("190000")
+    refused = reported(order(doomed, "mode", "shadow"), 1)
+    assert "not restored: slice4: " in refused
+    assert "not restored: slice4: " in reported(order(doomed, "mode", "live", "--force"), 1), "the locks are kept"
+    controller.wait_for(lambda: "not restored" in (controller.notes()["last_error"] or ""), "reported")
+    assert records(controller, 1)["mode"][-1] == Mode.SHADOW
+    assert journal_path(doomed.state_folder).exists()
+    above.write_text("-1")
+    controller.wait_for(lambda: not journal_path(doomed.state_folder).exists(), "restored", 10.0)
+    assert doomed.knobs.read() == before
+    controller.wait_for(lambda: controller.notes()["supervisor"] is None, "nothing is left to restore", 10.0)
+    controller.wait_for(lambda: controller.notes()["last_error"] is None, "over", 10.0)
+    assert order(doomed, "mode", "live", "--force").returncode == 0
+    assert doomed.stop() == 0
+    assert doomed.knobs.read() == before
 
 
 def test_a_cgroup_made_again_has_the_weight_of_its_request(doomed: Rig) -> None:
