@@ -6,9 +6,11 @@ import contextlib
 import math
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +20,20 @@ from slicepilot.controller.actuators.nice import RELIST_NS
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.weight import weight_file
+from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.contracts.orders import Order
+from slicepilot.controller.service import controller
+from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.telemetry.layout import FOLDER
 from slicepilot.controller.watchdog.external_change import ExternalChange, ExternalChangeConfig, ExternalChangeWatch
 from slicepilot.controller.watchdog.keeper import JournalKeeper
 from slicepilot.controller.watchdog.restore import restore
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
+from slicepilot.testbed.bench.run import bench_run, opened
 from tests.controller.conftest import busy_process
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
@@ -288,3 +296,37 @@ def test_a_foreign_qdisc_stays_whatever_the_policy(shaped: tuple[NodeActuator, S
     assert node.apply(knobs(math.inf, 0, 20.0)).error is None
     node.close()
     assert "pfifo 7: root" in tc(target, "qdisc", "show", "dev", device)
+
+
+@pytest.mark.skipif(not (FOLDER / "packets.bpf.o").exists(), reason="no BPF objects: make bpf")
+def test_what_a_switch_to_shadow_restores_is_no_foreign_change(
+    devices: BenchNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop looks at each tick instead of once a second."""
+    monkeypatch.setattr(controller, "PERIODIC_TASK_S", 0.01)
+    slices = SliceSet.from_yaml("testbed-five")
+    errors: list[str | None] = []
+
+    with (
+        opened(devices, slices, period_ms=10.0) as node,
+        bench_run(RunConfig(agent="static-weights-9-nice"), node) as run,
+    ):
+        running = run.operation
+
+        def switch() -> None:
+            with contextlib.ExitStack() as undo:
+                undo.callback(setattr, run.stop, "requested", True)
+                for mode in (Mode.SHADOW, Mode.LIVE) * 8:
+                    running.carry_out(Order("mode", mode, (), force=True))
+                    time.sleep(0.05)
+                    errors.append(running.loop.report.last_error)
+
+        thread = threading.Thread(target=switch)
+        thread.start()
+        running.run(None, force=True)
+        thread.join()
+        last: dict[str, Any] = {}
+        for part in running.notes:
+            last |= part()
+    assert errors == [None] * 16
+    assert last["totals"]["foreign_changes"] == 0
