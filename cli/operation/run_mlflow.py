@@ -40,7 +40,9 @@ class MlflowRun:
     """
 
     def __init__(self, settings: RunConfig, address: Path | str | None, labels: RunLabels) -> None:
-        tags = {"mode": settings.mode, **labels.tags}
+        from slicepilot.training.runs.labels import called
+
+        tags = {"mode": settings.mode, **called(), **labels.tags}
         if settings.bundle is not None:
             from slicepilot.agents.learned.files import BundleFiles
 

@@ -73,6 +73,11 @@ def command() -> str:
     return shlex.join(["slicepilot", *sys.argv[1:]]) if _is_ours() else Path(sys.argv[0]).name
 
 
+def called() -> dict[str, str]:
+    """Tags of the command that runs; MLflow's pages show what follows the last slash of ``mlflow.source.name``."""
+    return {"mlflow.source.name": " ".join(command().split()[:2]), "command": command()}
+
+
 def _is_ours() -> bool:
     return Path(sys.argv[0]).name in {"slicepilot", "__main__.py"}
 
@@ -115,8 +120,7 @@ def provenance(source: str, origin: Mapping[str, str]) -> dict[str, str]:
     commit = {} if revision is None else {"mlflow.source.git.commit": revision.removesuffix("-dirty")}
     return {
         "mlflow.user": user(),
-        "mlflow.source.name": " ".join(command().split()[:2]),  # its pages show what follows the last slash
-        "command": command(),
+        **called(),
         "mlflow.source.type": "LOCAL",
         **commit,
         **({} if revision is None else {"git_revision": revision}),

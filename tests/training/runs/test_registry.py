@@ -215,6 +215,7 @@ def test_a_controllers_run_is_logged_by_a_process_of_its_own(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server[0])
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "live")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
+    monkeypatch.setattr("sys.argv", ["/usr/bin/slicepilot", "run", "--mlflow"])
     settings = RunConfig(bundle="generalist", mode="live", scenario="testbed-contention")
     logged = MlflowRun(settings, Path("models:/slicepilot@champion"), RunLabels.of("evening", ["site=north"]))
     client = MlflowClient(server[0])
@@ -224,6 +225,7 @@ def test_a_controllers_run_is_logged_by_a_process_of_its_own(
     run = client.get_run(logged.run_id)
     assert run.info.status == "FINISHED"
     assert run.data.tags["mode"] == "live"
+    assert run.data.tags["command"] == "slicepilot run --mlflow", "not the command of the process that logs"
     assert run.data.tags["site"] == "north"
     assert run.data.tags["bundle"] == "models:/slicepilot@champion"
     assert run.data.tags["digest"] == BundleFiles.read("generalist").digest
