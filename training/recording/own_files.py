@@ -150,7 +150,8 @@ class _Columns:
             except ConfigError as error:
                 raise ConfigError(f"episodes.stand_ins.{name} = {other!r}: {error}") from None
             self.numbers.setdefault(name, own)
-        self.step = np.rint(self.numbers.get("time_s", np.zeros(0)) / spec.period_s).astype(np.int64)
+        times = self.numbers.get("time_s", np.zeros(1))  # `require` refuses a table without
+        self.step = np.rint((times - times.min()) / spec.period_s).astype(np.int64)
         self.delays = {name: self._first(choices) for name, choices in DELAYS.items()}
         self.knobs = [name for name in KNOB_FIELDS if name in self.numbers]
 

@@ -122,3 +122,10 @@ def test_a_stand_in_is_converted_to_the_unit_of_its_column(tmp_path: Path) -> No
     assert refused.returncode == 2
     assert "episodes.stand_ins.delay_p99_us = 'carried_mbps': " in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_periods_that_begin_at_a_half_stay_apart(tmp_path: Path) -> None:
+    source = written(tmp_path / "log.csv", [line.replace(",", ".5,", 1) for line in log()])
+    run("map", source, "--out", tmp_path / "map.yaml")
+    run("import", "--map", tmp_path / "map.yaml", source, "--out", tmp_path / "t")
+    assert [len(episode) for episode in read_dataset(str(tmp_path / "t"))] == [19, 19]
