@@ -132,8 +132,8 @@ def _regress(
         known &= np.isfinite(rows[term])
     covariates: dict[str, Any] = {term: rows[term][known] for term in loads}
     references: dict[str, str] = {}
-    for name in ((FILE,) if columns.by == FILE else ()) + columns.kinds:
-        words = rows["group" if name == FILE else name][known]
+    for name in ((FILE,) if columns.by_file else ()) + columns.kinds:
+        words = rows["group" if columns.by_file and name == FILE else name][known]
         levels = in_order(set(words) - {""})
         if len(levels) > MAX_LEVELS:
             notes.append(f"{name} has {len(levels)} levels and was left out of the regression")

@@ -15,7 +15,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.intervals import Array
 from slicepilot.data.tables.tidy import Stream
 
-from .columns import FILE, Columns, choose, in_order
+from .columns import Columns, choose, in_order
 from .context import RECEIVED_NS, RUN, SEQUENCE, SOURCE, Context, PacketRate, RunResources, numbers, texts
 
 MAX_VALUES = 24_000_000
@@ -137,7 +137,7 @@ class _Kept:
 
     def _groups(self, file: str, batch: pa.RecordBatch) -> tuple[list[str], npt.NDArray[Any]]:
         """Names of groups and each row's index into them, -1 for rows without a group."""
-        if self.columns.by == FILE:
+        if self.columns.by_file:
             return [file], np.zeros(batch.num_rows, np.int8)
         column = batch.column(self.columns.by)
         coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from slicepilot.configs import ConfigError
 
 FILE = "file"
-"""Stands for the file that a row comes from where a column is requested."""
+"""Stands for the file that a row comes from where a column is requested, unless a column has this name."""
 UNITS = ("ns", "us", "ms", "s")
 BASELINES = ("baseline", "none", "no-control")
 """Name of the group with which the others are compared."""
@@ -36,6 +36,7 @@ class Columns:
     Attributes:
         value: the delays; ``unit`` is how its name ends, one of `UNITS` or nothing.
         by: what groups the rows, maybe `FILE`.
+        by_file: whether that is the file, and no column.
         loads: numbers that may explain the delays, by the name that the regression has for them.
         kinds: texts that may, levels of categorical covariates.
     """
@@ -43,13 +44,15 @@ class Columns:
     value: str
     unit: str
     by: str
+    by_file: bool
     loads: dict[str, str]
     kinds: tuple[str, ...]
 
     @property
     def all(self) -> tuple[str, ...]:
         """Each column once."""
-        return tuple(dict.fromkeys([self.value, *{self.by} - {FILE}, *self.loads.values(), *self.kinds]))
+        by = () if self.by_file else (self.by,)
+        return tuple(dict.fromkeys([self.value, *by, *self.loads.values(), *self.kinds]))
 
 
 def choose(
@@ -73,7 +76,9 @@ def choose(
         )
     unit = chosen.rpartition("_")[2]
     loads, kinds = _covariates(schema, chosen, on)
-    return Columns(chosen, unit if unit in UNITS else "", _by(schema, by), loads, kinds)
+    groups = [f.name for f in schema if not pa.types.is_floating(f.type) and not pa.types.is_temporal(f.type)]
+    by = _by(groups, by)
+    return Columns(chosen, unit if unit in UNITS else "", by, by not in groups, loads, kinds)
 
 
 def delay_column(schema: pa.Schema, value: str | None = None) -> str | None:
@@ -105,11 +110,10 @@ def _covariates(schema: pa.Schema, value: str, on: Sequence[str] | None) -> tupl
     return loads, tuple(name for name in on if name not in loads)
 
 
-def _by(schema: pa.Schema, by: str | None) -> str:
-    groups = [f.name for f in schema if not pa.types.is_floating(f.type) and not pa.types.is_temporal(f.type)]
+def _by(groups: Sequence[str], by: str | None) -> str:
     if by is not None:
         if by not in {*groups, FILE}:
-            raise ConfigError(f"by = {by!r}: expected {', '.join([*groups, FILE])}")
+            raise ConfigError(f"by = {by!r}: expected {', '.join(dict.fromkeys([*groups, FILE]))}")
         return by
     return next((name for name in _GROUPS if name in groups), FILE)
 

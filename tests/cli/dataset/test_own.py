@@ -58,6 +58,18 @@ def test_delays_are_analysed_by_several_columns_under_conditions(imported: Path,
     assert document["rows"] == 80
 
 
+def test_files_that_a_table_was_made_of_are_its_groups_by_file(tmp_path: Path) -> None:
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for number, file in enumerate(files):
+        rows = [f"{n},slice1,{10 * number + n % 7}" for n in range(1, 41)]
+        file.write_text("time_s,slice,delay_us\n" + "\n".join(rows) + "\n")
+    printed("map", *files, "--out", tmp_path / "map.yaml")
+    assert "keep: [file]" in (tmp_path / "map.yaml").read_text()
+    printed("import", "--map", tmp_path / "map.yaml", *files, "--out", tmp_path / "t")
+    document = printed("analyse", tmp_path / "t", "--by", "file", "--resamples", 100, "--out", tmp_path / "r")
+    assert [(group["file"], group["n"]) for group in document["groups"]] == [("a", 40), ("b", 40)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
