@@ -85,6 +85,7 @@ class Controller:
         self._forced: LoadedPolicy | None = None
         self.begun = False
         self._started = threading.Event()
+        self._shadow_first = False  # ordered during the start, which then does not act
         guard = self._guard(self._guard_config, policy)
         active = ActivePolicy(policy.agent, guard, Mode.SHADOW, np.zeros(len(self.slices), np.uint32))
         loop_config = LoopConfig(
@@ -106,7 +107,8 @@ class Controller:
     # -- life --------------------------------------------------------------------------------------------------
 
     def run(self, max_ticks: int | None, force: bool = False) -> LoopReport:
-        """Take over what the configured mode acts on, loop until stopped, and give it back.
+        """Take over what the configured mode acts on, unless shadow was ordered meanwhile; loop until stopped, and give
+        it back.
 
         Args:
             max_ticks: end after so many; None: when stopped.
@@ -123,7 +125,8 @@ class Controller:
             mode, canary = MODES[self.config.mode], self.config.canary
             if mode is not Mode.SHADOW:
                 self.policy.require_promoted(force)
-            self._modes.switch(mode, canary, self.policy, lambda change: change())
+            if not self._shadow_first:
+                self._modes.switch(mode, canary, self.policy, lambda change: change())
             self._started.set()
             stop_being_ahead()
             return self.loop.run(self._describe)  # again: the scheduling class is known only then
@@ -156,7 +159,8 @@ class Controller:
     # -- orders, from other threads ------------------------------------------------------------------------------
 
     def carry_out(self, order: Order, overtaken: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Carry out an operator's order, after the controller has started; returns the resulting state.
+        """Carry out an operator's order, after the controller has started; returns the resulting state. Shadow that is
+        ordered before is what the controller starts in.
 
         Slow orders (`is_slow`) must be given in turn; all others may be given at any time, also during a slow order.
 
@@ -169,8 +173,11 @@ class Controller:
             ActuatorError: the knobs cannot be set; nothing has changed.
             LoopEndedError, TimeoutError: there is no loop that could.
         """
+        if order.mode is Mode.SHADOW and not self._started.is_set():
+            self._shadow_first = True
         if not self._started.wait(FIRST_TICK_S):
-            raise TimeoutError(f"the controller has not started within {FIRST_TICK_S:g} s")
+            then = "; it will start in shadow" if order.mode is Mode.SHADOW else ""
+            raise TimeoutError(f"the controller has not started within {FIRST_TICK_S:g} s{then}")
         if order.command == "mode":
             assert order.mode is not None
             if order.mode is not Mode.SHADOW and not self._modes.is_in(order.mode, order.slices):

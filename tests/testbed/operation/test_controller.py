@@ -228,21 +228,39 @@ def test_signals_take_the_hands_off_and_put_them_on_again(rig: Rig) -> None:
     assert not watch.writes
 
 
-def test_signals_while_it_starts_wait_until_it_has(rig: Rig) -> None:
-    controller = rig.start("live", agent=AGENT, wait=False)
+def while_it_starts(controller: Controller, number: signal.Signals, times: int) -> None:
+    """Send a signal as soon as it is caught, which is before the first tick."""
     pid, sent = controller.process.pid, 0
-    bit = 1 << (signal.SIGUSR2 - 1)
+    bit = 1 << (number - 1)
     deadline = time.monotonic() + READY_S
-    while sent < 20 and time.monotonic() < deadline:
+    while sent < times and time.monotonic() < deadline:
         status = Path(f"/proc/{pid}/status").read_text()
         if int(re.findall(r"^SigCgt:\s*(\w+)", status, re.MULTILINE)[0], 16) & bit:
-            controller.process.send_signal(signal.SIGUSR2)
+            controller.process.send_signal(number)
             sent += 1
         time.sleep(0.02)
-    assert sent == 20
+    assert sent == times
+
+
+def test_signals_while_it_starts_wait_until_it_has(rig: Rig) -> None:
+    controller = rig.start("live", agent=AGENT, wait=False)
+    while_it_starts(controller, signal.SIGUSR2, 20)
     controller.wait_ready("live")
     wait_ticks(controller, 50)
     assert controller.notes()["last_error"] is None
+    assert rig.stop() == 0
+
+
+def test_shadow_ordered_while_it_starts_holds_from_the_first_tick(rig: Rig) -> None:
+    with WriteWatch(targets_of(rig.testbed)) as watch:
+        controller = rig.start("live", agent=AGENT, wait=False)
+        while_it_starts(controller, signal.SIGUSR1, 1)
+        controller.wait_ready("shadow")
+        seen = records(controller, controller.ticks())
+        assert (seen["sequence"][0], set(seen["mode"].tolist())) == (1, {Mode.SHADOW})
+    assert not watch.writes
+    controller.process.send_signal(signal.SIGUSR2)
+    controller.wait_ready("live")
     assert rig.stop() == 0
 
 
