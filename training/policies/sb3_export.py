@@ -19,11 +19,12 @@ import torch
 from stable_baselines3.common.policies import ActorCriticPolicy, BasePolicy
 from torch import Tensor, nn
 
-from slicepilot.agents.learned.bundle import Agreement
+from slicepilot.agents.learned.bundle import CODINGS, Agreement
 from slicepilot.agents.runtime.allowed import OnnxError, check_model
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.configs import ConfigError
 from slicepilot.env.encoding import NUM_FEATURES
+from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.training.networks.export import (
     OBSERVATIONS,
     TOLERANCE,
@@ -85,14 +86,21 @@ def sb3_to_onnx(source: Sb3Policy, what: str) -> tuple[bytes, Agreement]:
         what: begins errors.
 
     Raises:
-        ConfigError: a policy that remembers, or cannot be expressed so, or decides otherwise then.
+        ConfigError: a policy that remembers, is of another environment, cannot be expressed so, or decides otherwise
+            then.
     """
     if any(hasattr(source.policy, part) for part in RECURRENT):
         raise ConfigError(
             f"{what}: remembers (a recurrent network); a bundle decides by what it sees now. `evaluate` and `simulate` "
             "take it as it is"
         )
-    width = math.prod(source.observation_space.shape or ())
+    width, actions = (math.prod(space.shape or ()) for space in (source.observation_space, source.action_space))
+    # Before the export, which takes a while and may fail for other reasons.
+    if not any(width * own == actions * columns and width % columns == 0 for columns, own, _ in CODINGS.values()):
+        raise ConfigError(
+            f"{what}: observes {width} numbers and acts by {actions}; expected {NUM_FEATURES} and {NUM_KNOBS} for each "
+            "slice"
+        )
     if isinstance(source.policy, (PpoPolicy, SacPolicy)):  # of `slicepilot train`, for any number of slices
         own = source.policy.deterministic()
         model = to_onnx(own)

@@ -186,6 +186,8 @@ def test_what_cannot_be_judged_or_run_says_why(trained: Path, tmp_path: Path) ->
     PPO("MlpPolicy", stacked, n_steps=16, batch_size=16, device="cpu").save(tmp_path / "stacked.zip")
     with pytest.raises(ConfigError, match=r"'stacked': observation space .*; expected 100 numbers: 20 for each of 5"):
         reward_of(f"sb3:{tmp_path / 'stacked.zip'}", 0)
+    with pytest.raises(ConfigError, match=r"observes 200 numbers and acts by 15; expected 20 and 3 for each slice"):
+        converted(f"sb3:{tmp_path / 'stacked.zip'}")
     RecurrentPPO("MlpLstmPolicy", make_env(), n_steps=16, batch_size=16, device="cpu").save(tmp_path / "lstm.zip")
     with pytest.raises(ConfigError, match=r"remembers .*; a bundle decides by what it sees now"):
         converted(f"sb3:{tmp_path / 'lstm.zip'}")
