@@ -66,8 +66,10 @@ def import_files(
     if map_file is not None:
         from .own import import_mapped
 
-        if given := next((name for name, value in (("kind", kind), ("unit", unit), ("qfi", qfi)) if value), None):
-            raise ConfigError(f"{given}: of releases; expected none with --map")
+        of_releases = {"kind": kind, "unit": unit, "qfi": qfi, "condition": condition, "ue": ue}
+        for name, value in of_releases.items():
+            if value not in (None, []):
+                raise ConfigError(f"{name} = {value!r}: for releases only; accepted without --map")
         import_mapped(map_file, paths, out, reward, as_json=as_json)
         return
     chosen = None if kind is None else find(kind)

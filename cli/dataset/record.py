@@ -56,7 +56,10 @@ def record(
     mode: Annotated[
         str, typer.Option(help="Mode on a node: shadow moves no knobs; live lets agents move them, under the guard.")
     ] = "shadow",
-    run: Annotated[str, typer.Option(help="Run configuration for a node: a shipped name or a YAML file.")] = "default",
+    run: Annotated[
+        str | None,
+        typer.Option(help="Run configuration for a node: a shipped name or a YAML file (default: default)."),
+    ] = None,
     episodes: Annotated[int, typer.Option(min=1, max=10_000, help="Number of episodes of each agent.")] = 2,
     seconds: Annotated[
         float | None, typer.Option(min=0.1, help="Duration of each episode (default: the scenario's, or 60 on a node).")
@@ -87,7 +90,7 @@ def record(
 
     _check_out(out)
     check_name(backend)
-    _check_node(node, mode, backend, scenario, name, requests)
+    _check_node(node, mode, run, backend, scenario, name, requests)
     if name is not None and backend == SIMULATOR:
         raise ConfigError("name: needs a --backend of real UPFs")
     weights, named = RewardWeights.from_yaml(reward), names_of(agents or [])
@@ -99,7 +102,7 @@ def record(
     if node is not None:
         if mode == "shadow" and not named and not bundle:
             named = (AS_FOUND,)
-        recorded = watch_node(node, mode, run, named, make, episodes, seconds, period_s, seed, weights)
+        recorded = watch_node(node, mode, run or "default", named, make, episodes, seconds, period_s, seed, weights)
     else:
         played = _scenario(scenario, seconds, period_s)
         made = make(played.slice_set(), played.hardware_spec())
@@ -131,12 +134,20 @@ def _check_out(out: Path) -> None:
 
 
 def _check_node(
-    node: str | None, mode: str, backend: str, scenario: str | None, name: str | None, requests: bool
+    node: str | None,
+    mode: str,
+    run: str | None,
+    backend: str,
+    scenario: str | None,
+    name: str | None,
+    requests: bool,
 ) -> None:
     """Raises ConfigError for options that exclude each other."""
     if node is None:
         if mode != "shadow":
             raise ConfigError(f"mode = {mode!r}: needs --node; elsewhere agents always act")
+        if run is not None:
+            raise ConfigError(f"run = {run!r}: needs --node; elsewhere no controller runs")
         return
     others = {"backend": backend != SIMULATOR, "scenario": scenario, "name": name, "published-requests": requests}
     for option, given in others.items():
