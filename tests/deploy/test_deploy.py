@@ -15,6 +15,7 @@ import pytest
 from slicepilot.controller.service.run_config import RunConfig
 from slicepilot.controller.system import sd_notify
 from slicepilot.controller.system.privileges import LOOP
+from slicepilot.env.encoding import PERIOD_RANGE_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "slicepilot@.service"
@@ -24,10 +25,10 @@ EXPOSURE, EXPOSURE_APART = 3.1, 2.7
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 
 
-def settings() -> dict[str, list[str]]:
+def settings(unit: Path = UNIT) -> dict[str, list[str]]:
     """Values of the unit by name; those of one name in order."""
     result: dict[str, list[str]] = {}
-    for line in UNIT.read_text().splitlines():
+    for line in unit.read_text().splitlines():
         if "=" in line and not line.startswith("#"):
             name, _, value = line.partition("=")
             result.setdefault(name, []).append(value)
@@ -117,6 +118,12 @@ def test_the_unit_lets_the_supervisor_finish() -> None:
     assert unit["ExecStart"] == ["/opt/slicepilot/bin/slicepilot run --instance %i -c /etc/slicepilot/%i.yaml"]
     assert unit["ExecStopPost"] == ["/opt/slicepilot/bin/slicepilot restore --name %i"], "state is by instance"
     assert unit["Delegate"] == ["no"], "systemd does not wait for the rest of a delegated group"
+
+
+def test_a_node_that_prometheus_measures_has_time_for_two_longest_periods_after_it_has_compiled() -> None:
+    [least_s] = settings()["TimeoutStartSec"]
+    [timeout_s] = settings(UNIT.with_name("prometheus.conf"))["TimeoutStartSec"]
+    assert int(timeout_s) >= int(least_s) + 2 * PERIOD_RANGE_S[1]
 
 
 @needs_systemd
