@@ -209,7 +209,8 @@ class HardwareArrays:
         if hardware.egress_mode == "red":
             self.htb_queue_packets = self.red_queue_packets
         none = np.zeros((len(UPLINK_CLASS), 0, lanes), np.float32)
-        self.uplink_classes = none if uplink_classes is None else uplink_classes
+        # In one memory order: the kernels would be compiled again for another, which takes half a minute.
+        self.uplink_classes = none if uplink_classes is None else np.ascontiguousarray(uplink_classes)
 
     def traits(self, request_mcpu: FloatArray) -> NodeTraits:
         """The traits that a controller knows, with the pods' CPU requests (S, L)."""

@@ -42,6 +42,13 @@ def played(
     return backend
 
 
+def test_a_node_with_classes_needs_no_kernels_of_its_own() -> None:
+    """They are compiled for each memory order, for half a minute."""
+    assert played(
+        10.0, 10.0, (UplinkClass(10, 35), UplinkClass(1, 35))
+    ).engine.hardware.uplink_classes.flags.c_contiguous
+
+
 def carried(backend: SimulatorBackend) -> list[float]:
     return [round(float(rate), 2) for rate in backend.engine.telemetry.carried_mbps[:, 0]]
 
