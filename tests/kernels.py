@@ -1,7 +1,9 @@
 """Compiles the kernels that most tests call, so that the processes of the tests load them instead of compiling them
-again: ``python -m tests.kernels``."""
+again: ``python -m tests.kernels simulator|guard``, both beside each other."""
 
 from __future__ import annotations
+
+import sys
 
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.agents.learned.agent import LearnedAgent
@@ -12,16 +14,15 @@ from slicepilot.env.simulator.scenario import Scenario
 from tests.controller.guard.node import Node
 
 
-def main() -> None:
-    """Simulate, decide and guard once."""
+def simulate() -> None:
+    """Play and decide once."""
     backend = SimulatorBackend(ScenarioRuns(Scenario.from_yaml("multi-promise")), 2)
     telemetry, slices = backend.reset(0), backend.slices
     for agent in (make("queue-greedy", slices), LearnedAgent(PolicyBundle.load("generalist"), transfer=True)):
         agent.reset(slices, backend.context, 0)
         backend.apply(agent.decide(telemetry, Knobs.none(len(slices), 2)))
         telemetry = backend.observe()
-    Node().tick(None)
 
 
 if __name__ == "__main__":
-    main()
+    simulate() if sys.argv[1] == "simulator" else Node().tick(None)

@@ -19,9 +19,13 @@ tests() {
 arguments=("$@")
 
 # Beside each other: Go's compiler, and the compiler of kernels, which each process of pytest would otherwise call again.
-.venv/bin/python -m tests.kernels &
+.venv/bin/python -m tests.kernels simulator &
+simulator=$!
+.venv/bin/python -m tests.kernels guard &
+guard=$!
 go=$(testbed/go.sh) && (cd testbed && "$go" vet ./... && "$go" test ./...) || status=$?
-wait "$!" || status=$?
+wait "$simulator" || status=$?
+wait "$guard" || status=$?
 
 # A clone that a closed umask has made: tests that are another user for a while read it through a mount of its own
 # (tests/reachable.py), and no user can enter it from outside.
