@@ -71,4 +71,4 @@ def _restore(folder: Path, skip_living: bool) -> RestoreReport | None:
             return None
     # A supervisor that is restoring holds the lock. Without the folder there is no supervisor.
     with Locks({f"controller {folder.name}": folder} if folder.is_dir() else {}):
-        return restore_left(folder)
+        return restore_left(journal_path(folder))

@@ -62,7 +62,7 @@ class KnobLease:
 
     Attributes:
         actuator: over ``targets``.
-        recovered: what a dead controller had left and was restored; None if there was nothing.
+        recovered: what dead controllers had left and was restored; None if there was nothing.
 
     Raises:
         ConfigError: another controller has one of the slices.
@@ -78,8 +78,9 @@ class KnobLease:
         with contextlib.ExitStack() as undo:
             state.mkdir(parents=True, exist_ok=True)
             folders = {f"state folder of {node.name}": state}
-            self._locks = undo.enter_context(Locks(folders | groups_to_lock(targets)))
-            self.recovered = recover(state)
+            groups = groups_to_lock(targets)
+            self._locks = undo.enter_context(Locks(folders | groups))
+            self.recovered = recover(state, groups.values())
             if self.recovered is not None and self._housing is not None:
                 self._housing.find_again()
             self._keeper = JournalKeeper(state, targets)

@@ -123,7 +123,9 @@ def test_sigkill_of_the_supervisor(rig: Rig) -> None:
     assert rig.restored_after_s(result, lambda: faults.kill_controller(rig)) < RESTORE_S
 
 
-def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
+@pytest.mark.parametrize("state", ["state", "elsewhere"])
+def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig, state: str) -> None:
+    """Also by one that keeps its state in another folder."""
     result = rig.knobs.read()
     live(rig)
     faults.kill_both(rig)
@@ -131,10 +133,11 @@ def test_sigkill_of_both_is_put_right_by_the_next_start(rig: Rig) -> None:
     assert rig.knobs.read() != result, "nobody was left who could"
     assert journal_path(rig.state_folder).exists()
     rig.stop()
-    controller = rig.start("live", agent="no-control")
+    controller = rig.start("live", agent="no-control", state_root=str(rig.folder / state))
     controller.wait_for(lambda: rig.knobs.files()["slice1/" + WEIGHT] == result["slice1/" + WEIGHT], "restored")
     assert rig.stop() == 0
     assert rig.knobs.read() == result
+    assert not journal_path(rig.state_folder).exists()
 
 
 @pytest.mark.realtime
