@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from slicepilot.cli.dataset.paths import writing_to
 from slicepilot.cli.schemas.evaluation import Reproduced
 from slicepilot.cli.shared.agents_option import names_of
 from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
@@ -54,20 +56,18 @@ def reproduce(
             raise ConfigError(f"in = {system!r}: {did_you_mean(system, WHERE)}")
     if resume and out is None:
         raise ConfigError("resume: needs --out FOLDER, which has the finished runs")
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
     if not as_json and "simulator" in systems:
         announce_compilation()
-    with progress_bar() as progress:
+    with contextlib.nullcontext() if out is None else writing_to(out), progress_bar() as progress:
         task = progress.add_task(study, total=1.0)
 
         def say(what: str, share: float) -> None:
             progress.update(task, completed=share, description=f"{study}: {what}")
 
         result = play(study, systems, data, Effort(quick, names_of(agents or []), seed, say), out, resume)
-    document = result.document()
-    if out is not None:
-        _write(result, out, document)
+        document = result.document()
+        if out is not None:
+            _write(result, out, document)
     if as_json:
         print_json(document, Reproduced)
         return

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError, did_you_mean
+from slicepilot.env.slices import SliceSet
 
 from .study import SOURCES, Effort, Figure, Findings, Row, Source, Store, Study, compare, spearman
 
@@ -143,19 +145,26 @@ def reproduce(
         resume: reuse the results in the folder.
 
     Raises:
-        ConfigError: an unknown study, an incomplete release.
+        ConfigError: an unknown study or agent, an incomplete release.
+        OSError: the folder cannot be written.
     """
     study = study_of(name)
     result = Reproduction(study)
+    # What can be wrong is found out before minutes of runs: names of agents, the release, the folder.
+    for agent in effort.agents:
+        make(agent, SliceSet.from_yaml("grosvik"))
     mark = f"{'quick' if effort.quick else 'whole'}-{effort.seed}"
 
     def store(source: Source) -> Store:
         return Store(None if folder is None else folder / f"{source}-{mark}.jsonl", resume)
 
-    if "simulator" in where:
-        result.sources["simulated"] = study.simulate(effort, store("simulated"))
-    if "testbed" in where:
-        result.sources["measured"] = study.measure(effort, store("measured"))
-    if data is not None:
-        result.sources["release"] = study.release(data, effort)
+    release = None if data is None else study.release(data, effort)
+    simulated = store("simulated") if "simulator" in where else None
+    measured = store("measured") if "testbed" in where else None
+    if simulated is not None:
+        result.sources["simulated"] = study.simulate(effort, simulated)
+    if measured is not None:
+        result.sources["measured"] = study.measure(effort, measured)
+    if release is not None:
+        result.sources["release"] = release
     return result

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slicepilot.configs import ConfigError
-from slicepilot.data.files import appended
+from slicepilot.data.files import appended, replace_file
 from slicepilot.data.intervals import mean_interval
 
 Source = Literal["published", "simulated", "measured", "release"]
@@ -99,25 +99,27 @@ class Store:
 
     Args:
         path: of the file; None keeps nothing.
-        resume: whether results that are in it count; else it starts empty.
+        resume: whether results that are in it count; else it starts empty. A last line that a writer which was killed
+            left unfinished is dropped.
 
     Raises:
-        ConfigError: the file cannot be read or written, or a line in it is not of this kind.
+        ConfigError: a line of the file is not of this kind.
+        OSError: the file cannot be read or written.
     """
 
     def __init__(self, path: Path | None, resume: bool) -> None:
         self.path, self._kept = path, dict[str, Any]()
         if path is None:
             return
+        lines = path.read_bytes().splitlines(keepends=True) if resume and path.exists() else []
+        whole = [line for line in lines if line.endswith(b"\n")]
         try:
-            if resume and path.exists():
-                for line in path.read_text().splitlines():
-                    entry = json.loads(line)
-                    self._kept[entry["key"]] = entry["value"]
-            elif path.exists():
-                path.unlink()
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            for line in whole:
+                entry = json.loads(line)
+                self._kept[entry["key"]] = entry["value"]
+        except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: cannot be resumed ({error}); run without --resume") from error
+        replace_file(path, b"".join(whole))
 
     def get(self, key: str, make: Callable[[], Any]) -> Any:
         """The stored value of a key, else the result of ``make``, which is then stored; JSON in both cases."""

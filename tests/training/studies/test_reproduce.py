@@ -92,7 +92,12 @@ def test_what_is_kept_is_not_done_again(tmp_path: Path) -> None:
     assert Store(file, resume=False).get("a", lambda: {"x": 1}) == {"x": 1}
     assert Store(file, resume=True).get("a", lambda: pytest.fail("done again")) == {"x": 1}
     assert Store(file, resume=False).get("a", lambda: {"x": 2}) == {"x": 2}
-    file.write_text("{")
+    with file.open("a") as cut:
+        cut.write('{"key": "b", "val')
+    assert Store(file, resume=True).get("b", lambda: 3) == 3, "the cell of a line that was cut is done again"
+    again = Store(file, resume=True)
+    assert (again.get("a", pytest.fail), again.get("b", pytest.fail)) == ({"x": 2}, 3)
+    file.write_text("{\n")
     with pytest.raises(ConfigError, match="cannot be resumed"):
         Store(file, resume=True)
 
@@ -124,11 +129,16 @@ def test_a_study_comes_back_with_one_command(tmp_path: Path) -> None:
         (("andrade", "--in", "cloud"), "in = 'cloud'"),
         (("andrade", "--data", "nowhere"), "data = 'nowhere'"),
         (("andrade", "--resume"), "--out"),
-        (("andrade", "--agents", "nobody"), "nobody"),
+        (("andrade", "--agents", "nobody", "--in", "simulator", "--in", "testbed"), "agent: unknown name 'nobody'"),
+        (("moreira", "--in", "simulator", "--data", "nowhere"), "data = 'nowhere': no folder"),
+        (("andrade", "--out", "/proc/nothing"), "out = '/proc/nothing': No such file"),
+        (("andrade", "--out", "/proc/sys"), "out = '/proc/sys': "),
+        (("andrade", "--out", __file__), "File exists; expected a writable folder"),
     ],
 )
 def test_bad_input_is_one_line(arguments: tuple[str, ...], expected: str) -> None:
-    done = slicepilot("reproduce", *arguments)
+    """Before the study is played, which takes minutes."""
+    done = slicepilot("reproduce", *arguments, "--json", timeout=60)
     assert done.returncode == 2
     assert expected in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
