@@ -109,7 +109,7 @@ class KnobDecoder:
         Raises:
             ValueError: wrong shape, or an action that is not a number.
         """
-        table = np.asarray(action, np.float32)
+        table = np.asarray(action, np.float32, order="C")
         if table.ndim == 2:
             table = table[None]
         if table.shape[1:] != self._action_shape:

@@ -90,7 +90,7 @@ class Guide:
         Raises:
             ValueError: wrong shape, or a correction that is not a number.
         """
-        table, rule = np.asarray(action, np.float32), self._rule
+        table, rule = np.asarray(action, np.float32, order="C"), self._rule
         shape = (*rule.state.shape[::-1], NUM_CORRECTIONS)
         if table.shape != shape:
             raise ValueError(f"action: shape {table.shape}; expected {shape}")
