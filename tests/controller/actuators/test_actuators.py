@@ -178,7 +178,7 @@ def test_nice_reaches_all_threads_also_new_threads_and_comes_back(groups: list[P
 
         process.send_signal(signal.SIGCONT)
         started = int(process.stdout.readline())  # inherits 7
-        (groups[0] / "cgroup.procs").write_text(str(late.pid))  # comes with 0
+        (groups[0] / "cgroup.procs").write_text(str(late.pid))  # comes with its own
         time.sleep(RELIST_NS / 1e9)
         knob.set(7)
         assert os.getpriority(os.PRIO_PROCESS, late.pid) == 7
@@ -188,9 +188,10 @@ def test_nice_reaches_all_threads_also_new_threads_and_comes_back(groups: list[P
 
         knob.restore()
         knob.restore()
-        assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [0, 3, 0, 0]
-        assert os.getpriority(os.PRIO_PROCESS, started) == 0, "a thread started under our nice has its process's own"
-        assert os.getpriority(os.PRIO_PROCESS, late.pid) == 0
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert [os.getpriority(os.PRIO_PROCESS, thread) for thread in threads] == [own, 3, own, own]
+        assert os.getpriority(os.PRIO_PROCESS, started) == own, "a thread started under our nice has its process's own"
+        assert os.getpriority(os.PRIO_PROCESS, late.pid) == own
 
 
 # -- the node ----------------------------------------------------------------------------------------------------
@@ -216,14 +217,15 @@ def test_an_original_limit_is_not_exceeded_where_that_is_not_wanted(groups: list
 
 
 def test_scope_of_nice_moves_from_group_to_threads_and_back(groups: list[Path]) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
     with busy_process(groups[0]) as process, NodeActuator([SliceTargets("a", groups[0])]) as node:
         knob = GroupWeight(CpuGroup.at(groups[0]))
         node.apply(knobs([np.inf], [5]))
-        assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
+        assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, own)
         assert node.apply(knobs([np.inf], [5], "process")).applied.nice_scope == "process"
         assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (0, 5)
         node.apply(knobs([np.inf], [5]))
-        assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, 0)
+        assert (knob.read(), os.getpriority(os.PRIO_PROCESS, process.pid)) == (5, own)
 
 
 AT_EXIT = """

@@ -190,7 +190,7 @@ def test_threads_that_others_renice_are_left_alone(groups: list[Path], node: Nod
         node.apply(knobs(math.inf, -3, scope="process"))
         assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (first, second)} == {-3}
         node.apply(knobs(math.inf))
-        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (first, second)} == {0}
+        assert {os.getpriority(os.PRIO_PROCESS, p.pid) for p in (first, second)} == {os.getpriority(os.PRIO_PROCESS, 0)}
 
 
 def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(groups: list[Path], tmp_path: Path) -> None:
@@ -204,13 +204,14 @@ def test_originals_of_threads_are_in_the_journal_before_they_are_reniced(groups:
 
     with busy_process(groups[0]) as first, NodeActuator(targets, remember=remember) as node:
         assert "no room" in str(node.apply(knobs(math.inf, 4, scope="process")).error)
-        assert (seen, os.getpriority(os.PRIO_PROCESS, first.pid)) == ([[0]], 0), "not on disk: not reniced"
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        assert (seen, os.getpriority(os.PRIO_PROCESS, first.pid)) == ([[own]], own), "not on disk: not reniced"
     with busy_process(groups[0]) as first, NodeActuator(targets, remember=keeper.remember) as node:
         node.apply(knobs(math.inf, 4, scope="process"))
         [thread] = keeper.journal.slices[0].threads
-        assert (thread.thread, thread.process, thread.nice) == (first.pid, first.pid, 0)
+        assert (thread.thread, thread.process, thread.nice) == (first.pid, first.pid, own)
         assert restore(keeper.journal).restored == ["a: nice of 1 threads"]
-        assert os.getpriority(os.PRIO_PROCESS, first.pid) == 0
+        assert os.getpriority(os.PRIO_PROCESS, first.pid) == own
 
 
 def test_a_slice_that_was_made_anew_is_ours_again(groups: list[Path], tmp_path: Path) -> None:
