@@ -132,7 +132,7 @@ def finetune(
         scenario_dataset(scenario, TRAINING),
     ]
     source = source_of(config, offline)
-    record = open_record(root, name, config, source, labels or RunLabels(), run_id, datasets=datasets)
+    record = open_record(root, name, config, source, labels or RunLabels(), run_id, goes_on, datasets=datasets)
     with recorded(record):
         with contextlib.closing(open_backend(scenario)) as backend:
             work = _Work(root, learner, Stage(backend, config, scenario, weights), record, report)

@@ -157,7 +157,10 @@ def train_offline(
     before, budget = learner.updates, Budget(config.updates, config.minutes, resume.elapsed_s if resume else 0.0)
     run_id = resume.run_id if resume else None
     datasets = [_dataset(config, episodes)]
-    record = open_record(root, name, config, config.source, labels or RunLabels(), run_id, parent_run_id, datasets)
+    resumed = resume is not None
+    record = open_record(
+        root, name, config, config.source, labels or RunLabels(), run_id, resumed, parent_run_id, datasets
+    )
     run = _Run(config, learner, average, budget, root / FILE_NAME, record, report, device)
     with recorded(record, run.save):
         budget.start()
@@ -216,7 +219,8 @@ def _choose(
     chosen = choice.choose(episodes)
     model = choice.to_onnx(chosen)
     agreement = choice.check_agreement(chosen, model, spread_over(episodes))
-    record = open_record(root, name, config, config.source, labels, None, parent_run_id, [_dataset(config, episodes)])
+    datasets = [_dataset(config, episodes)]
+    record = open_record(root, name, config, config.source, labels, None, False, parent_run_id, datasets)
     with recorded(record):
         trained = training_record(config, episodes.num_steps, watch.stop(), record.run_id)
         bundle = PolicyBundle(chosen.slices, model, trained, agreement=agreement, transfers=False)

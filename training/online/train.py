@@ -329,8 +329,9 @@ def train(
     if resume is not None:
         _restore(learner, env, average, resume)
     run_id = resume.run_id if resume else None
+    resumed, datasets = resume is not None, [_dataset(config)]
     record = open_record(
-        root, name, config, config.source, labels or RunLabels(), run_id, parent_run_id, [_dataset(config)]
+        root, name, config, config.source, labels or RunLabels(), run_id, resumed, parent_run_id, datasets
     )
     monitor = _Monitor(config, budget, env, average, root / FILE_NAME, record, report)
 

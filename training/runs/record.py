@@ -40,6 +40,7 @@ class RunRecord:
         labels: of the command line.
         tracked: whether it is a run in MLflow, too.
         run_id: MLflow run to go on with.
+        resumed: whether it goes on with a run, whose curves are kept.
         parent_run_id: MLflow run that it is a part of.
         datasets: what it learns from.
         files: to be kept with the MLflow run.
@@ -57,6 +58,7 @@ class RunRecord:
         labels: RunLabels,
         tracked: bool,
         run_id: str | None = None,
+        resumed: bool = False,
         parent_run_id: str | None = None,
         datasets: Iterable[RunDataset] = (),
         files: Iterable[Path] = (),
@@ -97,7 +99,7 @@ class RunRecord:
                 self.tracker.datasets(datasets)
                 for file in files:
                     self.tracker.artifact(file)
-        if run_id is None and not self._goes_on():
+        if not resumed and not self._goes_on():
             with contextlib.suppress(FileNotFoundError):
                 (folder / METRICS_FILE).unlink()
         self._write()

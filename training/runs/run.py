@@ -106,6 +106,7 @@ def open_record(
     source: str,
     labels: RunLabels,
     run_id: str | None,
+    resumed: bool,
     parent_run_id: str | None = None,
     datasets: Iterable[RunDataset] = (),
 ) -> RunRecord:
@@ -118,6 +119,7 @@ def open_record(
         source: what it learns from, in words.
         labels: of the command line.
         run_id: MLflow run to continue; a new run is started if it no longer exists.
+        resumed: whether it goes on with a run, tracked or not, whose curves are kept.
         parent_run_id: run under which it is kept. An existing run of the same name there is continued, so that a
             process that was killed before its first checkpoint leaves no duplicate.
         datasets: what it learns from.
@@ -127,7 +129,7 @@ def open_record(
     """
     file, tracked = write_config(folder, config), config.tracking == "mlflow"
     plain = plain_config(config)
-    return RunRecord(folder, name, plain, source, labels, tracked, run_id, parent_run_id, datasets, [file])
+    return RunRecord(folder, name, plain, source, labels, tracked, run_id, resumed, parent_run_id, datasets, [file])
 
 
 @contextmanager

@@ -227,7 +227,7 @@ def test_evaluate_says_that_mlflow_is_away_before_it_runs_anything(tmp_path: Pat
 
 
 def test_train_goes_on_without_mlflow_when_it_is_told_to(tmp_path: Path) -> None:
-    """And names the next command."""
+    """And names the next command; a run that is resumed keeps its curves."""
     command = ("train", "-c", "ppo-smoke", "--steps", "256", "--scenario", "flash-crowd", "--out", "out")
     done = slicepilot(*command, cwd=tmp_path, env=os.environ | AWAY)
     assert (done.returncode, done.stderr.count("Connection refused")) == (2, 1), done.stderr
@@ -236,3 +236,9 @@ def test_train_goes_on_without_mlflow_when_it_is_told_to(tmp_path: Path) -> None
     assert (tmp_path / "out" / "bundle" / "bundle.yaml").is_file()
     assert "exporting the policy" in done.stderr
     assert done.stdout.splitlines()[-1] == "next: slicepilot evaluate --bundle out/bundle --scenario flash-crowd"
+    curves = (tmp_path / "out" / "metrics.jsonl").read_text()
+    done = slicepilot("train", "--resume", "out", "--steps", "512", "--no-mlflow", cwd=tmp_path, env=os.environ | AWAY)
+    assert done.returncode == 0, done.stderr
+    resumed = (tmp_path / "out" / "metrics.jsonl").read_text()
+    assert resumed.startswith(curves)
+    assert len(resumed) > len(curves) > 0
