@@ -73,7 +73,9 @@ def tune(
     else:
         name = Path(str(config)).stem
         sweep = new_sweep(name, folder_for(out, None, name), SweepConfig.from_yaml(str(config)))
-    sweep = sweep if mlflow else sweep.untracked()
+    if not mlflow:
+        sweep = sweep.untracked()
+        sweep.write()
     started = time.monotonic()
     with progress_bar() as bar:
         task = bar.add_task(f"{len(sweep.trials)} trials", total=1.0)

@@ -79,6 +79,7 @@ class Sweep:
         document = {
             "name": self.name,
             "run_id": self.run_id,
+            "tracking": self.tracking,
             "config": plain_config(self.config),
             "trials": [
                 {"name": item.name, "values": item.values, "config": plain_config(item.config)} for item in self.trials
@@ -130,7 +131,7 @@ def read_sweep(folder: Path) -> Sweep:
             Trial(str(item["name"]), dict(item["values"]), config.config_of(item["config"], f"trial {item['name']}"))
             for item in document["trials"]
         )
-        return Sweep(str(document["name"]), folder, config, trials, document["run_id"])
+        return Sweep(str(document["name"]), folder, config, trials, document["run_id"], bool(document["tracking"]))
     except OSError as error:
         raise ConfigError(f"resume = {str(folder)!r}: no {SWEEP_FILE}; expected a sweep's folder") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -144,12 +144,15 @@ def test_a_folder_holds_the_sweep_as_it_was_begun(tmp_path: Path) -> None:
         new_sweep("mine", tmp_path / "sweep", sweep_of())
 
 
-def test_a_sweep_may_go_on_without_mlflow(tmp_path: Path) -> None:
-    sweep = new_sweep("mine", tmp_path / "sweep", sweep_of(axes={"seed": [0, 1]}, training="ppo-smoke"))
+@pytest.mark.parametrize("search", [{}, {"search": "optuna", "samples": 2}])
+def test_a_sweep_may_go_on_without_mlflow(tmp_path: Path, search: dict[str, Any]) -> None:
+    sweep = new_sweep("mine", tmp_path / "sweep", sweep_of(axes={"seed": [0, 1]}, training="ppo-smoke", **search))
     assert sweep.tracked
     assert not sweep.untracked().tracked
     assert [trial.name for trial in sweep.untracked().trials] == [trial.name for trial in sweep.trials]
     assert read_sweep(tmp_path / "sweep").tracked
+    sweep.untracked().write()
+    assert not read_sweep(tmp_path / "sweep").tracked
 
 
 def test_a_report_that_a_killed_worker_left_unfinished_is_left_out(tmp_path: Path) -> None:
