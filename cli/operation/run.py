@@ -173,7 +173,7 @@ def _open(settings: RunConfig) -> Node:
     from slicepilot.configs.backends import plugin
 
     where = settings.node or settings.name
-    node: Node = plugin(settings.backend).call("open_node", where, settings.period_s, settings.scenario)
+    node: Node = plugin(settings.carrier).call("open_node", where, settings.period_s, settings.scenario)
     return node
 
 

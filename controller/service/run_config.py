@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
+from slicepilot.agents.learned.shipped import is_shipped
 from slicepilot.configs import load, validate
 from slicepilot.configs.backends import check_name
 from slicepilot.configs.reading import Roots
@@ -52,7 +53,7 @@ class RunConfig:
     """One controller.
 
     Attributes:
-        backend: what carries the traffic; with ``node`` always ``node``.
+        backend: what carries the traffic; default: ``node`` with ``node``, else ``testbed``.
         node: name or file of the node's configuration.
         name: of the node; for a testbed, the testbed's.
         instance: name of this controller; default: the node's name. A shadow beside a live controller needs its own.
@@ -78,7 +79,7 @@ class RunConfig:
     """
 
     __pydantic_config__ = _STRICT
-    backend: Annotated[str, AfterValidator(partial(check_name, simulator=False))] = "testbed"
+    backend: Annotated[str, AfterValidator(partial(check_name, simulator=False))] | None = None
     node: str | None = None
     name: NodeName = "sp"
     instance: NodeName | None = None
@@ -102,8 +103,13 @@ class RunConfig:
     state_root: str = "/var/lib/slicepilot"
 
     def __post_init__(self) -> None:
-        if self.node is not None:
-            object.__setattr__(self, "backend", "node")
+        if self.node is not None and self.backend not in (None, "node"):
+            raise ValueError(f"backend = {self.backend!r}: expected node, because node = {self.node!r} is given")
+
+    @property
+    def carrier(self) -> str:
+        """The backend, given or by default."""
+        return self.backend or ("testbed" if self.node is None else "node")
 
     @property
     def policy(self) -> str:
@@ -126,7 +132,7 @@ class RunConfig:
         """The folders of `reload_roots`."""
         if self.reload_roots is not None:
             return Roots(tuple(map(Path, self.reload_roots)))
-        own = [Path(self.bundle).absolute().parent] if self.bundle is not None else []
+        own = [] if self.bundle is None or is_shipped(self.bundle) else [Path(self.bundle).absolute().parent]
         if self.guard.endswith((".yaml", ".yml")) or "/" in self.guard:
             own.append(Path(self.guard).absolute().parent)
         folders = (*(folder for folder in own if folder != Path("/")), *map(Path, RELOAD_ROOTS))

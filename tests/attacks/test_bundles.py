@@ -13,6 +13,7 @@ import pytest
 
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import BundleFiles
+from slicepilot.agents.learned.shipped import GENERALIST, SHIPPED
 from slicepilot.agents.learned.signature import sign, verify
 from slicepilot.configs import ConfigError
 from slicepilot.configs.reading import Roots, read_file
@@ -202,6 +203,8 @@ def test_the_declared_folders_are_those_of_the_start_unless_said_otherwise(reach
     assert folders[:2] == (reachable / "mine", reachable / "guards")
     assert [*map(str, folders[2:])] == ["/etc/slicepilot", "/var/lib/slicepilot/bundles"]
     assert Path("/") not in RunConfig(bundle="/bundle").roots.folders
+    for shipped in (GENERALIST, str(SHIPPED / GENERALIST)):
+        assert RunConfig(bundle=shipped).roots == RunConfig().roots, "neither the working folder nor the package"
     assert RunConfig(reload_roots=("/srv/policies",), bundle="/a/b").roots.folders == (Path("/srv/policies"),)
     for root in ("relative", "/", "/a/../../b"):
         with pytest.raises(ConfigError, match=r"reload_roots\.0 = '.*': expected the absolute path"):

@@ -283,6 +283,7 @@ REFUSED: tuple[tuple[dict[str, Any], tuple[str, ...], str], ...] = (
     ({"agent": AGENT, "cpu": 4096}, (), "cpu = 4096; expected one of 0"),
     ({"agent": AGENT}, ("--instance", "a/b"), "instance = 'a/b'"),
     ({"bundle": "/nowhere"}, (), "no such folder"),
+    ({"backend": "testbed"}, ("--node", "edge.yaml"), "backend = 'testbed': expected node, because node = 'edge.yaml'"),
 )
 
 
