@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pickle
+import tempfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -274,6 +275,12 @@ def test_root_takes_no_file_that_somebody_else_can_change(trained: Path, tmp_pat
     assert "belongs to user 12345" in done.stderr
 
 
+def no_path_of_this_machine(*files: Path) -> None:
+    for file in files:
+        for folder in (Path.home(), Path(__file__).parents[3], tempfile.gettempdir()):
+            assert f"{folder}/".encode() not in file.read_bytes(), file
+
+
 def test_one_command_makes_a_signed_bundle(trained: Path, tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -289,6 +296,7 @@ def test_one_command_makes_a_signed_bundle(trained: Path, tmp_path: Path) -> Non
     assert document["signed"]
     assert not document["any_number"]
     assert document["agreement"]["max_abs_error"] < 1e-5
+    no_path_of_this_machine(*(tmp_path / "made").iterdir())
     files = BundleFiles.read(tmp_path / "made")
     verify(files, tmp_path / "public.pem")
     bundle = PolicyBundle.load(tmp_path / "made")
@@ -307,6 +315,7 @@ def test_a_bundle_becomes_files_that_decide_alike(tmp_path: Path) -> None:
     files = ("--sb3", str(tmp_path / "g.zip"), "--onnx", str(tmp_path / "g.onnx"), "--scenario", "multi-promise")
     document = json.loads(slicepilot("bundle", "export", "generalist", *files, "--json").stdout)
     assert (document["algorithm"], document["coding"]) == ("PPO", "guided")
+    no_path_of_this_machine(tmp_path / "g.onnx")
     assert PPO.load(tmp_path / "g.zip", device="cpu").action_space.shape == (6, 5)
     played = Scenario.from_yaml("multi-promise")
     quick = replace(played, control_period_s=10.0, duration_s=100.0)
