@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -147,10 +148,16 @@ class Foreign:
         command = self._command("load", str(self.count), f"{seconds:g}", f"{mbps:g}")
         self._loads.append(subprocess.Popen(command, env=self._environment(environment), start_new_session=True))
 
+    @property
+    def loading(self) -> bool:
+        """Whether all loads that were begun still send."""
+        return all(load.poll() is None for load in self._loads)
+
     def stop_loads(self) -> None:
         """Before their time; what they counted is lost."""
         for load in self._loads:
-            os.killpg(load.pid, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(load.pid, signal.SIGTERM)
             load.wait(10)
         self._loads = []
 
