@@ -89,7 +89,7 @@ def test_totals_as_json_and_events_as_csv(network: Any, traffic: Any, tmp_path: 
     lines = pfcp_file.read_text().splitlines()
     assert lines[0] == "pfcp_type,latency_us"
     answers = item["pfcp"]["modification"]["answers"]
-    assert answers <= len(lines) - 1 <= answers + 10  # written a moment later
+    assert answers <= len(lines) - 1 < 2 * answers  # written a moment later, and each once
     assert all(re.fullmatch(r"modification,\d+\.\d{3}", line) for line in lines[1:])
 
 
