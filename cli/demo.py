@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from .dataset.paths import writing_to
 from .demo_live import on_real_upfs
 from .shared.default_paths import numbered, own
 from .shared.output import console
-from .shared.streams import refuse_stdout
 
 OUT = Path("runs/demo")
 SCENARIO, TRAIN_MINUTES = "testbed-contention", 2.0
@@ -33,11 +33,11 @@ def demo(
     from .evaluation.simulate import simulate
     from .train.train import train
 
-    refuse_stdout(out, "a folder")
     own(out, OUT, "out")
-    if out.exists() and any(out.iterdir()):
+    if out.is_dir() and any(out.iterdir()):
         out = numbered(out)  # so that an earlier demo is kept
-    out.mkdir(parents=True, exist_ok=True)
+    with writing_to(out):
+        pass  # the folder is all that is needed yet
     started = time.monotonic()
 
     def headline(text: str) -> None:
