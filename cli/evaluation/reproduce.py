@@ -110,6 +110,6 @@ def _print(document: dict[str, Any]) -> None:
             table.add_row(f"{row['text']}, {row['unit']}", *figures, f"{row['difference_pct']:+.0f}")
         console.print(table)
         for cause in dict.fromkeys(row["cause"] for row in differ if row["cause"]):
-            console.print(f"[dim]{cause}[/dim]")
+            console.print(cause, style="dim")
     for remark in document["remarks"]:
-        console.print(f"[dim]{remark}[/dim]")
+        console.print(remark, style="dim")

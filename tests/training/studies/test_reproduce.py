@@ -120,6 +120,9 @@ def test_a_study_comes_back_with_one_command(tmp_path: Path) -> None:
         "reproduce", "andrade", "--quick", "--agents", "queue-greedy", "--json", "--out", str(out), "--resume"
     )
     assert json.loads(again.stdout) == document
+    shown = slicepilot("reproduce", "andrade", "--quick", "--out", str(out), "--resume").stdout
+    assert "nine other experiments" in " ".join(shown.split())
+    assert "[dim]" not in shown
 
 
 @pytest.mark.parametrize(
