@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KindOption = Annotated[str | None, typer.Option("--kind", help="File type (default: detected).")]
 UnitOption = Annotated[
     list[str] | None,
-    typer.Option(help="Unit of an Andrade export, as COLUMN=UNIT (default: the plausible unit); may be repeated."),
+    typer.Option(help="Unit of an Andrade export, such as Mbit/s (default: the plausible unit); may be repeated."),
 ]
 QfiOption = Annotated[int | None, typer.Option(help="QFI of a run of Moreira (default: taken from the folder name).")]
 ConditionOption = Annotated[str | None, typer.Option(help="Condition (default: taken from the folder name).")]
