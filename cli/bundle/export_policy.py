@@ -9,12 +9,13 @@ import typer
 
 from slicepilot.cli.schemas.operation import ExportedBundle
 from slicepilot.cli.shared.output import print_json, say
+from slicepilot.cli.shared.registry import BUNDLE_HELP, local_bundle
 from slicepilot.cli.shared.streams import refuse_stdout, write_out
 from slicepilot.configs import ConfigError
 
 
 def export_policy(
-    bundle: Annotated[Path, typer.Argument(help="Policy bundle: its folder, or generalist.", show_default=False)],
+    bundle: Annotated[Path, typer.Argument(help=BUNDLE_HELP, show_default=False)],
     sb3: Annotated[
         Path | None, typer.Option(help="Write a file that PPO.load or SAC.load of Stable-Baselines3 takes.")
     ] = None,
@@ -38,7 +39,7 @@ def export_policy(
         raise ConfigError(f"scenario = {scenario!r}: needs --sb3")
     if sb3 is None and onnx is None:
         raise ConfigError("sb3, onnx: neither is given; expected --sb3 FILE.zip, --onnx FILE or both")
-    loaded = PolicyBundle.load(bundle)
+    loaded = PolicyBundle.load(local_bundle(bundle))
     refuse_stdout(sb3, "a file", "sb3")
     refuse_stdout(onnx, "a file", "onnx")
     algorithm = None

@@ -61,6 +61,12 @@ BAD_INPUT = {
         ("dataset", "record", "--agents", "clairvoyant", "--backend", "testbed", "--out", "x.parquet"),
         "needs --backend simulator",
     ),
+    "demo": (("demo", "--out", f"{__file__}/x"), "test_cli.py/x': Not a directory; expected a writable folder"),
+    "demo over a file": (("demo", "--out", __file__), "test_cli.py': File exists; expected a writable folder"),
+    "export": (
+        ("bundle", "export", "models:/slicepilot", "--onnx", "x.onnx"),
+        "bundle = 'models:/slicepilot': expected models:/NAME@ALIAS",
+    ),
     "offline without a configuration": (("train", "--offline"), "config = None"),
     "offline configuration": (("train", "--offline", "-c", "iq"), "offline: unknown name 'iq'; did you mean iql"),
     "offline scenario": (
