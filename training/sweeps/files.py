@@ -131,7 +131,9 @@ def read_sweep(folder: Path) -> Sweep:
             Trial(str(item["name"]), dict(item["values"]), config.config_of(item["config"], f"trial {item['name']}"))
             for item in document["trials"]
         )
-        return Sweep(str(document["name"]), folder, config, trials, document["run_id"], bool(document["tracking"]))
+        return Sweep(
+            str(document["name"]), folder, config, trials, document["run_id"], bool(document.get("tracking", True))
+        )
     except OSError as error:
         raise ConfigError(f"resume = {str(folder)!r}: no {SWEEP_FILE}; expected a sweep's folder") from error
     except (ValueError, KeyError, TypeError) as error:
