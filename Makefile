@@ -88,6 +88,7 @@ lock: $(UV) ## compile requirements/*.txt from pyproject.toml (UPGRADE=--upgrade
 	$(LOCK) requirements/train.txt --extra train --group build --constraints requirements/dev.txt
 	$(COMPILE) --group go $(UPGRADE) --output-file requirements/go.txt
 	$(COMPILE) --group uv $(UPGRADE) --output-file requirements/uv.txt
+	$(COMPILE) --group kuberay --constraints requirements/dev.txt --output-file requirements/kuberay.txt
 	$(LOCK) requirements/base.txt --constraints requirements/dev.txt
 	$(LOCK) requirements/lean.txt --extra evaluate --group build --constraints requirements/dev.txt
 	$(LOCK) requirements/agent.txt --extra kubernetes --constraints requirements/dev.txt
