@@ -180,4 +180,4 @@ def test_the_pages_configuration_of_a_controller_is_read(tmp_path: Path) -> None
     text = (DEPLOY.parent / "docs" / "operation.md").read_text().partition("# sp.yaml:")[2].partition("```")[0]
     (tmp_path / "sp.yaml").write_text(f"#{text}")
     config = RunConfig.from_yaml(str(tmp_path / "sp.yaml"))
-    assert (config.backend, config.node, config.mode) == ("node", "/etc/slicepilot/node.yaml", "shadow")
+    assert (config.carrier, config.node, config.mode) == ("node", "/etc/slicepilot/node.yaml", "shadow")
