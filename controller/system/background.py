@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from .realtime import stay_just_behind_the_loop
+from .realtime import stay_just_behind_the_loop, threads_inherit
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class BackgroundCaller:
         self._thread.shutdown()
 
     def _submit(self, function: Callable[[], T]) -> Future[T]:
-        with self._submitting:
+        with self._submitting, threads_inherit() if self._last is None else contextlib.nullcontext():
             future = self._thread.submit(function)
             self._last = future  # type: ignore[assignment]  # only its `done` is used
         return future

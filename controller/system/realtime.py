@@ -148,6 +148,23 @@ def stay_just_behind_the_loop() -> None:
             os.setpriority(os.PRIO_PROCESS, 0, BEST_NICE + 1)
 
 
+@contextlib.contextmanager
+def threads_inherit() -> Iterator[None]:
+    """Threads that are started meanwhile have this thread's scheduling class from the beginning, where permitted.
+
+    A thread begins with the interpreter in hand. As an ordinary thread it would run its first lines only when UPFs that
+    are favoured leave it a CPU, and the loop would wait for that, for a second and more.
+    """
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, policy & ~os.SCHED_RESET_ON_FORK, parameters)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, policy, parameters)
+
+
 class ThreadBesideTheLoop(threading.Thread):
     """A daemon thread with a priority just behind the loop's (`stay_just_behind_the_loop`).
 
@@ -158,6 +175,10 @@ class ThreadBesideTheLoop(threading.Thread):
 
     def __init__(self, target: Callable[[], object], name: str) -> None:
         super().__init__(target=target, name=name, daemon=True)
+
+    def start(self) -> None:
+        with threads_inherit():
+            super().start()
 
     def run(self) -> None:
         stay_just_behind_the_loop()
