@@ -15,6 +15,7 @@ import pytest
 
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
+from slicepilot.controller.watchdog.journal import journal_path
 
 BUSY = "import signal; signal.alarm(60)\nwhile True: pass"
 
@@ -30,8 +31,8 @@ def hierarchy() -> CpuHierarchy:
 
 
 @pytest.fixture
-def groups(hierarchy: CpuHierarchy) -> Iterator[list[Path]]:
-    """Five empty cgroups."""
+def groups(hierarchy: CpuHierarchy, tmp_path: Path) -> Iterator[list[Path]]:
+    """Five empty cgroups; afterwards there is no journal of a controller whose state folder is ``tmp_path`` either."""
     parent = hierarchy.root / f"slicepilot-test-{os.getpid()}-{threading.get_ident():x}"
     parent.mkdir()
     if hierarchy.version == 2:
@@ -42,6 +43,7 @@ def groups(hierarchy: CpuHierarchy) -> Iterator[list[Path]]:
     yield paths
     for path in [*paths, parent]:
         remove_group(path)
+    journal_path(tmp_path).unlink(missing_ok=True)
 
 
 def remove_group(path: Path) -> None:
