@@ -155,12 +155,12 @@ def relative(pid: int, parent: int) -> Process:
 
 def test_families_are_looked_through_in_time_that_grows_with_them() -> None:
     everybody = {pid: relative(pid, pid - 1) for pid in range(2, 20_002)}
-    started_s = time.monotonic()
+    started_s = time.thread_time()
     assert [result.pid for result in eldest(everybody.values(), everybody)] == [2]
     assert [result.pid for result in eldest([everybody[20_001], everybody[10_000]], everybody)] == [10_000]
     assert len(list(ancestors(everybody[20_001], everybody))) == 19_999
     assert len(descendants(2, everybody)) == 19_999
-    assert time.monotonic() - started_s < MOST_S
+    assert time.thread_time() - started_s < MOST_S
 
 
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=6), st.sets(st.integers(1, 6)))
