@@ -188,6 +188,16 @@ def test_idle_flows_make_room_when_the_table_is_nearly_full(bench: Any, packets:
     assert [(flow.teid, flow.packets) for flow in flows.read(bench.programs)] == [(1, 2), (5, 1)]
 
 
+def test_consecutive_tunnels_find_places_under_any_secret(make_bench: Callable[..., Any], packets: Any) -> None:
+    """As an SMF hands them out; each load of the programs has a secret of its own."""
+    inner = packets.ipv4(packets.udp(bytes(20)))
+    for _ in range(20):
+        with make_bench() as bench:
+            for teid in range(1, 1000):
+                bench.enter(packets.n3(packets.gtpu(inner, teid)))
+            assert len(flows.read(bench.programs)) > 768
+
+
 def test_duplicates_are_matched_and_old_records_are_not_in_the_way(bench: Any, packets: Any) -> None:
     inner = packets.ipv4(packets.udp(b"the same, again and again and again and again"))
     for _ in range(3):
