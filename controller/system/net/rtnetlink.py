@@ -97,10 +97,6 @@ class RouteSocket:
             )
         return indices[device]
 
-    def has(self, device: str) -> bool:
-        """Whether there is a device of that name; raises ActuatorError."""
-        return device in self._indices()
-
     def name_of(self, index: int) -> str | None:
         """Name of the device of this number, None where there is none; raises ActuatorError."""
         return next((name for name, number in self._indices().items() if number == index), None)
