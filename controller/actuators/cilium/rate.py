@@ -114,8 +114,9 @@ class ThrottleRate:
         return mbps(self._read()[1].bytes_per_s)
 
     def waits_ms(self, now_ns: int) -> float:
-        """How long a packet that came now (CLOCK_MONOTONIC) would wait, by what is ahead; raises ActuatorError."""
-        return self._read()[1].waits_ns(now_ns) / 1e6
+        """How long a packet that came now (CLOCK_MONOTONIC) would wait at least, by what is ahead; raises
+        ActuatorError."""
+        return max(self._read()[1].last_ns - now_ns, 0) / 1e6
 
     def deviation(self) -> str | None:
         """The map's value if it differs from the value that was set last, else None. Raises ActuatorError if the entry

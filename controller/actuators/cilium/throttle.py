@@ -57,7 +57,7 @@ class ThrottleMap:
 
     def entry(self, endpoint: int) -> Entry | None:
         value = self.value(endpoint)
-        return None if value is None else entry_of(value, self.layout)
+        return None if value is None else entry_of(value)
 
     def replace(self, endpoint: int, value: bytes) -> bool:
         """Put a value instead of an endpoint's; whether it had an entry. Makes none; raises ActuatorError."""

@@ -53,7 +53,6 @@ def test_each_layout_is_recognised_by_its_types(agent: Agent, objects: Path, lay
             entry = throttle.entry(ENDPOINT)
             assert entry is not None
             assert (entry.bytes_per_s, entry.last_ns, entry.horizon_ns) == (1_250_000, 7, 2_000_000_000)
-            assert entry.priority == (8 if layout else None)
             assert throttle.entry(ENDPOINT + 1) is None
 
 
