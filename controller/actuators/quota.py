@@ -137,11 +137,6 @@ class CpuQuota:
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
         self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
 
-    @property
-    def limit_mcpu(self) -> float:
-        """The limit that holds as far as this object has set it."""
-        return self._limit_mcpu
-
     def set(self, limit_mcpu: float) -> float:
         """Ask for a limit; returns what holds, which differs by minimum quota, held-back writes, or by what the groups
         above have: version 1 refuses more than that.

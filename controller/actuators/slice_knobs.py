@@ -18,14 +18,18 @@ from .cilium.rate import ThrottleRate
 from .egress import EgressConfig, EgressRate
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, PodQuota, QuotaConfig
-from .shapers import Knob, Rate, Shaper, Shapers
+from .shapers import Rate, Shaper, Shapers
 from .targets import CPU_KNOBS, Pacing, SliceTargets, paced_by, pod_of
 from .weight import GroupWeight, weight_refusal
 
 __all__ = ["CPU_KNOBS", "SliceKnobs", "SliceTargets"]
 
-PARTS = ("cgroup", "network namespace")  # of a target, in the order of `_identity`
+PARTS = ("cgroup", "network namespace")  # of a target, in the order of `identity_of`
 Remember = Callable[[str, Sequence[ThreadOriginal]], None]
+Knob = CpuQuota | GroupWeight | ThreadNice | Shaper
+"""What sets a knob; all methods raise ActuatorError. ``deviation`` is the kernel's value if it differs from the value
+that was written last, else None; ``adopt`` takes what the kernel has for what holds, without writing, and returns it;
+``reassert`` writes again what holds here, and returns it; ``restore`` puts the original back."""
 
 
 class Held(NamedTuple):

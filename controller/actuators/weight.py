@@ -177,10 +177,6 @@ class GroupWeight:
         self._by_nice = KernelFile(nice_file) if group.version == 2 and nice_file.exists() else None
         self._nice = 0
 
-    @property
-    def nice(self) -> int:
-        return self._nice
-
     def set(self, nice: int) -> int:
         """Set a level, -20..19; returns the level of the same weight that is nearest to 0."""
         level = self._scale.level_of(nice)
@@ -188,19 +184,16 @@ class GroupWeight:
             self._write(level)
         return level
 
-    def weight_of(self, nice: int) -> int:
-        return self._scale.weight_of(nice)
-
     def read(self) -> int:
         """The level whose weight is nearest to the kernel's."""
         if self._by_nice is not None and self._scale.by_nice:
             return int(self._by_nice.read())
         weight = int(self._weight.read())
-        return min(NICE_LEVELS, key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
+        return min(NICE_LEVELS, key=lambda nice: (abs(self._scale.weight_of(nice) - weight), abs(nice)))
 
     def deviation(self) -> str | None:
         # Where a level was written the kernel shows its weight rounded in the same way.
-        written, current = self.weight_of(self._nice), int(self._weight.read())
+        written, current = self._scale.weight_of(self._nice), int(self._weight.read())
         if current == written:
             return None
         return "; ".join(filter(None, (f"weight {current} instead of {written}", weight_refusal(self._group))))
@@ -235,7 +228,7 @@ class GroupWeight:
         if self._by_nice is not None and self._scale.by_nice:
             self._by_nice.write(b"%d" % nice)
         else:
-            self._weight.write(b"%d" % self.weight_of(nice))
+            self._weight.write(b"%d" % self._scale.weight_of(nice))
         self._nice = nice
 
     def restore(self) -> None:
