@@ -264,7 +264,7 @@ class Learning:
             for key, why in islice(self._refused.items(), NAMED)
             if (session := self.sessions.get(key)) is not None
         ]
-        more = max(len(self._refused) - NAMED, 0) + self.sessions.counts["over"]
+        more = max(len(self._refused) - NAMED, 0) + self.sessions.over
         return [*report, f"{more} more sessions are left out"] if more > 0 else report
 
     def _unseen(self) -> list[str]:
