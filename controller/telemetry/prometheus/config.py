@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -218,17 +218,17 @@ def check_spec(spec: PrometheusSpec) -> PrometheusSpec:
         for name in ("ca_file", "client_certificate"):
             if getattr(spec, name) is not None:
                 raise ValueError(f"{name}: expected with https")
-        secret = [name for name, given in spec.headers.items() if _secret(name, given)]
+        secret = [
+            name
+            for name, given in spec.headers.items()
+            if isinstance(given, FileValue) or name.lower() in SECRET_HEADERS
+        ]
         if (spec.token_file or spec.basic_auth or secret) and not _loopback(parts.hostname):
             what = f"the header {secret[0]}" if secret else "the password"
             raise ValueError(f"url = {spec.url}: would show {what} to the network; expected https")
     if (spec.token_file or spec.basic_auth) and "authorization" in {name.lower() for name in spec.headers}:
         raise ValueError("headers.Authorization: expected none beside token_file and basic_auth, which set it")
     return spec
-
-
-def _secret(name: str, given: str | FileValue) -> bool:
-    return isinstance(given, FileValue) or name.lower() in SECRET_HEADERS
 
 
 def _loopback(host: str) -> bool:
@@ -245,7 +245,7 @@ class Row:
     Attributes:
         kind: what it is a row of; name: of the row.
         parts: two queries a slice, whose series say by their label `TAG` whose they are: ``N:v`` values, ``N:t`` times
-            of samples. As many as fit are joined (`joined`).
+            of samples. As many as fit are joined by `OR`.
         samples: each slice's selector, for messages.
         scale: of values.
     """
@@ -256,18 +256,9 @@ class Row:
     samples: tuple[str, ...]
     scale: float
 
-    @property
-    def width(self) -> int:
-        return len(self.samples)
-
 
 TAG = "slicepilot_asked"
 OR = " or "
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Queries as a single query, of the series of all."""
-    return OR.join(parts)
 
 
 def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], period_s: float) -> list[Row]:
