@@ -14,7 +14,7 @@ from slicepilot.controller.telemetry.points import NetPoint, SlicePoints, Traffi
 from slicepilot.controller.telemetry.sharing import Owners, Sharing
 from slicepilot.env.slices import SNssai
 
-from .capture import RING_OCTETS, Address, Capture
+from .capture import Address, Capture
 from .elements import NO_SD, without_operator
 from .sessions import Key, Session, Sessions
 
@@ -57,7 +57,6 @@ class Learning:
         upfs: indices of the slices of each UPF.
         sharing: of the probe that measures them.
         background: looks after what is attached.
-        ring_octets: see `Capture`.
 
     Attributes:
         sessions: what UPFs have.
@@ -73,7 +72,6 @@ class Learning:
         upfs: Sequence[Sequence[int]],
         sharing: Sharing,
         background: BackgroundCaller,
-        ring_octets: int = RING_OCTETS,
     ) -> None:
         self._points, self._sharing = points, sharing
         self._traffic = [_ready(point.traffic) for point in points]
@@ -92,14 +90,14 @@ class Learning:
         self._ever: set[int] = set()
         self._followers: list[tuple[Sharing, Mapping[int, int]]] = []
         self._again_ns: dict[int, int] = {}
-        self._capture = Capture(tuple(numbers), ring_octets) if numbers else None
+        self._capture = Capture(tuple(numbers)) if numbers else None
         self._look = None if self._capture is None else RepeatedCall(background, self._healed)
         self._missing: dict[int, str] = {}
 
     @property
     def hooks_taken(self) -> int:
-        """See `Capture.hooks_taken`."""
-        return 0 if self._capture is None else self._capture.hooks_taken
+        """How often another program had taken messages before they were seen (`Hooks`)."""
+        return 0 if self._capture is None else self._capture.hooks.taken
 
     def learns(self, index: int) -> bool:
         """Whether a slice's packets are identified by its sessions: it is configured so, and it shares its N3."""
