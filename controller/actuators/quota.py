@@ -23,7 +23,6 @@ from .bandwidth import (
     put_back_pod_limit,
 )
 
-MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf
 
 
@@ -50,26 +49,29 @@ class PodQuota:
 
     It is the sum of what its containers are allowed, so it grows by what a container gets beyond the original. Without
     an original limit there is nothing to do. All raise ActuatorError.
+
+    Attributes:
+        original: what `restore` puts back.
     """
 
     def __init__(self, group: CpuGroup) -> None:
         self._files = bandwidth_files(group)
-        self._original = self._held = self._files.read()
+        self.original = self._held = self._files.read()
 
     def widen(self, extra_mcpu: float) -> None:
         """Raise the limit to the original plus ``extra_mcpu``; inf removes it. The burst stays."""
-        quota_us, period_us, _ = self._original
+        quota_us, period_us, _ = self.original
         if quota_us < 0:
             return
         wanted_us = NO_QUOTA if extra_mcpu == UNLIMITED else quota_us + math.ceil(extra_mcpu * 1e-3 * period_us)
-        wanted = self._original._replace(quota_us=wanted_us)
+        wanted = self.original._replace(quota_us=wanted_us)
         if self._held != wanted:
             self._files.write(*wanted)
             self._held = wanted
 
     def deviation(self) -> str | None:
         current = self._files.read()
-        if self._original[0] < 0 or current == self._held:
+        if self.original[0] < 0 or current == self._held:
             return None
         return f"{in_words(*current)} instead of {in_words(*self._held)} for its pod"
 
@@ -77,32 +79,28 @@ class PodQuota:
         """Restore at the end the values that another program has written, if it has."""
         current = self._files.read()
         if current != self._held:
-            self._original = current
+            self.original = current
 
     def share_of(self, period_us: int) -> int:
         """The quota of another period that would be as much as what is put back; -1 is none."""
-        quota_us, own_period_us, _ = self._original
+        quota_us, own_period_us, _ = self.original
         return NO_QUOTA if quota_us < 0 else quota_us * period_us // own_period_us
 
-    @property
-    def original(self) -> Bandwidth:
-        return self._original
-
     def reassert(self) -> None:
-        if self._original[0] >= 0:
+        if self.original[0] >= 0:
             self._files.write(*self._held)
 
     def restore(self, removed: bool) -> None:
         """Restore the original, after the pod's containers, unless a container has got a higher limit meanwhile.
 
         ``removed``: a container was just removed, and the kernel may still count it."""
-        if self._original[0] >= 0 and self._files.read() != self._original:
-            put_back_pod_limit(self._files, self._original, time.monotonic() + (LET_GO_S if removed else 0.0))
-        self._held = self._original
+        if self.original[0] >= 0 and self._files.read() != self.original:
+            put_back_pod_limit(self._files, self.original, time.monotonic() + (LET_GO_S if removed else 0.0))
+        self._held = self.original
 
     def put_back(self, files: BandwidthFiles, wanted: Bandwidth) -> None:
         """A container's, within the pod's."""
-        put_back_limit(files, wanted, self._files, self._original)
+        put_back_limit(files, wanted, self._files, self.original)
 
     def close(self) -> None:
         self._files.close()
@@ -121,8 +119,8 @@ class CpuQuota:
         pod: of the group above, where that is to follow.
 
     Raises:
-        ActuatorError: the group has no quota, or the kernel refuses a period or a value (a cgroup v1 group may not be
-            allowed a larger share than its parent).
+        ActuatorError: the group has no quota, or the kernel refuses a value (a cgroup v1 group may not be allowed a
+            larger share than its parent).
     """
 
     def __init__(self, group: CpuGroup, config: QuotaConfig | None = None, pod: PodQuota | None = None) -> None:
@@ -130,7 +128,7 @@ class CpuQuota:
         self._files = bandwidth_files(group)
         self._original = self._files.read()
         quota_us, period_us, self._burst_us = self._original
-        self.period_us = check_period_us(self.config.period_us or period_us)
+        self.period_us = self.config.period_us or period_us
         self._quota_us = self._in_own_period(quota_us, period_us)
         if self.period_us != period_us:
             self._change_period()
@@ -286,10 +284,3 @@ class CpuQuota:
     @staticmethod
     def _limit(quota_us: int, period_us: int) -> float:
         return UNLIMITED if quota_us < 0 else 1e3 * quota_us / period_us
-
-
-def check_period_us(period_us: int) -> int:
-    """The period itself; raises ActuatorError outside what the kernel takes."""
-    if not MIN_QUOTA_US <= period_us <= MAX_PERIOD_US:
-        raise ActuatorError(f"CFS period = {period_us} us; expected {MIN_QUOTA_US} to {MAX_PERIOD_US}")
-    return period_us

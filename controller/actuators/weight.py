@@ -164,6 +164,9 @@ class GroupWeight:
         group: the slice's cgroup.
         request_mcpu: the CPU request from which its original weight follows; 0: not known.
 
+    Attributes:
+        original: the weight that `restore` puts back.
+
     Raises:
         ActuatorError: the group has no weight, or the kernel refuses a value.
     """
@@ -171,8 +174,8 @@ class GroupWeight:
     def __init__(self, group: CpuGroup, request_mcpu: float = 0.0) -> None:
         self._group, self._request_mcpu = group, request_mcpu
         self._weight = weight_file(group)
-        self._original = int(self._weight.read())
-        self._scale = WeightScale.of(group, self._original)
+        self.original = int(self._weight.read())
+        self._scale = WeightScale.of(group, self.original)
         nice_file = group.path / "cpu.weight.nice"
         self._by_nice = KernelFile(nice_file) if group.version == 2 and nice_file.exists() else None
         self._nice = 0
@@ -206,11 +209,7 @@ class GroupWeight:
     def rebase(self) -> None:
         """Restore at the end the weight that another program has written, unless it has made the group idle."""
         if self.deviation() is not None and not weight_refusal(self._group):
-            self._original = int(self._weight.read())
-
-    @property
-    def original(self) -> int:
-        return self._original
+            self.original = int(self._weight.read())
 
     def reassert(self) -> int:
         self._write(self._nice)
@@ -218,9 +217,9 @@ class GroupWeight:
 
     def deploy(self, request_mcpu: float | None) -> None:
         """Use the weight of a Kubernetes CPU request, None the original weight, for nice 0."""
-        base = self._original
+        base = self.original
         if request_mcpu is not None:
-            base = weight_of_request(self._group, request_mcpu, self._original, self._request_mcpu)
+            base = weight_of_request(self._group, request_mcpu, self.original, self._request_mcpu)
         self._weight.write(b"%d" % base)
         self._scale, self._nice = WeightScale.of(self._group, base), 0
 
@@ -233,9 +232,9 @@ class GroupWeight:
 
     def restore(self) -> None:
         """Restore the original weight, unless another program has made the group idle."""
-        if int(self._weight.read()) != self._original and not weight_refusal(self._group):
-            self._weight.write(b"%d" % self._original)
-        self._scale, self._nice = WeightScale.of(self._group, self._original), 0
+        if int(self._weight.read()) != self.original and not weight_refusal(self._group):
+            self._weight.write(b"%d" % self.original)
+        self._scale, self._nice = WeightScale.of(self._group, self.original), 0
 
     def close(self) -> None:
         self._weight.close()

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import pwd
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -128,20 +129,13 @@ def _entry(user: str | None) -> pwd.struct_passwd | None:
     return entry
 
 
-class _Header(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _Sets(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
-
-
 def _set_capabilities(mask: int) -> None:
     """Set the calling thread's capabilities: permitted and effective as given, inheritable and ambient empty."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    words = (mask & 0xFFFFFFFF, mask >> 32)
-    header = _Header(CAPABILITY_VERSION_3, 0)
-    sets = (_Sets * 2)(*(_Sets(word, word, 0) for word in words))
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    header = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), 8)
+    # __user_cap_data_struct, twice: effective, permitted, inheritable.
+    sets = ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24)
     call("capset", ctypes.addressof(header), ctypes.addressof(sets))
 
 
