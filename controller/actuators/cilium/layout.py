@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Literal
 
 from slicepilot.controller.system.bpf.btf import Btf, Member
 from slicepilot.controller.system.bpf.pinned import MapInfo
@@ -35,11 +34,9 @@ KEY_BYTES, VALUE_BYTES = 8, 56
 EGRESS = 0
 MOST_ENDPOINT = 0xFFFF  # pkg/endpoint: a uint16, and 0 is none
 _KEY = struct.Struct("<IB3x")
-_RATE_AT, _LAST_AT, _HORIZON_AT, _PRIO_AT = 0, 8, 16, 24
+_RATE_AT, _LAST_AT, _HORIZON_AT = 0, 8, 16
 DEFAULT_HORIZON_NS = 2_000_000_000
 """``DefaultDropHorizon`` of pkg/maps/bwmap/bwmap.go, in every version."""
-
-LayoutName = Literal["plain", "priority", "direction", "unknown"]
 
 
 class LayoutError(ValueError):
@@ -95,22 +92,17 @@ def check_map(info: MapInfo) -> None:
             raise LayoutError(f"{what} = {current}; expected {accepted}")
 
 
-def layout_of(types: Btf, info: MapInfo) -> LayoutName:
-    """Which layout a map has, by its types; raises LayoutError for an unknown layout, BtfError for other types."""
-    if not info.key_type or not info.value_type:
-        return "unknown"
+def check_types(types: Btf, info: MapInfo) -> None:
+    """Refuse keys and values that have what is read or changed elsewhere; raises LayoutError, BtfError."""
     key = {member.name: member for member in types.members(info.key_type)}
     value = {member.name: member for member in types.members(info.value_type)}
     for name, at, size in (("bps", _RATE_AT, 8), ("t_last", _LAST_AT, 8), ("t_horizon_drop", _HORIZON_AT, 8)):
         _check_member("value", value, name, at, size)
-    if "prio" in value:
-        _check_member("value", value, "prio", _PRIO_AT, 4)
     if "direction" in key:
         _check_member("key", key, "id", 0, 4)
         _check_member("key", key, "direction", 4, 1)
-        return "direction"
-    _check_member("key", key, "id", 0, 8)
-    return "priority" if "prio" in value else "plain"
+    else:
+        _check_member("key", key, "id", 0, 8)
 
 
 def _check_member(where: str, members: dict[str, Member], name: str, at: int, size: int) -> None:
