@@ -41,7 +41,7 @@ def by_netns(name: str, option: str = "--netns") -> Upf:
     if not there:
         named = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
         raise ConfigError(f"{option} = {name}: no such network namespace; expected {', '.join(named) or 'none here'}")
-    groups = {cgroups.of_process(pid) for pid in _processes_in(path)}
+    groups = _groups_in(path)
     return Upf(Path(name).name, path, groups.pop() if len(groups) == 1 else None)
 
 
@@ -50,7 +50,7 @@ def by_pid(pid: int) -> Upf:
     try:
         name = printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
         return Upf(f"{name}-{pid}", Path(f"/proc/{pid}/ns/net"), cgroups.of_process(pid))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ProcessLookupError) as error:
         raise ConfigError(f"--pid = {pid}: no such process; expected the id of a running process") from error
 
 
@@ -238,11 +238,14 @@ def _pids() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def _processes_in(netns: Path) -> Iterator[int]:
+def _groups_in(netns: Path) -> set[Path | None]:
+    """CPU groups of the processes in a namespace."""
     wanted = namespaces.identity(netns)
+    result = set()
     for pid in _pids():
         try:
             if namespaces.identity(Path(f"/proc/{pid}/ns/net")) == wanted:
-                yield pid
+                result.add(cgroups.of_process(pid))
         except OSError:  # it has ended, or is not ours to look at
             continue
+    return result
