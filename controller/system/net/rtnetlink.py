@@ -126,15 +126,11 @@ class RouteSocket:
         Raises:
             ActuatorError: as `send`; or no answer.
         """
-        result = b""
-        for kind, payload in self._answers(message, what):
-            if kind == NLMSG_ERROR:
-                break
-            result = payload
-        return result
+        answers = self.dump(message, what)
+        return answers[-1][1] if answers else b""
 
     def dump(self, message: bytearray, what: str) -> list[tuple[int, bytes]]:
-        """Send a request with NLM_F_DUMP; returns (type, payload) of every message of the answer."""
+        """Send a request; returns (type, payload) of every message of the answer, of which NLM_F_DUMP brings many."""
         result: list[tuple[int, bytes]] = []
         for kind, payload in self._answers(message, what):
             if kind in {NLMSG_DONE, NLMSG_ERROR}:
