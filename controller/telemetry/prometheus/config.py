@@ -44,10 +44,13 @@ FilePath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x0
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
-def _names(known: tuple[str, ...], rows: Any) -> Any:
+def _names(known: tuple[str, ...], rows: Any, *, needed: tuple[str, ...] = ()) -> Any:
     for name in rows:
         if name not in known:
             raise ValueError(f"unknown row {name!r}; {did_you_mean(name, known)}")
+    for name in needed:
+        if name not in rows:
+            raise ValueError(f"no {name}; expected at least {', '.join(needed)}")
     return rows
 
 
@@ -85,7 +88,7 @@ class Queries:
     __pydantic_config__ = _STRICT
     description: str
     scrape_interval_s: Seconds
-    slices: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, QUERIED))]
+    slices: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, QUERIED, needed=NEEDED))]
     node: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, NODE_FIELDS))] = field(default_factory=dict)
     knobs: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, KNOB_FIELDS))] = field(default_factory=dict)
     labels: Labels = field(default_factory=dict)
@@ -94,22 +97,12 @@ class Queries:
     @classmethod
     def from_yaml(cls, name_or_path: str) -> Queries:
         """Load ``configs/prometheus/NAME.yaml`` or a user's file; raises ConfigError."""
-        return load("prometheus", name_or_path, CheckedQueries)
+        return load("prometheus", name_or_path, Queries)
 
     @property
     def most_age_s(self) -> float:
         """Samples that are older are not believed."""
         return self.stale_s or STALE_SCRAPES * self.scrape_interval_s
-
-
-def _check(queries: Queries) -> Queries:
-    for name in NEEDED:
-        if name not in queries.slices:
-            raise ValueError(f"slices: no {name}; expected at least {', '.join(NEEDED)}")
-    return queries
-
-
-CheckedQueries: Any = Annotated[Queries, AfterValidator(_check)]
 
 
 @dataclass(frozen=True)
