@@ -20,7 +20,6 @@ from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs
 
 from .cilium.rate import ThrottleRate
 from .egress import EgressConfig
-from .quota import QuotaConfig
 from .shapers import Shapers
 from .shared_cpu import SharedCpu
 from .slice_knobs import OriginalCpu, Remember, SliceKnobs, identity_of
@@ -61,7 +60,7 @@ class NodeActuator:
 
     Args:
         targets: order of all arrays.
-        quota: CFS period and how writes are rationed.
+        quota_period_us: CFS period of limits; none keeps each group's.
         egress: how rates are enforced.
         renew: called with a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
         remember: called with a slice's name and its threads' nice before they are reniced (`ThreadNice`).
@@ -80,7 +79,7 @@ class NodeActuator:
     def __init__(
         self,
         targets: Sequence[SliceTargets],
-        quota: QuotaConfig | None = None,
+        quota_period_us: int | None = None,
         egress: EgressConfig | None = None,
         remember: Remember | None = None,
         renew: Callable[[SliceTargets], object] | None = None,
@@ -90,7 +89,12 @@ class NodeActuator:
         self._shapers, self._opener = Shapers(wait_s), BackgroundCaller("opener", wait_s)
         self._opening: dict[int, Future[SliceKnobs]] = {}
         self._open = partial(
-            SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember, pacing=pacing
+            SliceKnobs,
+            quota_period_us=quota_period_us,
+            egress=egress,
+            shapers=self._shapers,
+            remember=remember,
+            pacing=pacing,
         )
         self._on_renewed = renew
         self._slices: list[SliceKnobs] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import time
-from dataclasses import dataclass
 
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -24,23 +23,6 @@ from .bandwidth import (
 )
 
 UNLIMITED = math.inf
-
-
-@dataclass(frozen=True)
-class QuotaConfig:
-    """How a quota is written; `slicepilot.env.knobs` says why writes are rationed, and the simulator does as much.
-
-    Attributes:
-        period_us: CFS period to run with; none keeps the group's.
-        dead_band_ratio: relative change up to which a change waits for a full stock of writes.
-        periods_per_write: CFS periods in which the stock grows by one write.
-        write_stock: most writes at once.
-    """
-
-    period_us: int | None = None
-    dead_band_ratio: float = QUOTA_DEAD_BAND_RATIO
-    periods_per_write: float = QUOTA_PERIODS_PER_WRITE
-    write_stock: float = QUOTA_WRITE_STOCK
 
 
 class PodQuota:
@@ -111,11 +93,12 @@ class CpuQuota:
 
     The original quota, period and burst are remembered at construction and come back with `restore`. The burst is as
     large as it was, or as the quota where that is less. A pod is widened before its container and narrowed after it:
-    the kernel refuses a container more than its pod has (cgroup v1), or lets the pod's limit hold (v2).
+    the kernel refuses a container more than its pod has (cgroup v1), or lets the pod's limit hold (v2). Writes are
+    rationed: `slicepilot.env.knobs` says why, and the simulator does as much.
 
     Args:
         group: the slice's cgroup.
-        config: how it is written.
+        period_us: CFS period to run with; none keeps the group's.
         pod: of the group above, where that is to follow.
 
     Raises:
@@ -123,17 +106,17 @@ class CpuQuota:
             larger share than its parent).
     """
 
-    def __init__(self, group: CpuGroup, config: QuotaConfig | None = None, pod: PodQuota | None = None) -> None:
-        self.config, self._pod, self._group = config or QuotaConfig(), pod, group
+    def __init__(self, group: CpuGroup, period_us: int | None = None, pod: PodQuota | None = None) -> None:
+        self._pod, self._group = pod, group
         self._files = bandwidth_files(group)
         self._original = self._files.read()
-        quota_us, period_us, self._burst_us = self._original
-        self.period_us = self.config.period_us or period_us
-        self._quota_us = self._in_own_period(quota_us, period_us)
-        if self.period_us != period_us:
+        quota_us, own_period_us, self._burst_us = self._original
+        self.period_us = period_us or own_period_us
+        self._quota_us = self._in_own_period(quota_us, own_period_us)
+        if self.period_us != own_period_us:
             self._change_period()
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
-        self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
+        self._stock, self._stocked_ns = QUOTA_WRITE_STOCK, time.monotonic_ns()
 
     def set(self, limit_mcpu: float) -> float:
         """Ask for a limit; returns what holds, which differs by minimum quota, held-back writes, or by what the groups
@@ -146,8 +129,8 @@ class CpuQuota:
         quota_us = NO_QUOTA if limit_mcpu == UNLIMITED else max(round(exact_us), MIN_QUOTA_US)
         if quota_us == held_us:
             return self._limit_mcpu
-        near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
-        if quota_us > 0 and held_us > 0 and not self._take_write(self.config.write_stock if near else 1.0):
+        near = abs(quota_us - held_us) <= QUOTA_DEAD_BAND_RATIO * held_us
+        if quota_us > 0 and held_us > 0 and not self._take_write(QUOTA_WRITE_STOCK if near else 1.0):
             return self._limit_mcpu
         try:
             self._write(quota_us)
@@ -259,8 +242,8 @@ class CpuQuota:
 
     def _take_write(self, least_stock: float) -> bool:
         now_ns = time.monotonic_ns()
-        gained = (now_ns - self._stocked_ns) / (1e3 * self.period_us * self.config.periods_per_write)
-        stock = min(self._stock + gained, self.config.write_stock)
+        gained = (now_ns - self._stocked_ns) / (1e3 * self.period_us * QUOTA_PERIODS_PER_WRITE)
+        stock = min(self._stock + gained, QUOTA_WRITE_STOCK)
         self._stocked_ns = now_ns
         allowed = stock >= least_stock
         self._stock = stock - 1.0 if allowed else stock

@@ -17,7 +17,7 @@ from .cilium.choice import Choice
 from .cilium.rate import ThrottleRate
 from .egress import EgressConfig, EgressRate
 from .nice import ThreadNice, ThreadOriginal
-from .quota import CpuQuota, PodQuota, QuotaConfig
+from .quota import CpuQuota, PodQuota
 from .shapers import Rate, Shaper, Shapers
 from .targets import CPU_KNOBS, Pacing, SliceTargets, paced_by, pod_of
 from .weight import GroupWeight, weight_refusal
@@ -64,7 +64,7 @@ class SliceKnobs:
     def __init__(
         self,
         target: SliceTargets,
-        quota: QuotaConfig | None,
+        quota_period_us: int | None,
         egress: EgressConfig | None,
         shapers: Shapers,
         remember: Remember | None = None,
@@ -85,7 +85,8 @@ class SliceKnobs:
             self._original_limit = math.inf if group is None else limit_mcpu(group)
             self._most_mcpu = min(self._original_limit if target.within_original else math.inf, target.ceiling_mcpu)
             if group is not None and "cpu_limit_mcpu" not in target.left:
-                self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
+                pod = PodQuota(pod_of(group)) if target.moves_pod else None
+                self.quota = CpuQuota(group, quota_period_us, pod)
                 undo.callback(self.quota.restore)
             if group is not None and "nice" not in target.left:
                 weighed = pod_of(group) if target.weighs_pod else group

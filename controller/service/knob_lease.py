@@ -98,7 +98,7 @@ class KnobLease:
             keeper = self._keeper
             self.actuator = NodeActuator(
                 targets,
-                node.quota,
+                node.quota_period_us,
                 node.egress,
                 keeper.remember,
                 self._renew,
