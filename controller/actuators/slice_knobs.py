@@ -15,7 +15,7 @@ from slicepilot.env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from .bandwidth import Bandwidth, limit_mcpu
 from .cilium.choice import Choice
 from .cilium.rate import ThrottleRate
-from .egress import EgressConfig, EgressRate
+from .egress import EgressRate
 from .nice import ThreadNice, ThreadOriginal
 from .quota import CpuQuota, PodQuota
 from .shapers import Rate, Shaper, Shapers
@@ -65,7 +65,7 @@ class SliceKnobs:
         self,
         target: SliceTargets,
         quota_period_us: int | None,
-        egress: EgressConfig | None,
+        drop_horizon_ms: float | None,
         shapers: Shapers,
         remember: Remember | None = None,
         pacing: Pacing = paced_by,
@@ -97,7 +97,7 @@ class SliceKnobs:
                     note = None if remember is None else lambda originals: remember(target.name, originals)
                     self.threads = ThreadNice(group, note)
             if target.egress_device is not None and "egress_mbps" not in target.left:
-                self.egress = shapers.add(_rate(target, target.egress_device, egress, pacing(target)))
+                self.egress = shapers.add(_rate(target, target.egress_device, drop_horizon_ms, pacing(target)))
                 undo.callback(self.egress.restore)
             self.yielded: set[KnobName] = set()
             # A shaper is put there pacing nothing; where Cilium paces, there is a rate already.
@@ -312,12 +312,11 @@ class SliceKnobs:
             self.refused[knob] = str(error)
 
 
-def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice: Choice) -> Rate:
+def _rate(target: SliceTargets, device: str, drop_horizon_ms: float | None, choice: Choice) -> Rate:
     """The object that sets the egress rate: Cilium's entry of the pod if it paces the slice, else a shaper."""
-    config = config or EgressConfig()
     if choice.throttle is not None:
-        return ThrottleRate(choice.throttle, config.drop_horizon_ms, config.dead_band_ratio)
-    return EgressRate(device, target.netns, config, target.part)
+        return ThrottleRate(choice.throttle, drop_horizon_ms)
+    return EgressRate(device, target.netns, target.part)
 
 
 def identity_of(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.actuators.egress import EgressConfig
 from slicepilot.controller.actuators.node import SliceTargets
 from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
 from slicepilot.env.knobs import KnobName
@@ -73,7 +72,7 @@ class Node:
         kind: of backend, ``testbed``.
         backend: with a `ShadowActuator`, which is replaced where knobs may be written.
         targets: where each slice's knobs are, in the backend's order.
-        quota_period_us: CFS period of limits; none keeps each group's. egress: how rates are enforced.
+        quota_period_us, drop_horizon_ms: see `slicepilot.controller.actuators.node.NodeActuator`.
         hardware: configuration of the identified hardware that a simulator of this node uses.
         housing: for UPFs that are to have a group of their own while they are controlled; None where none is.
         fixed: why knobs, by slice and name, are never moved, where that was looked into.
@@ -87,7 +86,7 @@ class Node:
     backend: LiveBackend
     targets: Sequence[SliceTargets]
     quota_period_us: int | None = None
-    egress: EgressConfig | None = None
+    drop_horizon_ms: float | None = None
     hardware: str = "testbed"
     housing: Housing | None = None
     fixed: Mapping[tuple[str, KnobName], str] = field(default_factory=dict)

@@ -99,7 +99,7 @@ class KnobLease:
             self.actuator = NodeActuator(
                 targets,
                 node.quota_period_us,
-                node.egress,
+                node.drop_horizon_ms,
                 keeper.remember,
                 self._renew,
                 wait_s=LOOP_WAIT_S,

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.actuators.egress import EgressConfig
 from slicepilot.controller.actuators.shadow import ShadowActuator
 from slicepilot.controller.loop.live_backend import (
     ENDLESS,
@@ -241,7 +240,7 @@ def node_of(backend: NodeBackend, unfinished: str = "") -> Node:
         backend,
         backend.targets,
         round(1e3 * spec.quota_period_ms),
-        EgressConfig(drop_horizon_ms=spec.drop_horizon_ms),
+        spec.drop_horizon_ms,
         hardware=spec.hardware,
         housing=backend.housing,
         fixed=fixed,
