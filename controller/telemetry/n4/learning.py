@@ -111,11 +111,11 @@ class Learning:
                 self._capture.watch(number, item.point, addresses)
                 self.sessions.restarted(number, since_ns)
 
-    def poll(self, budget_s: float = BUDGET_S) -> None:
+    def poll(self) -> None:
         """Take up what came since the last call, or as much as there is time for; the rest waits in the buffer."""
         if self._capture is None:
             return
-        until = time.perf_counter() + budget_s
+        until = time.perf_counter() + BUDGET_S
         while time.perf_counter() < until:
             if (key := self.sessions.next_change()) is not None:
                 self._apply(key)
