@@ -78,8 +78,8 @@ def map_checks(paths: CiliumPaths) -> list[Check]:
     ]
     try:
         with contextlib.closing(ThrottleMap(paths.pin)) as throttle:
-            layout = "without types" if throttle.layout == "unknown" else f"layout: {throttle.layout}"
-            return [*checks, _check("map of rates", True, f"{paths.pin.name}, {layout}")]
+            types = "with Cilium's types" if throttle.typed else "without types"
+            return [*checks, _check("map of rates", True, f"{paths.pin.name}, {types}")]
     except ActuatorError as error:
         state = "none" if error.vanished else str(error)
         hint = "it comes with the bandwidth manager" if error.vanished else "see docs/cilium.md"

@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.kernel_file import ActuatorError, KernelFile
@@ -35,26 +35,6 @@ class Bandwidth(NamedTuple):
     def fitting(self) -> Bandwidth:
         """The same with the burst lowered to the quota, the most that the kernel accepts."""
         return self if self.quota_us < 0 else self._replace(burst_us=min(self.burst_us, self.quota_us))
-
-
-class BandwidthFiles(Protocol):
-    """CPU bandwidth of one group. All methods raise ActuatorError; a value that the kernel refuses changes nothing.
-
-    A burst that does not fit beside a quota is lowered to the quota (`Bandwidth.fitting`).
-    """
-
-    def read(self) -> Bandwidth:
-        """The kernel's values."""
-        ...
-
-    def write_quota(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:
-        """Set quota and burst under the period that holds."""
-
-    def write(self, quota_us: int, period_us: int, burst_us: int = 0) -> None:
-        """Set all three."""
-
-    def close(self) -> None:
-        """Release the files."""
 
 
 def limit_mcpu(group: CpuGroup) -> float:
@@ -149,11 +129,6 @@ def _try(files: BandwidthFiles, wanted: Bandwidth) -> bool:
     return True
 
 
-def bandwidth_files(group: CpuGroup) -> BandwidthFiles:
-    """The files of a group; raises ActuatorError."""
-    return _V1Files(group) if group.version == 1 else _V2File(group)
-
-
 class _Burst:
     """``cpu.cfs_burst_us`` or ``cpu.max.burst``; kernels before 5.14 have neither."""
 
@@ -241,3 +216,16 @@ class _V2File:
     def close(self) -> None:
         self._max.close()
         self._burst.close()
+
+
+BandwidthFiles = _V1Files | _V2File
+"""CPU bandwidth of one group. All methods raise ActuatorError; a value that the kernel refuses changes nothing.
+
+``write_quota`` sets quota and burst under the period that holds, ``write`` all three. A burst that does not fit beside
+a quota is lowered to the quota (`Bandwidth.fitting`).
+"""
+
+
+def bandwidth_files(group: CpuGroup) -> BandwidthFiles:
+    """The files of a group; raises ActuatorError."""
+    return _V1Files(group) if group.version == 1 else _V2File(group)

@@ -27,24 +27,12 @@ from slicepilot.controller.system.net.rtnetlink import NLM_F_CREATE, NLM_F_EXCL,
 ONLY = 1  # number of the class that takes all packets that no other is chosen for
 FILTER = "slicepilot/shaper"
 QUANTUM_BYTES = 60_000  # irrelevant with one class; given, or the kernel warns of high rates
-
-
-@dataclass(frozen=True)
-class EgressConfig:
-    """How HTB enforces a rate.
-
-    Attributes:
-        burst_ms: depth of the token bucket, in time at the configured rate.
-        queue_packets: what may wait; beyond, packets are dropped. Bounds the delay that shaping adds.
-        dead_band_ratio: relative change below which the rate stays.
-        drop_horizon_ms: where Cilium paces a slice, how long its packets may have to wait at most; None leaves what is
-            there. See docs/cilium.md for what that does to large segments.
-    """
-
-    burst_ms: float = 1.0
-    queue_packets: int = 200
-    dead_band_ratio: float = 0.005
-    drop_horizon_ms: float | None = None
+BURST_MS = 1.0
+"""Depth of the token bucket, in time at the configured rate."""
+QUEUE_PACKETS = 200
+"""What may wait; beyond, packets are dropped. Bounds the delay that shaping adds."""
+DEAD_BAND_RATIO = 0.005
+"""Relative change below which a rate stays."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +56,6 @@ class EgressRate:
     Args:
         device: where the slice leaves towards N6.
         netns: path of its network namespace, or none for this process's own.
-        config: burst, queue, dead band.
         part: of the packets; none: all.
 
     Raises:
@@ -76,20 +63,14 @@ class EgressRate:
             somebody has configured: it could not be brought back.
     """
 
-    def __init__(
-        self,
-        device: str,
-        netns: Path | None = None,
-        config: EgressConfig | None = None,
-        part: ShaperClass | None = None,
-    ) -> None:
-        self.device, self.config, self._part = device, config or EgressConfig(), part
+    def __init__(self, device: str, netns: Path | None = None, part: ShaperClass | None = None) -> None:
+        self.device, self._part = device, part
         self._number = ONLY if part is None else part.number
         self._bytes_per_s = UNPACED_BYTES_PER_S
         self._socket = RouteSocket(netns)
         try:
             self._qdisc = RootQdisc(self._socket, device)
-            self._change = _class_message(self._qdisc, self._number, self.config.burst_ms)
+            self._change = _class_message(self._qdisc, self._number)
             self._install()
         except BaseException:
             self._socket.close()
@@ -106,7 +87,7 @@ class EgressRate:
         held = self._bytes_per_s
         if wanted == UNPACED_BYTES_PER_S == held:
             return egress_mbps
-        if abs(wanted - held) <= self.config.dead_band_ratio * held:
+        if abs(wanted - held) <= DEAD_BAND_RATIO * held:
             return mbps(held)
         self._write(wanted)
         return egress_mbps if wanted == UNPACED_BYTES_PER_S else mbps(wanted)
@@ -212,27 +193,24 @@ class EgressRate:
 
     def _add_class(self, number: int, rate_bytes_per_s: int) -> None:
         create = NLM_F_CREATE | NLM_F_EXCL
-        add = _class_message(self._qdisc, number, self.config.burst_ms, rate_bytes_per_s, create)
+        add = _class_message(self._qdisc, number, rate_bytes_per_s, create)
         self._socket.send(add, f"{self.device}: add class htb")
-        htb.set_queue(self._qdisc, number, self.config.queue_packets, create)
+        htb.set_queue(self._qdisc, number, QUEUE_PACKETS, create)
 
     def _rate(self) -> int | None:
         """Bytes per second in the kernel; None where the shaper is gone."""
         return htb.rate_of(self._qdisc, self._number)
 
 
-def _class_message(
-    qdisc: RootQdisc, number: int, burst_ms: float, rate: int = UNPACED_BYTES_PER_S, flags: int = 0
-) -> bytearray:
-    return htb.class_message(qdisc, number, (rate, rate), burst_ms, QUANTUM_BYTES, flags=flags)
+def _class_message(qdisc: RootQdisc, number: int, rate: int = UNPACED_BYTES_PER_S, flags: int = 0) -> bytearray:
+    return htb.class_message(qdisc, number, (rate, rate), BURST_MS, QUANTUM_BYTES, flags=flags)
 
 
 def unpace(qdisc: RootQdisc) -> None:
     """Let everything through at once that an HTB of ours holds back; no such class is not an error."""
     try:
         for number, _ in htb.classes(qdisc):
-            change = _class_message(qdisc, number, EgressConfig.burst_ms)
-            qdisc.route.send(change, f"{qdisc.device}: pace nothing")
+            qdisc.route.send(_class_message(qdisc, number), f"{qdisc.device}: pace nothing")
     except ActuatorError as error:
         if not error.vanished:
             raise

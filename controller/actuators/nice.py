@@ -68,7 +68,10 @@ class ThreadNice:
         if nice == self._nice and now_ns - self._listed_ns < RELIST_NS:
             return nice
         levels = self._levels()
-        self._forget_all_but(levels)
+        known: dict[int, ThreadOriginal] | dict[int, int]
+        for known in (self._original, self._written, self._foreign):
+            for thread in known.keys() - levels.keys():
+                del known[thread]
         fresh = [item for thread, current in levels.items() if (item := self._first_seen(thread, current)) is not None]
         if fresh and self._remember is not None:
             self._remember(fresh)
@@ -80,7 +83,9 @@ class ThreadNice:
                 self._foreign[thread] = current
             elif thread in self._original:
                 self._foreign.pop(thread, None)
-                self._renice(thread, current, nice)
+                if current != nice:
+                    renice(thread, nice)
+                self._written[thread] = nice
         self._listed_ns = now_ns
         return nice
 
@@ -144,17 +149,6 @@ class ThreadNice:
         if thread == process or process not in self._process_original:
             self._process_original[process] = nice
         return ThreadOriginal(thread, process, started, nice)
-
-    def _renice(self, thread: int, current: int, nice: int) -> None:
-        if current != nice:
-            renice(thread, nice)
-        self._written[thread] = nice
-
-    def _forget_all_but(self, living: dict[int, int]) -> None:
-        known: dict[int, ThreadOriginal] | dict[int, int]
-        for known in (self._original, self._written, self._foreign):
-            for thread in known.keys() - living.keys():
-                del known[thread]
 
 
 def nice_of(thread: int) -> int | None:

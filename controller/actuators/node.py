@@ -19,8 +19,6 @@ from slicepilot.env.backend import Receipt
 from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, NUM_KNOBS, KnobName, Knobs, NiceScope
 
 from .cilium.rate import ThrottleRate
-from .egress import EgressConfig
-from .quota import QuotaConfig
 from .shapers import Shapers
 from .shared_cpu import SharedCpu
 from .slice_knobs import OriginalCpu, Remember, SliceKnobs, identity_of
@@ -61,8 +59,9 @@ class NodeActuator:
 
     Args:
         targets: order of all arrays.
-        quota: CFS period and how writes are rationed.
-        egress: how rates are enforced.
+        quota_period_us: CFS period of limits; none keeps each group's.
+        drop_horizon_ms: where Cilium paces a slice, how long its packets may have to wait at most; None leaves what is
+            there. See docs/cilium.md for what that does to large segments.
         renew: called with a slice that has come back, before its knobs are touched again (`JournalKeeper.renew`).
         remember: called with a slice's name and its threads' nice before they are reniced (`ThreadNice`).
         pacing: which slices Cilium paces: as the journal has it (`JournalKeeper.pacing`), so that all is put back.
@@ -80,8 +79,8 @@ class NodeActuator:
     def __init__(
         self,
         targets: Sequence[SliceTargets],
-        quota: QuotaConfig | None = None,
-        egress: EgressConfig | None = None,
+        quota_period_us: int | None = None,
+        drop_horizon_ms: float | None = None,
         remember: Remember | None = None,
         renew: Callable[[SliceTargets], object] | None = None,
         wait_s: float = PATIENT_WAIT_S,
@@ -90,7 +89,12 @@ class NodeActuator:
         self._shapers, self._opener = Shapers(wait_s), BackgroundCaller("opener", wait_s)
         self._opening: dict[int, Future[SliceKnobs]] = {}
         self._open = partial(
-            SliceKnobs, quota=quota, egress=egress, shapers=self._shapers, remember=remember, pacing=pacing
+            SliceKnobs,
+            quota_period_us=quota_period_us,
+            drop_horizon_ms=drop_horizon_ms,
+            shapers=self._shapers,
+            remember=remember,
+            pacing=pacing,
         )
         self._on_renewed = renew
         self._slices: list[SliceKnobs] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import time
-from dataclasses import dataclass
 
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.system.kernel_file import ActuatorError
@@ -23,25 +22,7 @@ from .bandwidth import (
     put_back_pod_limit,
 )
 
-MAX_PERIOD_US = 1_000_000  # max_cfs_quota_period
 UNLIMITED = math.inf
-
-
-@dataclass(frozen=True)
-class QuotaConfig:
-    """How a quota is written; `slicepilot.env.knobs` says why writes are rationed, and the simulator does as much.
-
-    Attributes:
-        period_us: CFS period to run with; none keeps the group's.
-        dead_band_ratio: relative change up to which a change waits for a full stock of writes.
-        periods_per_write: CFS periods in which the stock grows by one write.
-        write_stock: most writes at once.
-    """
-
-    period_us: int | None = None
-    dead_band_ratio: float = QUOTA_DEAD_BAND_RATIO
-    periods_per_write: float = QUOTA_PERIODS_PER_WRITE
-    write_stock: float = QUOTA_WRITE_STOCK
 
 
 class PodQuota:
@@ -50,26 +31,29 @@ class PodQuota:
 
     It is the sum of what its containers are allowed, so it grows by what a container gets beyond the original. Without
     an original limit there is nothing to do. All raise ActuatorError.
+
+    Attributes:
+        original: what `restore` puts back.
     """
 
     def __init__(self, group: CpuGroup) -> None:
         self._files = bandwidth_files(group)
-        self._original = self._held = self._files.read()
+        self.original = self._held = self._files.read()
 
     def widen(self, extra_mcpu: float) -> None:
         """Raise the limit to the original plus ``extra_mcpu``; inf removes it. The burst stays."""
-        quota_us, period_us, _ = self._original
+        quota_us, period_us, _ = self.original
         if quota_us < 0:
             return
         wanted_us = NO_QUOTA if extra_mcpu == UNLIMITED else quota_us + math.ceil(extra_mcpu * 1e-3 * period_us)
-        wanted = self._original._replace(quota_us=wanted_us)
+        wanted = self.original._replace(quota_us=wanted_us)
         if self._held != wanted:
             self._files.write(*wanted)
             self._held = wanted
 
     def deviation(self) -> str | None:
         current = self._files.read()
-        if self._original[0] < 0 or current == self._held:
+        if self.original[0] < 0 or current == self._held:
             return None
         return f"{in_words(*current)} instead of {in_words(*self._held)} for its pod"
 
@@ -77,32 +61,28 @@ class PodQuota:
         """Restore at the end the values that another program has written, if it has."""
         current = self._files.read()
         if current != self._held:
-            self._original = current
+            self.original = current
 
     def share_of(self, period_us: int) -> int:
         """The quota of another period that would be as much as what is put back; -1 is none."""
-        quota_us, own_period_us, _ = self._original
+        quota_us, own_period_us, _ = self.original
         return NO_QUOTA if quota_us < 0 else quota_us * period_us // own_period_us
 
-    @property
-    def original(self) -> Bandwidth:
-        return self._original
-
     def reassert(self) -> None:
-        if self._original[0] >= 0:
+        if self.original[0] >= 0:
             self._files.write(*self._held)
 
     def restore(self, removed: bool) -> None:
         """Restore the original, after the pod's containers, unless a container has got a higher limit meanwhile.
 
         ``removed``: a container was just removed, and the kernel may still count it."""
-        if self._original[0] >= 0 and self._files.read() != self._original:
-            put_back_pod_limit(self._files, self._original, time.monotonic() + (LET_GO_S if removed else 0.0))
-        self._held = self._original
+        if self.original[0] >= 0 and self._files.read() != self.original:
+            put_back_pod_limit(self._files, self.original, time.monotonic() + (LET_GO_S if removed else 0.0))
+        self._held = self.original
 
     def put_back(self, files: BandwidthFiles, wanted: Bandwidth) -> None:
         """A container's, within the pod's."""
-        put_back_limit(files, wanted, self._files, self._original)
+        put_back_limit(files, wanted, self._files, self.original)
 
     def close(self) -> None:
         self._files.close()
@@ -113,34 +93,30 @@ class CpuQuota:
 
     The original quota, period and burst are remembered at construction and come back with `restore`. The burst is as
     large as it was, or as the quota where that is less. A pod is widened before its container and narrowed after it:
-    the kernel refuses a container more than its pod has (cgroup v1), or lets the pod's limit hold (v2).
+    the kernel refuses a container more than its pod has (cgroup v1), or lets the pod's limit hold (v2). Writes are
+    rationed: `slicepilot.env.knobs` says why, and the simulator does as much.
 
     Args:
         group: the slice's cgroup.
-        config: how it is written.
+        period_us: CFS period to run with; none keeps the group's.
         pod: of the group above, where that is to follow.
 
     Raises:
-        ActuatorError: the group has no quota, or the kernel refuses a period or a value (a cgroup v1 group may not be
-            allowed a larger share than its parent).
+        ActuatorError: the group has no quota, or the kernel refuses a value (a cgroup v1 group may not be allowed a
+            larger share than its parent).
     """
 
-    def __init__(self, group: CpuGroup, config: QuotaConfig | None = None, pod: PodQuota | None = None) -> None:
-        self.config, self._pod, self._group = config or QuotaConfig(), pod, group
+    def __init__(self, group: CpuGroup, period_us: int | None = None, pod: PodQuota | None = None) -> None:
+        self._pod, self._group = pod, group
         self._files = bandwidth_files(group)
         self._original = self._files.read()
-        quota_us, period_us, self._burst_us = self._original
-        self.period_us = check_period_us(self.config.period_us or period_us)
-        self._quota_us = self._in_own_period(quota_us, period_us)
-        if self.period_us != period_us:
+        quota_us, own_period_us, self._burst_us = self._original
+        self.period_us = period_us or own_period_us
+        self._quota_us = self._in_own_period(quota_us, own_period_us)
+        if self.period_us != own_period_us:
             self._change_period()
         self._limit_mcpu = self._limit(self._quota_us, self.period_us)
-        self._stock, self._stocked_ns = self.config.write_stock, time.monotonic_ns()
-
-    @property
-    def limit_mcpu(self) -> float:
-        """The limit that holds as far as this object has set it."""
-        return self._limit_mcpu
+        self._stock, self._stocked_ns = QUOTA_WRITE_STOCK, time.monotonic_ns()
 
     def set(self, limit_mcpu: float) -> float:
         """Ask for a limit; returns what holds, which differs by minimum quota, held-back writes, or by what the groups
@@ -153,8 +129,8 @@ class CpuQuota:
         quota_us = NO_QUOTA if limit_mcpu == UNLIMITED else max(round(exact_us), MIN_QUOTA_US)
         if quota_us == held_us:
             return self._limit_mcpu
-        near = abs(quota_us - held_us) <= self.config.dead_band_ratio * held_us
-        if quota_us > 0 and held_us > 0 and not self._take_write(self.config.write_stock if near else 1.0):
+        near = abs(quota_us - held_us) <= QUOTA_DEAD_BAND_RATIO * held_us
+        if quota_us > 0 and held_us > 0 and not self._take_write(QUOTA_WRITE_STOCK if near else 1.0):
             return self._limit_mcpu
         try:
             self._write(quota_us)
@@ -266,8 +242,8 @@ class CpuQuota:
 
     def _take_write(self, least_stock: float) -> bool:
         now_ns = time.monotonic_ns()
-        gained = (now_ns - self._stocked_ns) / (1e3 * self.period_us * self.config.periods_per_write)
-        stock = min(self._stock + gained, self.config.write_stock)
+        gained = (now_ns - self._stocked_ns) / (1e3 * self.period_us * QUOTA_PERIODS_PER_WRITE)
+        stock = min(self._stock + gained, QUOTA_WRITE_STOCK)
         self._stocked_ns = now_ns
         allowed = stock >= least_stock
         self._stock = stock - 1.0 if allowed else stock
@@ -291,10 +267,3 @@ class CpuQuota:
     @staticmethod
     def _limit(quota_us: int, period_us: int) -> float:
         return UNLIMITED if quota_us < 0 else 1e3 * quota_us / period_us
-
-
-def check_period_us(period_us: int) -> int:
-    """The period itself; raises ActuatorError outside what the kernel takes."""
-    if not MIN_QUOTA_US <= period_us <= MAX_PERIOD_US:
-        raise ActuatorError(f"CFS period = {period_us} us; expected {MIN_QUOTA_US} to {MAX_PERIOD_US}")
-    return period_us

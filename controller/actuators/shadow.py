@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -46,7 +44,8 @@ class ShadowActuator:
         self._readers: list[_Reader | None] = []
         try:
             for target in targets:
-                self._readers.append(_open(target, missing_ok))
+                missing = missing_ok and target.cgroup is not None and not target.cgroup.exists()
+                self._readers.append(None if missing or _is_awaited(target) else _Reader(target))
             self.receipt = Receipt(self.read())
         except BaseException:
             self.close()
@@ -70,42 +69,42 @@ class ShadowActuator:
 
     def refresh(self) -> list[str]:
         """Read anew what others have set; groups that have gone and come back are opened again."""
-        lost: dict[int, ActuatorError] = {}
-        current, renewed = self.read(lost), False
-        for index in list(lost):
-            if _is_awaited(self._targets[index]):
-                del lost[index]
-                if (gone := self._readers[index]) is not None:
-                    gone.close()
-                self._readers[index] = None
-                continue
-            with contextlib.suppress(ActuatorError):
-                fresh = _Reader(self._targets[index])
-                if (gone := self._readers[index]) is not None:
-                    gone.close()
-                else:  # it was awaited, or missing at the start, and nothing is lost
-                    del lost[index]
-                self._readers[index] = fresh
-                renewed = True
-        if lost or renewed:
-            current = self.read()
+        report: list[str] = []
+        for index, target in enumerate(self._targets):
+            self._readers[index] = self._renewed(target, self._readers[index], report)
+        current = self.read()
         if not current.same_as(self.receipt.applied):
             self.receipt = Receipt(current)
-        return [f"{self._targets[index].name}: {error}" for index, error in lost.items()]
+        return report
 
-    def read(self, lost: dict[int, ActuatorError] | None = None) -> Knobs:
-        """The kernel's values; "none" for a group that has gone, which ``lost`` names by index."""
-        rows = []
-        for index, reader in enumerate(self._readers):
+    def _renewed(self, target: SliceTargets, reader: _Reader | None, report: list[str]) -> _Reader | None:
+        """A slice's reader, another where that fails; why it fails is added to ``report``."""
+        awaits, gone = _is_awaited(target), False
+        if reader is not None:
             try:
-                if reader is None and not _is_awaited(self._targets[index]):
-                    # Where a link to it leads: the link itself is of no use to an operator.
-                    raise ActuatorError(f"{os.path.realpath(self._targets[index].group)}: no such cgroup", errno.ENOENT)
-                rows.append(NONE if reader is None else reader.read())
+                if not awaits:
+                    reader.read()
+                    return reader
             except ActuatorError as error:
-                rows.append(NONE)
-                if lost is not None:
-                    lost[index] = error
+                gone = True
+                report.append(f"{target.name}: {error}")
+            reader.close()
+        try:
+            return None if awaits else _Reader(target)
+        except ActuatorError as error:
+            if not gone:
+                report.append(f"{target.name}: {error}")
+            return None
+
+    def read(self) -> Knobs:
+        """The kernel's values; "none" for a group that has gone."""
+        rows = []
+        for reader in self._readers:
+            row = NONE
+            if reader is not None:
+                with contextlib.suppress(ActuatorError):
+                    row = reader.read()
+            rows.append(row)
         values = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
         self._shared.part(values, None)
         return Knobs(values)
@@ -119,17 +118,6 @@ class ShadowActuator:
 
 def _is_awaited(target: SliceTargets) -> bool:
     return target.cgroup is not None and awaited(target.cgroup)
-
-
-def _open(target: SliceTargets, missing_ok: bool) -> _Reader | None:
-    if _is_awaited(target):
-        return None
-    try:
-        return _Reader(target)
-    except ActuatorError:
-        if missing_ok and target.cgroup is not None and not target.cgroup.exists():
-            return None
-        raise
 
 
 class _Reader:

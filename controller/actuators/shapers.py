@@ -6,50 +6,16 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from slicepilot.controller.system.background import BackgroundCaller, RepeatedCall
 from slicepilot.controller.system.kernel_file import ActuatorError
 
+from .cilium.rate import ThrottleRate
+from .egress import EgressRate
+
 REPORT_AFTER_S = 1.0
-
-
-class Knob(Protocol):
-    """The interface of quota, weight, threads and egress; all methods raise ActuatorError."""
-
-    def deviation(self) -> str | None:
-        """The kernel's value if it differs from the value that was written last, else None."""
-
-    def adopt(self) -> float:
-        """Take what the kernel has for what holds, without writing; returns it."""
-        ...
-
-    def reassert(self) -> float:
-        """Write again what holds here; returns it."""
-        ...
-
-    def restore(self) -> None:
-        """Put the original back."""
-
-
-class Rate(Knob, Protocol):
-    """Sets a slice's egress rate in the kernel; all methods but `mbps` may wait, and raise ActuatorError."""
-
-    @property
-    def mbps(self) -> float:
-        """The rate that holds, as far as it is known without a system call; inf without pacing."""
-        ...
-
-    def set(self, egress_mbps: float) -> float:
-        """Set it; returns what holds."""
-        ...
-
-    def read(self) -> float:
-        """The kernel's value."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held open."""
+Rate = EgressRate | ThrottleRate
+"""Sets a slice's egress rate in the kernel; all methods may wait and raise ActuatorError, but not ``mbps``."""
 
 
 class Shapers:

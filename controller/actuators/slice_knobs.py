@@ -15,17 +15,21 @@ from slicepilot.env.knobs import KNOB_FIELDS, KnobName, NiceScope
 from .bandwidth import Bandwidth, limit_mcpu
 from .cilium.choice import Choice
 from .cilium.rate import ThrottleRate
-from .egress import EgressConfig, EgressRate
+from .egress import EgressRate
 from .nice import ThreadNice, ThreadOriginal
-from .quota import CpuQuota, PodQuota, QuotaConfig
-from .shapers import Knob, Rate, Shaper, Shapers
+from .quota import CpuQuota, PodQuota
+from .shapers import Rate, Shaper, Shapers
 from .targets import CPU_KNOBS, Pacing, SliceTargets, paced_by, pod_of
 from .weight import GroupWeight, weight_refusal
 
 __all__ = ["CPU_KNOBS", "SliceKnobs", "SliceTargets"]
 
-PARTS = ("cgroup", "network namespace")  # of a target, in the order of `_identity`
+PARTS = ("cgroup", "network namespace")  # of a target, in the order of `identity_of`
 Remember = Callable[[str, Sequence[ThreadOriginal]], None]
+Knob = CpuQuota | GroupWeight | ThreadNice | Shaper
+"""What sets a knob; all methods raise ActuatorError. ``deviation`` is the kernel's value if it differs from the value
+that was written last, else None; ``adopt`` takes what the kernel has for what holds, without writing, and returns it;
+``reassert`` writes again what holds here, and returns it; ``restore`` puts the original back."""
 
 
 class Held(NamedTuple):
@@ -60,8 +64,8 @@ class SliceKnobs:
     def __init__(
         self,
         target: SliceTargets,
-        quota: QuotaConfig | None,
-        egress: EgressConfig | None,
+        quota_period_us: int | None,
+        drop_horizon_ms: float | None,
         shapers: Shapers,
         remember: Remember | None = None,
         pacing: Pacing = paced_by,
@@ -81,7 +85,8 @@ class SliceKnobs:
             self._original_limit = math.inf if group is None else limit_mcpu(group)
             self._most_mcpu = min(self._original_limit if target.within_original else math.inf, target.ceiling_mcpu)
             if group is not None and "cpu_limit_mcpu" not in target.left:
-                self.quota = CpuQuota(group, quota, PodQuota(pod_of(group)) if target.moves_pod else None)
+                pod = PodQuota(pod_of(group)) if target.moves_pod else None
+                self.quota = CpuQuota(group, quota_period_us, pod)
                 undo.callback(self.quota.restore)
             if group is not None and "nice" not in target.left:
                 weighed = pod_of(group) if target.weighs_pod else group
@@ -92,7 +97,7 @@ class SliceKnobs:
                     note = None if remember is None else lambda originals: remember(target.name, originals)
                     self.threads = ThreadNice(group, note)
             if target.egress_device is not None and "egress_mbps" not in target.left:
-                self.egress = shapers.add(_rate(target, target.egress_device, egress, pacing(target)))
+                self.egress = shapers.add(_rate(target, target.egress_device, drop_horizon_ms, pacing(target)))
                 undo.callback(self.egress.restore)
             self.yielded: set[KnobName] = set()
             # A shaper is put there pacing nothing; where Cilium paces, there is a rate already.
@@ -307,12 +312,11 @@ class SliceKnobs:
             self.refused[knob] = str(error)
 
 
-def _rate(target: SliceTargets, device: str, config: EgressConfig | None, choice: Choice) -> Rate:
+def _rate(target: SliceTargets, device: str, drop_horizon_ms: float | None, choice: Choice) -> Rate:
     """The object that sets the egress rate: Cilium's entry of the pod if it paces the slice, else a shaper."""
-    config = config or EgressConfig()
     if choice.throttle is not None:
-        return ThrottleRate(choice.throttle, config.drop_horizon_ms, config.dead_band_ratio)
-    return EgressRate(device, target.netns, config, target.part)
+        return ThrottleRate(choice.throttle, drop_horizon_ms)
+    return EgressRate(device, target.netns, target.part)
 
 
 def identity_of(target: SliceTargets) -> tuple[tuple[int, int] | None, ...]:

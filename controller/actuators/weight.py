@@ -164,6 +164,9 @@ class GroupWeight:
         group: the slice's cgroup.
         request_mcpu: the CPU request from which its original weight follows; 0: not known.
 
+    Attributes:
+        original: the weight that `restore` puts back.
+
     Raises:
         ActuatorError: the group has no weight, or the kernel refuses a value.
     """
@@ -171,15 +174,11 @@ class GroupWeight:
     def __init__(self, group: CpuGroup, request_mcpu: float = 0.0) -> None:
         self._group, self._request_mcpu = group, request_mcpu
         self._weight = weight_file(group)
-        self._original = int(self._weight.read())
-        self._scale = WeightScale.of(group, self._original)
+        self.original = int(self._weight.read())
+        self._scale = WeightScale.of(group, self.original)
         nice_file = group.path / "cpu.weight.nice"
         self._by_nice = KernelFile(nice_file) if group.version == 2 and nice_file.exists() else None
         self._nice = 0
-
-    @property
-    def nice(self) -> int:
-        return self._nice
 
     def set(self, nice: int) -> int:
         """Set a level, -20..19; returns the level of the same weight that is nearest to 0."""
@@ -188,19 +187,16 @@ class GroupWeight:
             self._write(level)
         return level
 
-    def weight_of(self, nice: int) -> int:
-        return self._scale.weight_of(nice)
-
     def read(self) -> int:
         """The level whose weight is nearest to the kernel's."""
         if self._by_nice is not None and self._scale.by_nice:
             return int(self._by_nice.read())
         weight = int(self._weight.read())
-        return min(NICE_LEVELS, key=lambda nice: (abs(self.weight_of(nice) - weight), abs(nice)))
+        return min(NICE_LEVELS, key=lambda nice: (abs(self._scale.weight_of(nice) - weight), abs(nice)))
 
     def deviation(self) -> str | None:
         # Where a level was written the kernel shows its weight rounded in the same way.
-        written, current = self.weight_of(self._nice), int(self._weight.read())
+        written, current = self._scale.weight_of(self._nice), int(self._weight.read())
         if current == written:
             return None
         return "; ".join(filter(None, (f"weight {current} instead of {written}", weight_refusal(self._group))))
@@ -213,11 +209,7 @@ class GroupWeight:
     def rebase(self) -> None:
         """Restore at the end the weight that another program has written, unless it has made the group idle."""
         if self.deviation() is not None and not weight_refusal(self._group):
-            self._original = int(self._weight.read())
-
-    @property
-    def original(self) -> int:
-        return self._original
+            self.original = int(self._weight.read())
 
     def reassert(self) -> int:
         self._write(self._nice)
@@ -225,9 +217,9 @@ class GroupWeight:
 
     def deploy(self, request_mcpu: float | None) -> None:
         """Use the weight of a Kubernetes CPU request, None the original weight, for nice 0."""
-        base = self._original
+        base = self.original
         if request_mcpu is not None:
-            base = weight_of_request(self._group, request_mcpu, self._original, self._request_mcpu)
+            base = weight_of_request(self._group, request_mcpu, self.original, self._request_mcpu)
         self._weight.write(b"%d" % base)
         self._scale, self._nice = WeightScale.of(self._group, base), 0
 
@@ -235,14 +227,14 @@ class GroupWeight:
         if self._by_nice is not None and self._scale.by_nice:
             self._by_nice.write(b"%d" % nice)
         else:
-            self._weight.write(b"%d" % self.weight_of(nice))
+            self._weight.write(b"%d" % self._scale.weight_of(nice))
         self._nice = nice
 
     def restore(self) -> None:
         """Restore the original weight, unless another program has made the group idle."""
-        if int(self._weight.read()) != self._original and not weight_refusal(self._group):
-            self._weight.write(b"%d" % self._original)
-        self._scale, self._nice = WeightScale.of(self._group, self._original), 0
+        if int(self._weight.read()) != self.original and not weight_refusal(self._group):
+            self._weight.write(b"%d" % self.original)
+        self._scale, self._nice = WeightScale.of(self._group, self.original), 0
 
     def close(self) -> None:
         self._weight.close()

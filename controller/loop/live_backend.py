@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.controller.actuators.egress import EgressConfig
+from slicepilot.controller.actuators.egress import QUEUE_PACKETS
 from slicepilot.controller.system.cores import physical_cores
 from slicepilot.controller.system.realtime import no_collections, on_time
 from slicepilot.controller.telemetry.throttling import ThrottleMeter
@@ -158,7 +158,7 @@ def live_traits(slices: SliceSet, quota_period_ms: float, n3_buffer_packets: flo
         cfs_period_s=lane(1e-3 * quota_period_ms),
         n3_buffer_packets=lane(n3_buffer_packets),
         pacer_ms=lane(0.0),
-        pacer_packets=lane(EgressConfig().queue_packets if paced else 0.0),
+        pacer_packets=lane(QUEUE_PACKETS if paced else 0.0),
         physical_cores=lane(physical_cores()),
         request_mcpu=slices.column("cpu_request_mcpu"),
     )

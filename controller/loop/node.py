@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.actuators.egress import EgressConfig
 from slicepilot.controller.actuators.node import SliceTargets
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.system.own_groups import MovedThread, OwnGroup
 from slicepilot.env.knobs import KnobName
 
@@ -74,7 +72,7 @@ class Node:
         kind: of backend, ``testbed``.
         backend: with a `ShadowActuator`, which is replaced where knobs may be written.
         targets: where each slice's knobs are, in the backend's order.
-        quota, egress: how they are set.
+        quota_period_us, drop_horizon_ms: see `slicepilot.controller.actuators.node.NodeActuator`.
         hardware: configuration of the identified hardware that a simulator of this node uses.
         housing: for UPFs that are to have a group of their own while they are controlled; None where none is.
         fixed: why knobs, by slice and name, are never moved, where that was looked into.
@@ -87,8 +85,8 @@ class Node:
     kind: str
     backend: LiveBackend
     targets: Sequence[SliceTargets]
-    quota: QuotaConfig | None = None
-    egress: EgressConfig | None = None
+    quota_period_us: int | None = None
+    drop_horizon_ms: float | None = None
     hardware: str = "testbed"
     housing: Housing | None = None
     fixed: Mapping[tuple[str, KnobName], str] = field(default_factory=dict)

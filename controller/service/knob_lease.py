@@ -98,8 +98,8 @@ class KnobLease:
             keeper = self._keeper
             self.actuator = NodeActuator(
                 targets,
-                node.quota,
-                node.egress,
+                node.quota_period_us,
+                node.drop_horizon_ms,
                 keeper.remember,
                 self._renew,
                 wait_s=LOOP_WAIT_S,

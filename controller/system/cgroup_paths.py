@@ -118,7 +118,11 @@ def of_process(pid: int) -> Path | None:
     """
     mounts = cgroup_mounts()
     of_cpu = [item for item in mounts if "cpu" in item.options] or [item for item in mounts if item.version == 2]
-    for controllers, path in groups_of(pid):
+    try:
+        groups = groups_of(pid)
+    except ProcessLookupError:  # it has ended since its file was opened
+        raise FileNotFoundError(f"process {pid} has ended") from None
+    for controllers, path in groups:
         mount = next((item for item in of_cpu if item.is_named(controllers)), None)
         if mount is not None and path != "/":
             return mount.root / path.lstrip("/")

@@ -170,13 +170,9 @@ def confine_publisher(writable: Sequence[Path]) -> str:
     Args:
         writable: folders it writes in; Python, its packages and what libc looks up it may read.
     """
-    files = _outcome(lambda: f"landlock {restrict_files(_readable(), writable)}")
+    readable = {sys.prefix, sys.base_prefix, *filter(None, sys.path), str(_PACKAGE), *_READABLE}
+    files = _outcome(lambda: f"landlock {restrict_files(map(Path, sorted(readable)), writable)}")
     return f"{_outcome(lambda: filter_calls(PUBLISHER))}, {files}"
-
-
-def _readable() -> list[Path]:
-    python = {sys.prefix, sys.base_prefix, *filter(None, sys.path)}
-    return [Path(path) for path in sorted({*python, str(_PACKAGE), *_READABLE})]
 
 
 def _outcome(action: Callable[[], str | None]) -> str:

@@ -125,7 +125,7 @@ def group_of(task: int) -> Path | None:
     """The CPU group of a task; the hierarchy's own folder for the root group, None for a task that has ended."""
     try:
         return cgroup_paths.of_process(task) or CpuHierarchy.find().root
-    except (FileNotFoundError, ProcessLookupError):
+    except FileNotFoundError:
         return None
 
 

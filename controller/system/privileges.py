@@ -11,11 +11,11 @@ import contextlib
 import ctypes
 import os
 import pwd
+import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
-from slicepilot.configs import ConfigError, FailureError, did_you_mean
+from slicepilot.configs import ConfigError, FailureError
 
 from .bpf.libc import (
     PR_CAP_AMBIENT,
@@ -63,54 +63,27 @@ class PrivilegeError(FailureError):
     """Something that was to be given up is still there; the message names it."""
 
 
-@dataclass(frozen=True)
-class Privileges:
-    """The remaining privileges of a process.
-
-    Attributes:
-        kept: capabilities, by name, sorted.
-        missing: those requested that it did not have, sorted: what needs them fails.
-        bounded: whether all others have left the bounding set, too. Without CAP_SETPCAP they stay there; the process
-            cannot gain them anyway (no_new_privs).
-        uid, gid: it runs as.
-    """
-
-    kept: tuple[str, ...]
-    missing: tuple[str, ...]
-    bounded: bool
-    uid: int
-    gid: int
-
-
-def keep_only(names: Iterable[str]) -> Privileges:
-    """Give up every capability but these, for good, in this process and in all that it starts.
+def keep_only(names: Iterable[str]) -> None:
+    """Give up every capability but these (of `CAPABILITIES`), for good, in this process and in all that it starts.
 
     Permitted, effective, inheritable, ambient and bounding set, and no_new_privs: no program that is started gives any
-    back. Capabilities belong to threads, and a thread can only drop its own: call it before others have started
-    (OpenBLAS's, which NumPy's import starts, are ended here; they come back, without privileges, when needed).
+    back. Without CAP_SETPCAP the bounding set stays; the process cannot gain from it anyway. Capabilities belong to
+    threads, and a thread can only drop its own: call it before others have started (OpenBLAS's, which NumPy's import
+    starts, are ended here; they come back, without privileges, when needed).
 
     Raises:
-        ConfigError: a name that no capability has.
         PrivilegeError: another thread still has more.
         OSError: the kernel refuses.
     """
-    wanted = set(names)
-    for name in wanted.difference(CAPABILITIES):
-        raise ConfigError(
-            f"capability = {name!r}: unknown; {did_you_mean(name, CAPABILITIES, 'names of capabilities(7)')}"
-        )
     _end_blas_threads()
-    before = _mask(_status("self"), "CapPrm")
-    kept = before & _bits(wanted)
-    bounded = _drop_bounds(kept)
+    kept = _mask(_status("self"), "CapPrm") & _bits(set(names))
+    _drop_bounds(kept)
     _set_capabilities(kept)
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     _check_threads(kept)
-    missing = wanted.difference(_names(kept))
-    return Privileges(tuple(_names(kept)), tuple(sorted(missing)), bounded, os.getuid(), os.getgid())
 
 
-def drop_all(user: str | None = None) -> Privileges:
+def drop_all(user: str | None = None) -> None:
     """Give up everything: all capabilities, all groups, and root.
 
     Other processes of that user can neither trace this process nor read its memory afterwards (PR_SET_DUMPABLE).
@@ -124,7 +97,7 @@ def drop_all(user: str | None = None) -> Privileges:
     """
     entry = _entry(user)
     _end_blas_threads()
-    bounded = _drop_bounds(0)
+    _drop_bounds(0)
     if entry is not None:
         # libc has all threads follow. Groups first: as another user it would not be permitted any more.
         os.setgroups([])
@@ -136,7 +109,6 @@ def drop_all(user: str | None = None) -> Privileges:
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     prctl(PR_SET_DUMPABLE, 0)
     _check_threads(0)
-    return Privileges((), (), bounded, os.getuid(), os.getgid())
 
 
 def _entry(user: str | None) -> pwd.struct_passwd | None:
@@ -157,35 +129,24 @@ def _entry(user: str | None) -> pwd.struct_passwd | None:
     return entry
 
 
-class _Header(ctypes.Structure):
-    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-
-class _Sets(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
-
-
 def _set_capabilities(mask: int) -> None:
     """Set the calling thread's capabilities: permitted and effective as given, inheritable and ambient empty."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    words = (mask & 0xFFFFFFFF, mask >> 32)
-    header = _Header(CAPABILITY_VERSION_3, 0)
-    sets = (_Sets * 2)(*(_Sets(word, word, 0) for word in words))
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    header = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION_3, 0), 8)
+    # __user_cap_data_struct, twice: effective, permitted, inheritable.
+    sets = ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24)
     call("capset", ctypes.addressof(header), ctypes.addressof(sets))
 
 
-def _drop_bounds(kept: int) -> bool:
-    """Take all but ``kept`` out of the bounding set; False if that is not permitted."""
-    number, bounded = 0, True
-    with contextlib.suppress(OSError):  # EINVAL beyond the kernel's last
+def _drop_bounds(kept: int) -> None:
+    """Take all but ``kept`` out of the bounding set, where that is permitted."""
+    number = 0
+    with contextlib.suppress(OSError):  # EINVAL beyond the kernel's last, EPERM for any
         while True:
             if prctl(PR_CAPBSET_READ, number) and not kept >> number & 1:
-                try:
-                    prctl(PR_CAPBSET_DROP, number)
-                except PermissionError:
-                    bounded = False
+                prctl(PR_CAPBSET_DROP, number)
             number += 1
-    return bounded
 
 
 def _check_threads(kept: int) -> None:

@@ -20,12 +20,10 @@ class StopRequest:
 
     Attributes:
         requested: whether to stop.
-        number: the signal that requested it, if a signal did.
     """
 
     def __init__(self) -> None:
         self.requested = False
-        self.number: int | None = None
         self._previous: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def stop(self) -> None:
@@ -43,7 +41,7 @@ class StopRequest:
         self._previous.clear()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
+        del number, frame
         if self.requested:
             raise KeyboardInterrupt
-        self.requested, self.number = True, number
+        self.requested = True

@@ -26,7 +26,7 @@ from slicepilot.controller.system.bpf.libbpf import (
 )
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net import namespaces
-from slicepilot.controller.system.net.links import Link, link_at, links, number_of
+from slicepilot.controller.system.net.links import link_at, links, other_end
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 
 from .clsact import ClsactFilter
@@ -199,28 +199,6 @@ class Loss:
     others: bool = False
     helps: bool = True
     over: bool = False
-
-
-def other_end(netns: Path, device: str, far: Path) -> Link | None:
-    """The other end, in namespace ``far``, of a veth interface in ``netns``; None if it is not there.
-
-    It has to lead back to ``netns``. Numbers of links do not say that: they are counted anew in each namespace, so the
-    interfaces of containers often have the same number (cilium/cilium#23787).
-
-    Raises:
-        ActuatorError: a namespace cannot be entered.
-        OSError: a namespace has gone.
-    """
-    with closing(RouteSocket(netns)) as route:
-        own = links(route).get(device)
-    if own is None or own.kind != "veth":
-        return None
-    with closing(RouteSocket(far)) as route:
-        number, there = number_of(route, netns), links(route).values()
-    if number is None and namespaces.identity(netns) != namespaces.identity(far):
-        return None
-    wanted = own.peer, own.index, number
-    return next((item for item in there if (item.index, item.peer, item.netnsid) == wanted), None)
 
 
 class Attachment:

@@ -110,7 +110,7 @@ class ClsactFilter:
             return
         try:
             with closing(RouteSocket(where)) as route:
-                mine = self._mine(route)
+                mine = [item for item in tc.filters(route, self._index, self._hook) if item.name in self._names]
                 for item in mine:
                     tc.remove_filter(route, self._index, self._hook, item)
                 in_use = any(tc.filters(route, self._index, hook) for hook in tc.HOOKS)
@@ -129,9 +129,6 @@ class ClsactFilter:
             if all(item.kind == "bpf" and item.protocol == tc.ETH_P_ALL for item in same):
                 return priority, max((item.handle for item in same), default=0) + 1
         raise ProbeError(f"{point}: other tc filters hold the priorities {PRIORITIES[0]} to {PRIORITIES[-1]}")
-
-    def _mine(self, route: RouteSocket) -> list[tc.Filter]:
-        return [item for item in tc.filters(route, self._index, self._hook) if item.name in self._names]
 
 
 def without_hooks(error: ActuatorError) -> ProbeError | None:

@@ -15,13 +15,10 @@ from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.system.cgroup_paths import GroupFolders
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.net import namespaces
-from slicepilot.controller.system.net.links import Link, links
+from slicepilot.controller.system.net.links import Link, links, other_end
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 
-from .attachments import other_end
 from .points import NetPoint, Ports, SlicePoints
-
-NAMES = {"n3": "n3", "n6": "n6", "n4": "n4"}  # what interfaces are called where nobody says
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ def by_netns(name: str, option: str = "--netns") -> Upf:
     if not there:
         named = sorted(entry.name for entry in namespaces.NAMED.iterdir()) if namespaces.NAMED.is_dir() else []
         raise ConfigError(f"{option} = {name}: no such network namespace; expected {', '.join(named) or 'none here'}")
-    groups = {cgroups.of_process(pid) for pid in _processes_in(path)}
+    groups = _groups_in(path)
     return Upf(Path(name).name, path, groups.pop() if len(groups) == 1 else None)
 
 
@@ -53,7 +50,7 @@ def by_pid(pid: int) -> Upf:
     try:
         name = printable(Path(f"/proc/{pid}/comm").read_text(errors="replace").strip())
         return Upf(f"{name}-{pid}", Path(f"/proc/{pid}/ns/net"), cgroups.of_process(pid))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ProcessLookupError) as error:
         raise ConfigError(f"--pid = {pid}: no such process; expected the id of a running process") from error
 
 
@@ -117,7 +114,7 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         ProbeError: the namespace cannot be entered.
     """
     there = _links(upf.netns)
-    n3 = NetPoint(upf.netns, _n3(upf, devices.n3, there, label))
+    n3 = NetPoint(upf.netns, n3_device(upf, devices.n3, label))
     if devices.n3_netns is not None:
         far = by_netns(devices.n3_netns, _option(label, "n3_netns"))
         n3 = _far(upf.netns, n3.device, far, devices.n3_far, "n3", label).facing("egress")
@@ -128,9 +125,9 @@ def points_of(upf: Upf, devices: Devices, label: str = "--") -> SlicePoints:
         near, far = n6_device(upf, devices.near, label), by_netns(devices.n6_netns, _option(label, "n6_netns"))
         n6: NetPoint | None = _far(upf.netns, near, far, devices.n6, "n6", label)
     else:
-        own = _named(f"{label}n6", devices.n6, there) or _usual("n6", there)
+        own = n6_device(upf, devices.n6, label)
         n6 = NetPoint(upf.netns, own, "egress") if own else None
-    n4 = _named(f"{label}n4", devices.n4, there) or _usual("n4", there)
+    n4 = _named_or_usual("n4", devices.n4, there, label)
     if tun is None and n6 is None:
         raise ConfigError(f"{label}tun or {label}n6: {upf.name} has no TUN device; expected {', '.join(there)}")
     return SlicePoints(
@@ -179,13 +176,13 @@ def _far(netns: Path, near: str | None, far: Upf, name: str | None, role: str, l
     if name is None and near is not None and (end := _end_in(far.netns, netns, near)) is not None:
         return NetPoint(far.netns, end.name, behind=(netns, near))
     option = _option(label, role if label == "--" else f"{role}_far")
-    if name is None and NAMES[role] not in there:
-        what = f"the other end of {near} is not there" if near is not None else f"no interface {NAMES[role]} there"
+    if name is None and role not in there:
+        what = f"the other end of {near} is not there" if near is not None else f"no interface {role} there"
         raise ConfigError(
             f"{_option(label, f'{role}_netns')} = {far.name}: {what}; expected the network namespace of the far end, "
             f"or {option}: one of {', '.join(there)}"
         )
-    name = name or NAMES[role]
+    name = name or role
     if name not in there:
         raise ConfigError(f"{option} = {name}: no such interface in {far.name}; expected {', '.join(there)}")
     return NetPoint(far.netns, name)
@@ -193,11 +190,8 @@ def _far(netns: Path, near: str | None, far: Upf, name: str | None, role: str, l
 
 def n3_device(upf: Upf, named: str | None = None, label: str = "--") -> str:
     """The UPF's own interface for N3; arguments and what is raised as for `points_of`."""
-    return _n3(upf, named, _links(upf.netns), label)
-
-
-def _n3(upf: Upf, named: str | None, there: dict[str, Link], label: str) -> str:
-    n3 = _named(f"{label}n3", named, there) or _usual("n3", there)
+    there = _links(upf.netns)
+    n3 = _named_or_usual("n3", named, there, label)
     if n3 is not None:
         return n3
     ethernet = [link.name for link in there.values() if not link.bare_ip and link.name != "lo"]
@@ -208,8 +202,7 @@ def _n3(upf: Upf, named: str | None, there: dict[str, Link], label: str) -> str:
 
 def n6_device(upf: Upf, named: str | None = None, label: str = "--") -> str | None:
     """The interface through which a UPF sends towards N6: as named, else n6, else none; raises as `points_of`."""
-    there = _links(upf.netns)
-    return _named(f"{label}n6", named, there) or _usual("n6", there)
+    return _named_or_usual("n6", named, _links(upf.netns), label)
 
 
 def _named(option: str, name: str | None, there: dict[str, Link]) -> str | None:
@@ -218,8 +211,9 @@ def _named(option: str, name: str | None, there: dict[str, Link]) -> str | None:
     return name
 
 
-def _usual(role: str, there: dict[str, Link]) -> str | None:
-    return NAMES[role] if NAMES[role] in there else None
+def _named_or_usual(role: str, name: str | None, there: dict[str, Link], label: str) -> str | None:
+    """The interface for a role: as named, else the one that is called like the role, else none."""
+    return _named(f"{label}{role}", name, there) or (role if role in there else None)
 
 
 def _links(netns: Path) -> dict[str, Link]:
@@ -244,11 +238,14 @@ def _pids() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def _processes_in(netns: Path) -> Iterator[int]:
+def _groups_in(netns: Path) -> set[Path | None]:
+    """CPU groups of the processes in a namespace."""
     wanted = namespaces.identity(netns)
+    result = set()
     for pid in _pids():
         try:
             if namespaces.identity(Path(f"/proc/{pid}/ns/net")) == wanted:
-                yield pid
+                result.add(cgroups.of_process(pid))
         except OSError:  # it has ended, or is not ours to look at
             continue
+    return result

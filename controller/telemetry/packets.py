@@ -18,7 +18,6 @@ from .points import SlicePoints, users
 from .sharing import ServicePorts, Sharing, split_by_qfi
 from .window import ALL, PacketWindow
 
-MOST = 1 << 20  # of one packet in so many, and of packets per second
 WAITING = 65536  # conversations with services that are remembered
 SECRET_OCTETS = 16  # of bpf/siphash.h: every load has its own, which is kept nowhere
 
@@ -42,7 +41,7 @@ class PacketPrograms:
         window: what happened since it was ended last.
 
     Raises:
-        ConfigError: no slices, too many, points that do not go together, or a bad rate.
+        ConfigError: no slices, too many, or points that do not go together.
         ProbeError: something that is needed is missing.
     """
 
@@ -57,13 +56,8 @@ class PacketPrograms:
     ) -> None:
         if not 1 <= len(points) <= layout.MAX_SLICES:
             raise ConfigError(f"slices = {len(points)}; expected 1 to {layout.MAX_SLICES}")
-        for name, value in (("report_every", report_every), ("timed_per_s", timed_per_s)):
-            if not 0 <= value <= MOST:
-                raise ConfigError(f"{name} = {value}; expected 0 to {MOST}")
         if len({point.n6 is None for point in points}) > 1:
             raise ConfigError("n6 = given for some slices only; expected for all of them, or for none")
-        if not uplink_mbps > 0:
-            raise ConfigError(f"uplink_mbps = {uplink_mbps:g}; expected a rate above 0, or inf")
         self.points = tuple(points)
         self.object = BpfObject(
             FOLDER / "packets.bpf.o",

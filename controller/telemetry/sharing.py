@@ -90,11 +90,12 @@ class Sharing:
                 by_address: list[Way] = [(group, address) for address in addresses]
                 for way in report + by_address:
                     if (others := self._held_by(way)) is not None and others != tuple(members):
-                        raise _TakenError(f"{_spoken(way)} is {self._named(others)}'s")
+                        self.release(session)
+                        return f"{_spoken(way)} is {self._named(others)}'s"
                 for way in report or by_address:
                     self._add(way, tuple(members), session)
                     ways.append(way)
-        except (_TakenError, OSError) as error:
+        except OSError as error:
             self.release(session)
             return str(error)
         return ""
@@ -182,10 +183,6 @@ class Sharing:
         else:
             bits, address = what.prefixlen, what.network_address.packed
         return self._pools, struct.pack("=2I16s", GROUP_BITS + bits, group, address)
-
-
-class _TakenError(Exception):
-    """A tunnel or an address is another slice's."""
 
 
 class ServicePorts:

@@ -61,6 +61,8 @@ class KernelSource:
         counts_since_s: when packets began to be counted, by `time.monotonic`.
         tasks: what has to be called between ticks beside `check`, and how often, in seconds.
         remarks: what others have attached that does not keep packets from being seen.
+        reachable: whether any slice's N3 was there when `check` last looked. A UPF's own devices come and go when it
+            restarts.
 
     Raises:
         ConfigError: points that do not go together, or clocks that are not the machine's (`check_clocks`).
@@ -99,7 +101,7 @@ class KernelSource:
         self._look, self._lost = RepeatedCall(self.background, self._looked), dict[Hook, str]()
         self._mended: dict[NetPoint, str] = {}
         self._doubted: set[NetPoint] | None = None
-        self._reachable, self._taken = True, 0
+        self.reachable, self._taken = True, 0
         self._passed, self._looked_s = np.zeros((2, slices), np.uint64), self.counts_since_s
         self._new = np.zeros((2, slices), np.uint64)
         self._stopped, self._one_sided_s = np.zeros(slices, np.bool_), -RARELY_S
@@ -205,17 +207,13 @@ class KernelSource:
         self._mended |= {hook.point: text for hook, text in look.renewed.items() if text}
         self._doubted = {hook.point for hook in look.renewed}
         gone = {hook.point for hook in look.lost.keys() - look.hidden}
-        self._reachable = any(point.n3 not in gone for point in self.packets.points)
+        self.reachable = any(point.n3 not in gone for point in self.packets.points)
         self._stopped[:] = False
         self._mark(self._doubted)
 
-    @property
-    def _away(self) -> set[NetPoint]:
-        return {hook.point for hook in self._lost}
-
     def _mark(self, doubted: set[NetPoint]) -> None:
         """Mark slices invalid that have a first or last point that is away, or whose window has begun without it."""
-        away = self._away | doubted
+        away = {hook.point for hook in self._lost} | doubted
         for index, item in enumerate(self.packets.points):
             self._telemetry.valid[index] = away.isdisjoint({item.n3, item.n6 or item.tun})
 
@@ -227,11 +225,6 @@ class KernelSource:
             "is room for, and were not measured"
             for index in np.flatnonzero(new)
         ]
-
-    @property
-    def reachable(self) -> bool:
-        """Was any slice's N3 there when `check` last looked? A UPF's own devices come and go when it restarts."""
-        return self._reachable
 
     def close(self) -> None:
         self.background.close()

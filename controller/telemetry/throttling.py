@@ -51,7 +51,8 @@ class ThrottleMeter:
         limits = limits_mcpu.tobytes()
         if limits != self._limits:
             self._limits = limits
-            self._change(limits_mcpu)
+            self._limited = [index for index, limit in enumerate(limits_mcpu.ravel().tolist()) if limit != math.inf]
+            self._ratios = [ratio if index in self._limited else 0.0 for index, ratio in enumerate(self._ratios)]
         if not self._limited:
             telemetry.throttled_ratio[:] = 0.0
             return
@@ -62,10 +63,6 @@ class ThrottleMeter:
             if reader is not None and index in self._limited:
                 known[index] = reader.ratio()
         telemetry.throttled_ratio[:, 0] = known
-
-    def _change(self, limits_mcpu: FloatArray) -> None:
-        self._limited = [index for index, limit in enumerate(limits_mcpu.ravel().tolist()) if limit != math.inf]
-        self._ratios = [ratio if index in self._limited else 0.0 for index, ratio in enumerate(self._ratios)]
 
     def heal(self) -> None:
         """Open the files of groups anew that were removed and made again, or only now; between ticks."""

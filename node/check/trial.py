@@ -356,8 +356,7 @@ def clocks_s(node: Node) -> list[float]:
     Raises:
         ActuatorError: a group cannot be read.
     """
-    period_us = 0 if node.quota is None else node.quota.period_us or 0
-    periods_us = [max(period_us, _own_period_us(target)) for target in node.targets]
+    periods_us = [max(node.quota_period_us or 0, _own_period_us(target)) for target in node.targets]
     for family in node.backend.context.sharing:  # only the first of them has the group
         for member in family:
             periods_us[member] = max(periods_us[other] for other in family)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.configs import FailureError
-from slicepilot.controller.actuators.egress import EgressConfig
+from slicepilot.controller.actuators.egress import BURST_MS, QUEUE_PACKETS
 from slicepilot.data.intervals import Array
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import SliceSet
@@ -108,14 +108,13 @@ def _check_traffic(seen: Observed) -> None:
 
 def known_facts(cpus: float, cores: float, quota_period_ms: float, uplink_mbps: float | None) -> dict[str, Any]:
     """Parameters that are known without measuring: the machine's CPUs, our actuators', the configuration's."""
-    egress = EgressConfig()
     facts: dict[str, Any] = {
         "logical_cpus": cpus,
         "physical_cores": min(cores, cpus),
         "cfs_period_ms": quota_period_ms,
         "egress_mode": "htb",
-        "htb_burst_ms": egress.burst_ms,
-        "htb_queue_packets": float(egress.queue_packets),
+        "htb_burst_ms": BURST_MS,
+        "htb_queue_packets": float(QUEUE_PACKETS),
     }
     return facts if uplink_mbps is None else facts | {"uplink_mbps": uplink_mbps}
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.actuators.egress import EgressConfig
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.shadow import ShadowActuator
 from slicepilot.controller.loop.live_backend import (
     ENDLESS,
@@ -230,8 +228,6 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
 def node_of(backend: NodeBackend, unfinished: str = "") -> Node:
     """The node for a controller."""
     spec = backend.spec
-    quota = QuotaConfig(period_us=round(1e3 * spec.quota_period_ms))
-    egress = EgressConfig(drop_horizon_ms=spec.drop_horizon_ms)
     fixed: dict[tuple[str, KnobName], str] = {
         (name, knob): answer.why
         for name, answers in backend.authority.items()
@@ -243,8 +239,8 @@ def node_of(backend: NodeBackend, unfinished: str = "") -> Node:
         "node",
         backend,
         backend.targets,
-        quota,
-        egress,
+        round(1e3 * spec.quota_period_ms),
+        spec.drop_horizon_ms,
         hardware=spec.hardware,
         housing=backend.housing,
         fixed=fixed,

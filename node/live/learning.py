@@ -55,7 +55,7 @@ class NodeLearning:
 
     @property
     def hooks_taken(self) -> int:
-        """See `Capture.hooks_taken`."""
+        """See `Learning.hooks_taken`."""
         return self._learning.hooks_taken
 
     def poll(self) -> None:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.shadow import ShadowActuator
 from slicepilot.controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
 from slicepilot.controller.loop.node import Node
@@ -247,7 +246,7 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
     else:
         backend = played = open_backend(scenario, control_period_s, read_only=True, name=name)
         testbed = played.testbed
-    return Node(testbed.spec.name, "testbed", backend, targets_of(testbed), quota_of(testbed))
+    return Node(testbed.spec.name, "testbed", backend, targets_of(testbed), quota_period_us(testbed))
 
 
 def _check(scenario: Scenario, testbed: Testbed) -> None:
@@ -268,12 +267,12 @@ def _check(scenario: Scenario, testbed: Testbed) -> None:
 
 def actuator_of(testbed: Testbed) -> NodeActuator:
     """The slices' knobs."""
-    return NodeActuator(targets_of(testbed), quota_of(testbed))
+    return NodeActuator(targets_of(testbed), quota_period_us(testbed))
 
 
-def quota_of(testbed: Testbed) -> QuotaConfig:
-    """How CPU limits are set."""
-    return QuotaConfig(period_us=round(1e3 * testbed.spec.quota_period_ms))
+def quota_period_us(testbed: Testbed) -> int:
+    """CFS period of CPU limits."""
+    return round(1e3 * testbed.spec.quota_period_ms)
 
 
 def traits_of(testbed: Testbed, scenario: Scenario | None = None) -> NodeTraits:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.shadow import ShadowActuator
 from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
 from slicepilot.controller.loop.loop import LoopReport
@@ -68,7 +67,7 @@ def opened(made: BenchNode, slices: SliceSet, period_ms: float) -> Iterator[Node
         facts = NodeFacts(period_s=1e-3 * period_ms, uplink_mbps=UPLINK_MBPS)
         backend = LiveBackend(slices, source, ShadowActuator(made.targets), made.cgroups, facts)
         undo.callback(backend.close)
-        yield Node("bench", "bench", backend, made.targets, QuotaConfig(period_us=QUOTA_PERIOD_US))
+        yield Node("bench", "bench", backend, made.targets, QUOTA_PERIOD_US)
 
 
 @contextlib.contextmanager

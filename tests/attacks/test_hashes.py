@@ -7,7 +7,6 @@ The attacks here solve it, so they would work at once on any probe that hashes l
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 import socket
@@ -17,21 +16,18 @@ from collections.abc import Iterator
 import pytest
 
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.controller.telemetry import flows
 from slicepilot.controller.telemetry.layout import AT_N6
-from slicepilot.controller.telemetry.packets import PacketProbe, PacketPrograms
+from slicepilot.controller.telemetry.packets import PacketProbe
 from slicepilot.controller.telemetry.points import NetPoint, Ports, SlicePoints, Traffic
 from tests.controller.namespaces import Namespace
-from tests.controller.telemetry.conftest import TUNSETIFF, Bench, Packets
-from tests.controller.telemetry.conftest import _bench as bench_of
+from tests.controller.telemetry.conftest import NO_PI, TAP, Packets, bench_of, loaded, open_tun
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: BPF")
 
 WORD, HALF = (1 << 64) - 1, (1 << 32) - 1
 FACTOR, SHIFT = 0x9E3779B97F4A7C15, 29
 UDP = 17
-TAP = 0x1002  # IFF_TAP, IFF_NO_PI
 TEID, VICTIM, ATTACKER = 0x30, 5, 9  # QFIs
 
 
@@ -110,7 +106,7 @@ class SharedUpf:
         stack.callback(home.close)
         self._files: dict[str, int] = {}
         for name in ("n3", "n6"):
-            self._files[name] = inside(home.path, lambda name=name: _tap(name))
+            self._files[name] = open_tun(home.path, name, TAP | NO_PI)
             stack.callback(os.close, self._files[name])
             home.sh(f"ip link set {name} up")
         n3, n6 = (NetPoint(home.path, name) for name in ("n3", "n6"))
@@ -128,12 +124,6 @@ class SharedUpf:
     def carried(self) -> list[int]:
         """Packets at N6 of the victim, the attacker and nobody."""
         return [int(count) for count in self.probe.slices["exit"][:, AT_N6]["packets"]]
-
-
-def _tap(name: str) -> int:
-    file = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-    fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", name.encode(), TAP))
-    return file
 
 
 @pytest.fixture(name="upf")
@@ -182,12 +172,7 @@ def test_an_identifier_that_was_computed_answers_no_request_of_another_client() 
 
     identifier = b"victim's"
     chosen = Unkeyed.unmix(Unkeyed.mix(state(item.ue, 40000), *struct.unpack("=Q", identifier)), state("10.60.0.9", 9))
-    try:
-        programs = PacketPrograms([service])
-    except ProbeError as error:
-        pytest.skip(str(error))
-    with contextlib.closing(programs):
-        bench = Bench(programs)
+    with loaded(service) as bench:
         bench.run(
             "service_request", item.frame(item.ipv4(item.udp(struct.pack("=Q", chosen), 9, port), source="10.60.0.9"))
         )

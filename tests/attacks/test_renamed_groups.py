@@ -11,7 +11,6 @@ import pytest
 
 from slicepilot.controller.actuators.bandwidth import Bandwidth, bandwidth_files
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.weight import weight_file
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from slicepilot.controller.watchdog.keeper import JournalKeeper
@@ -50,7 +49,7 @@ def test_groups_renamed_crosswise_get_their_own_settings_back(
     targets = [SliceTargets("a", one), SliceTargets("b", two)]
     keeper = JournalKeeper(tmp_path / "state", targets)
     wanted = knobs([300.0, 500.0], [-5.0, 10.0])
-    node = NodeActuator(targets, QuotaConfig(period_us=10_000), renew=keeper.renew)
+    node = NodeActuator(targets, 10_000, renew=keeper.renew)
     end: Callable[[], object] = node.close
     try:
         node.apply(wanted)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from slicepilot.controller.system.net.links import other_end
 from slicepilot.controller.system.net.namespaces import NAMED
-from slicepilot.controller.telemetry.attachments import other_end
 from slicepilot.node.find.interfaces import far_end, interfaces
 
 MADE = """

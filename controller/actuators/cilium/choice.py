@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slicepilot.controller.system.kernel_file import ActuatorError
-from slicepilot.controller.system.net.links import peer_of
+from slicepilot.controller.system.net.links import other_end
 
 from .endpoints import STATE, endpoint_of
-from .layout import DEFAULT_HORIZON_NS, LayoutName
+from .layout import DEFAULT_HORIZON_NS
 from .rate import OriginalThrottle, words
 from .throttle import PIN, ThrottleMap
 
@@ -36,12 +36,10 @@ class Choice:
     Attributes:
         throttle: the entry of the slice's pod; None where Cilium does not pace it.
         why: in words; empty where this node has no such map, and there is nothing to say.
-        layout: of the map.
     """
 
     throttle: OriginalThrottle | None = None
     why: str = ""
-    layout: LayoutName | None = None
 
 
 def choose(device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
@@ -57,23 +55,22 @@ def choose(device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
         try:
             return _choose(throttle, device, netns, paths)
         except (ActuatorError, OSError) as error:
-            return Choice(why=f"Cilium's map is not used: {error}", layout=throttle.layout)
+            return Choice(why=f"Cilium's map is not used: {error}")
 
 
 def _choose(throttle: ThrottleMap, device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
-    pair = None if netns is None else peer_of(device, netns)
-    if netns is None or pair is None:
-        return Choice(why=f"{device} is no pod's end of a pair, so Cilium does not pace it", layout=throttle.layout)
+    pair = None if netns is None else other_end(netns, device)
+    if pair is None:
+        return Choice(why=f"{device} is no pod's end of a pair, so Cilium does not pace it")
     endpoint = endpoint_of(pair, paths.state)
     if endpoint is None:
-        why = f"{device} ends at {pair.name}, which is no endpoint's of Cilium: it does not pace it"
-        return Choice(why=why, layout=throttle.layout)
+        return Choice(why=f"{device} ends at {pair.name}, which is no endpoint's of Cilium: it does not pace it")
     entry = throttle.entry(endpoint.id)
     if entry is None:
         why = f"Cilium's {endpoint} has no rate: the pod has to have the annotation {ANNOTATION} first"
-        return Choice(why=why, layout=throttle.layout)
+        return Choice(why=why)
     result = OriginalThrottle(
         str(paths.pin), throttle.info.id, endpoint.id, entry.bytes_per_s, entry.horizon_ns, pair.name, pair.index
     )
     horizon = "" if entry.horizon_ns == DEFAULT_HORIZON_NS else f", drop horizon {entry.horizon_ns / 1e6:g} ms"
-    return Choice(result, f"Cilium paces its {endpoint} with {words(entry.bytes_per_s)}{horizon}", throttle.layout)
+    return Choice(result, f"Cilium paces its {endpoint} with {words(entry.bytes_per_s)}{horizon}")

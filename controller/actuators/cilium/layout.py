@@ -24,9 +24,8 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Literal
 
-from slicepilot.controller.system.bpf.btf import Btf, BtfError, Member
+from slicepilot.controller.system.bpf.btf import Btf, Member
 from slicepilot.controller.system.bpf.pinned import MapInfo
 
 NAME = "cilium_throttle"
@@ -35,12 +34,9 @@ KEY_BYTES, VALUE_BYTES = 8, 56
 EGRESS = 0
 MOST_ENDPOINT = 0xFFFF  # pkg/endpoint: a uint16, and 0 is none
 _KEY = struct.Struct("<IB3x")
-_RATE, _HORIZON = struct.Struct("<Q"), struct.Struct("<Q")
-_RATE_AT, _LAST_AT, _HORIZON_AT, _PRIO_AT = 0, 8, 16, 24
+_RATE_AT, _LAST_AT, _HORIZON_AT = 0, 8, 16
 DEFAULT_HORIZON_NS = 2_000_000_000
 """``DefaultDropHorizon`` of pkg/maps/bwmap/bwmap.go, in every version."""
-
-LayoutName = Literal["plain", "priority", "direction", "unknown"]
 
 
 class LayoutError(ValueError):
@@ -55,17 +51,11 @@ class Entry:
         bytes_per_s: 0 paces nothing.
         last_ns: departure of the last packet, CLOCK_MONOTONIC; the program's own.
         horizon_ns: packets that would wait for so long or longer are dropped.
-        priority: of its packets (`skb->priority`), or None.
     """
 
     bytes_per_s: int
     last_ns: int
     horizon_ns: int
-    priority: int | None
-
-    def waits_ns(self, now_ns: int) -> int:
-        """How long a packet that came now would wait at least, by CLOCK_MONOTONIC: what is ahead of it."""
-        return max(self.last_ns - now_ns, 0)
 
 
 def key_of(endpoint: int) -> bytes:
@@ -75,23 +65,17 @@ def key_of(endpoint: int) -> bytes:
     return _KEY.pack(endpoint, EGRESS)
 
 
-def entry_of(value: bytes, layout: LayoutName = "direction") -> Entry:
-    """A value as it is read; raises LayoutError for another size."""
-    _check_size(value)
-    (prio,) = struct.unpack_from("<I", value, _PRIO_AT)
-    if layout == "plain":
-        prio = 0
-    rate, last, horizon = struct.unpack_from("<QQQ", value)
-    return Entry(rate, last, horizon, prio - 1 if prio else None)
+def entry_of(value: bytes) -> Entry:
+    """A value of `VALUE_BYTES` as it is read."""
+    return Entry(*struct.unpack_from("<QQQ", value))
 
 
 def changed(value: bytes, bytes_per_s: int, horizon_ns: int | None = None) -> bytes:
     """The same value with another rate, and optionally another horizon; every other byte stays."""
-    _check_size(value)
     fresh = bytearray(value)
-    _RATE.pack_into(fresh, _RATE_AT, bytes_per_s)
+    struct.pack_into("<Q", fresh, _RATE_AT, bytes_per_s)
     if horizon_ns is not None:
-        _HORIZON.pack_into(fresh, _HORIZON_AT, horizon_ns)
+        struct.pack_into("<Q", fresh, _HORIZON_AT, horizon_ns)
     return bytes(fresh)
 
 
@@ -108,25 +92,17 @@ def check_map(info: MapInfo) -> None:
             raise LayoutError(f"{what} = {current}; expected {accepted}")
 
 
-def layout_of(types: Btf | None, info: MapInfo) -> LayoutName:
-    """Which layout a map has, by its types; raises LayoutError for an unknown layout."""
-    if types is None or not info.key_type or not info.value_type:
-        return "unknown"
-    try:
-        key = {member.name: member for member in types.members(info.key_type)}
-        value = {member.name: member for member in types.members(info.value_type)}
-    except BtfError as error:
-        raise LayoutError(f"types = {error}; expected edt_id and edt_info") from None
+def check_types(types: Btf, info: MapInfo) -> None:
+    """Refuse keys and values that have what is read or changed elsewhere; raises LayoutError, BtfError."""
+    key = {member.name: member for member in types.members(info.key_type)}
+    value = {member.name: member for member in types.members(info.value_type)}
     for name, at, size in (("bps", _RATE_AT, 8), ("t_last", _LAST_AT, 8), ("t_horizon_drop", _HORIZON_AT, 8)):
         _check_member("value", value, name, at, size)
-    if "prio" in value:
-        _check_member("value", value, "prio", _PRIO_AT, 4)
     if "direction" in key:
         _check_member("key", key, "id", 0, 4)
         _check_member("key", key, "direction", 4, 1)
-        return "direction"
-    _check_member("key", key, "id", 0, 8)
-    return "priority" if "prio" in value else "plain"
+    else:
+        _check_member("key", key, "id", 0, 8)
 
 
 def _check_member(where: str, members: dict[str, Member], name: str, at: int, size: int) -> None:
@@ -136,8 +112,3 @@ def _check_member(where: str, members: dict[str, Member], name: str, at: int, si
     if (member.at, member.bytes, member.integer) != (at, size, True):
         what = f"{member.bytes} bytes at {member.at}" + ("" if member.integer else ", no number")
         raise LayoutError(f"{where}.{name} = {what}; expected a number of {size} bytes at {at}")
-
-
-def _check_size(value: bytes) -> None:
-    if len(value) != VALUE_BYTES:
-        raise LayoutError(f"value = {len(value)} bytes; expected {VALUE_BYTES}")

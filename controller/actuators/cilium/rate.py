@@ -24,7 +24,7 @@ from .throttle import ThrottleMap, pinned_id
 
 BYTES_PER_S_PER_MBPS = 125_000.0
 LARGEST_SEGMENT_BYTES = 65_536
-DEAD_BAND_RATIO = 0.005
+DEAD_BAND_RATIO = 0.005  # relative change below which a rate stays, as a shaper's
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,13 @@ class ThrottleRate:
     Args:
         original: the entry.
         horizon_ms: drop horizon to set with the first rate; None leaves what is there.
-        dead_band_ratio: relative change below which the rate stays.
 
     Raises:
         ActuatorError: another map is pinned there now, or none (`vanished`); or it cannot be opened.
     """
 
-    def __init__(
-        self, original: OriginalThrottle, horizon_ms: float | None = None, dead_band_ratio: float = DEAD_BAND_RATIO
-    ) -> None:
-        self.original, self._dead_band = original, dead_band_ratio
+    def __init__(self, original: OriginalThrottle, horizon_ms: float | None = None) -> None:
+        self.original = original
         self._map = ThrottleMap(Path(original.pin))
         if self._map.info.id != original.map_id:
             self._map.close()
@@ -100,7 +97,7 @@ class ThrottleRate:
             ActuatorError: the entry is gone, or another program has changed it and the change was not handled yet.
         """
         wanted, held = self._within(egress_mbps), self._bytes_per_s
-        close = held > 0 and abs(wanted - held) <= self._dead_band * held
+        close = held > 0 and abs(wanted - held) <= DEAD_BAND_RATIO * held
         if wanted == held or (wanted != self.original.bytes_per_s and close):
             return mbps(held)
         value, entry = self._read()
@@ -114,8 +111,9 @@ class ThrottleRate:
         return mbps(self._read()[1].bytes_per_s)
 
     def waits_ms(self, now_ns: int) -> float:
-        """How long a packet that came now (CLOCK_MONOTONIC) would wait, by what is ahead; raises ActuatorError."""
-        return self._read()[1].waits_ns(now_ns) / 1e6
+        """How long a packet that came now (CLOCK_MONOTONIC) would wait at least, by what is ahead; raises
+        ActuatorError."""
+        return max(self._read()[1].last_ns - now_ns, 0) / 1e6
 
     def deviation(self) -> str | None:
         """The map's value if it differs from the value that was set last, else None. Raises ActuatorError if the entry

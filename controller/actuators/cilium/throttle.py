@@ -6,10 +6,10 @@ import errno
 from pathlib import Path
 
 from slicepilot.controller.system.bpf.btf import Btf, BtfError
-from slicepilot.controller.system.bpf.pinned import MapInfo, NotRootsError, PinnedMap, type_data
+from slicepilot.controller.system.bpf.pinned import NotRootsError, PinnedMap, type_data
 from slicepilot.controller.system.kernel_file import ActuatorError
 
-from .layout import NAME, VALUE_BYTES, Entry, LayoutError, LayoutName, check_map, entry_of, key_of, layout_of
+from .layout import NAME, VALUE_BYTES, Entry, LayoutError, check_map, check_types, entry_of, key_of
 
 PIN = Path("/sys/fs/bpf/tc/globals") / NAME
 """``TCGlobalsPath`` of pkg/defaults below the default ``--bpf-root``."""
@@ -22,14 +22,11 @@ class ThrottleMap:
         path: where it is pinned.
 
     Attributes:
-        info: what the kernel says of it; layout: of its keys and values.
+        info: what the kernel says of it; typed: whether that has types of its keys and values, which were checked.
 
     Raises:
         ActuatorError: no map is pinned there (`vanished`), it is not Cilium's, or other users may write to it.
     """
-
-    info: MapInfo
-    layout: LayoutName
 
     def __init__(self, path: Path = PIN) -> None:
         self.path = path
@@ -40,8 +37,12 @@ class ThrottleMap:
         except OSError as error:
             raise ActuatorError.of(f"{path}: open Cilium's map of rates", error) from error
         try:
-            self.info, self.layout = _checked(self._map)
-        except LayoutError as error:
+            self.info = info = self._map.info()
+            check_map(info)
+            self.typed = bool(info.btf_id and info.key_type and info.value_type)
+            if self.typed:
+                check_types(Btf(type_data(info.btf_id)), info)
+        except (BtfError, LayoutError) as error:
             self.close()
             raise ActuatorError(f"{path}: not Cilium's map of rates as it is known: {error}") from None
         except OSError as error:
@@ -57,7 +58,7 @@ class ThrottleMap:
 
     def entry(self, endpoint: int) -> Entry | None:
         value = self.value(endpoint)
-        return None if value is None else entry_of(value, self.layout)
+        return None if value is None else entry_of(value)
 
     def replace(self, endpoint: int, value: bytes) -> bool:
         """Put a value instead of an endpoint's; whether it had an entry. Makes none; raises ActuatorError."""
@@ -103,14 +104,3 @@ def pinned_id(path: Path) -> int | None:
         return None
     finally:
         result.close()
-
-
-def _checked(pinned: PinnedMap) -> tuple[MapInfo, LayoutName]:
-    info = pinned.info()
-    check_map(info)
-    if not info.btf_id:
-        return info, "unknown"
-    try:
-        return info, layout_of(Btf(type_data(info.btf_id)), info)
-    except BtfError as error:
-        raise LayoutError(f"types = {error}; expected edt_id and edt_info") from None

@@ -115,7 +115,7 @@ class Btf:
         self._steps += 1
         if kind not in (STRUCT, UNION) or self._steps > MOST_STEPS:
             raise BtfError(f"BTF: type {number} is no structure, or one of too many in another")
-        bit_fields = self._info(number) >> 31
+        bit_fields = _TYPE.unpack_from(self._types, self._offset(number))[1] >> 31
         result: list[Member] = []
         for index in range(count):
             name_at, member, bits = _MEMBER.unpack_from(self._types, more + index * _MEMBER.size)
@@ -139,9 +139,6 @@ class Btf:
                 return number
             number = aimed
         raise BtfError(f"BTF: type {number} leads nowhere")
-
-    def _info(self, number: int) -> int:
-        return int(_TYPE.unpack_from(self._types, self._offset(number))[1])
 
     def _type(self, number: int) -> tuple[int, int, int, int]:
         """Kind, number of parts, size or type, and where the parts begin."""

@@ -54,17 +54,14 @@ class RingBuffer(_Memory):
         """A copy of the records that were written since the last call."""
         (position,) = _POSITION.unpack_from(self._consumer)
         (written,) = _POSITION.unpack_from(self._producer)
-        count = self._finished(position, (written - position) // self._stride)
-        start = mmap.PAGESIZE + position % self._size
+        count, start = (written - position) // self._stride, mmap.PAGESIZE + position % self._size
+        # They are reserved in order, but may be finished in another.
+        lengths = np.ndarray(count, np.uint32, self._producer, start, (self._stride,))
+        busy = np.flatnonzero(lengths & BUSY)
+        count = int(busy[0]) if len(busy) else count
         records = np.ndarray(count, self._dtype, self._producer, start + HEADER_BYTES, (self._stride,)).copy()
         _POSITION.pack_into(self._consumer, 0, position + count * self._stride)
         return records
-
-    def _finished(self, position: int, count: int) -> int:
-        """How many records are whole: they are reserved in order, but may be finished in another."""
-        lengths = np.ndarray(count, np.uint32, self._producer, mmap.PAGESIZE + position % self._size, (self._stride,))
-        busy = np.flatnonzero(lengths & BUSY)
-        return int(busy[0]) if len(busy) else count
 
 
 class RecordRing(_Memory):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from slicepilot.controller.system.kernel_file import ActuatorError
 
+from . import namespaces
 from .rtnetlink import (
     IFINFOMSG,
     IFLA_IFNAME,
@@ -29,6 +30,7 @@ IFLA_LINK, IFLA_LINKINFO, IFLA_STATS64, IFLA_LINK_NETNSID, IFLA_XDP = 5, 18, 23,
 IFLA_INFO_KIND, IFLA_XDP_ATTACHED, IFLA_XDP_PROG_ID = 1, 2, 4
 ARPHRD_ETHER, ARPHRD_LOOPBACK = 1, 772
 RTM_GETNSID, NETNSA_NSID, NETNSA_FD = 90, 1, 3
+OWN = Path("/proc/thread-self/ns/net")
 _RTGENMSG = struct.Struct("=Bxxx")
 
 
@@ -61,22 +63,27 @@ class Link:
         return self.hardware not in (ARPHRD_ETHER, ARPHRD_LOOPBACK)
 
 
-def peer_of(device: str, netns: Path) -> Link | None:
-    """The other end of another namespace's device, if it is in this namespace; else None.
+def other_end(netns: Path, device: str, far: Path | None = None) -> Link | None:
+    """The other end, in namespace ``far`` (None: this thread's), of a pair's interface in ``netns``; None if it is not
+    there.
 
-    Both ends have to name each other: a number alone may be that of another namespace's link.
+    It has to lead back to ``netns``. Numbers of links do not say that: they are counted anew in each namespace, so the
+    interfaces of containers often have the same number (cilium/cilium#23787).
 
     Raises:
-        ActuatorError: no such namespace, or no such device in it.
+        ActuatorError: a namespace cannot be entered.
+        OSError: a namespace has gone.
     """
-    with contextlib.closing(RouteSocket(netns)) as there:
-        number = there.index_of(device)
-        end = link_at(there, number)
-    if end is None or end.peer is None:
+    with contextlib.closing(RouteSocket(netns)) as route:
+        own = links(route).get(device)
+    if own is None:
         return None
-    with contextlib.closing(RouteSocket()) as here:
-        named, other = number_of(here, netns), link_at(here, end.peer)
-    return other if other is not None and named is not None and (other.peer, other.netnsid) == (number, named) else None
+    with contextlib.closing(RouteSocket(far)) as route:
+        number, there = number_of(route, netns), links(route).values()
+    if number is None and namespaces.identity(netns) != namespaces.identity(far or OWN):
+        return None
+    wanted = own.peer, own.index, number
+    return next((item for item in there if (item.index, item.peer, item.netnsid) == wanted), None)
 
 
 def links(route: RouteSocket) -> dict[str, Link]:

@@ -97,10 +97,6 @@ class RouteSocket:
             )
         return indices[device]
 
-    def has(self, device: str) -> bool:
-        """Whether there is a device of that name; raises ActuatorError."""
-        return device in self._indices()
-
     def name_of(self, index: int) -> str | None:
         """Name of the device of this number, None where there is none; raises ActuatorError."""
         return next((name for name, number in self._indices().items() if number == index), None)
@@ -130,15 +126,11 @@ class RouteSocket:
         Raises:
             ActuatorError: as `send`; or no answer.
         """
-        result = b""
-        for kind, payload in self._answers(message, what):
-            if kind == NLMSG_ERROR:
-                break
-            result = payload
-        return result
+        answers = self.dump(message, what)
+        return answers[-1][1] if answers else b""
 
     def dump(self, message: bytearray, what: str) -> list[tuple[int, bytes]]:
-        """Send a request with NLM_F_DUMP; returns (type, payload) of every message of the answer."""
+        """Send a request; returns (type, payload) of every message of the answer, of which NLM_F_DUMP brings many."""
         result: list[tuple[int, bytes]] = []
         for kind, payload in self._answers(message, what):
             if kind in {NLMSG_DONE, NLMSG_ERROR}:

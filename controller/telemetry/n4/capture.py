@@ -48,7 +48,7 @@ class Capture:
             self._addresses = self._object.map("n4_addresses")
             self._ring = RecordRing(self._object.map("n4_messages"))
             received, sent = (self._object.program(name).fd for name in ("n4_received", "n4_sent"))
-            self._hooks = Hooks(
+            self.hooks = Hooks(
                 hook
                 for index, point in enumerate(n4)
                 for hook in (
@@ -84,17 +84,12 @@ class Capture:
 
     def heal(self) -> tuple[set[int], dict[int, str]]:
         """Attach again what was lost: points where that was done, and where it cannot be, and why."""
-        missing = {hook.classid: why for hook, why in self._hooks.heal().items()}
-        return {hook.classid for hook in self._hooks.renewed}, missing
-
-    @property
-    def hooks_taken(self) -> int:
-        """How often another program had taken messages before they were seen (`Hooks`)."""
-        return self._hooks.taken
+        missing = {hook.classid: why for hook, why in self.hooks.heal().items()}
+        return {hook.classid for hook in self.hooks.renewed}, missing
 
     def close(self) -> None:
         try:
-            self._hooks.close()
+            self.hooks.close()
         finally:
             self._ring.close()
             self._object.close()

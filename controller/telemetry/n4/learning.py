@@ -14,7 +14,7 @@ from slicepilot.controller.telemetry.points import NetPoint, SlicePoints, Traffi
 from slicepilot.controller.telemetry.sharing import Owners, Sharing
 from slicepilot.env.slices import SNssai
 
-from .capture import RING_OCTETS, Address, Capture
+from .capture import Address, Capture
 from .elements import NO_SD, without_operator
 from .sessions import Key, Session, Sessions
 
@@ -57,7 +57,6 @@ class Learning:
         upfs: indices of the slices of each UPF.
         sharing: of the probe that measures them.
         background: looks after what is attached.
-        ring_octets: see `Capture`.
 
     Attributes:
         sessions: what UPFs have.
@@ -73,7 +72,6 @@ class Learning:
         upfs: Sequence[Sequence[int]],
         sharing: Sharing,
         background: BackgroundCaller,
-        ring_octets: int = RING_OCTETS,
     ) -> None:
         self._points, self._sharing = points, sharing
         self._traffic = [_ready(point.traffic) for point in points]
@@ -92,14 +90,14 @@ class Learning:
         self._ever: set[int] = set()
         self._followers: list[tuple[Sharing, Mapping[int, int]]] = []
         self._again_ns: dict[int, int] = {}
-        self._capture = Capture(tuple(numbers), ring_octets) if numbers else None
+        self._capture = Capture(tuple(numbers)) if numbers else None
         self._look = None if self._capture is None else RepeatedCall(background, self._healed)
         self._missing: dict[int, str] = {}
 
     @property
     def hooks_taken(self) -> int:
-        """See `Capture.hooks_taken`."""
-        return 0 if self._capture is None else self._capture.hooks_taken
+        """How often another program had taken messages before they were seen (`Hooks`)."""
+        return 0 if self._capture is None else self._capture.hooks.taken
 
     def learns(self, index: int) -> bool:
         """Whether a slice's packets are identified by its sessions: it is configured so, and it shares its N3."""
@@ -113,11 +111,11 @@ class Learning:
                 self._capture.watch(number, item.point, addresses)
                 self.sessions.restarted(number, since_ns)
 
-    def poll(self, budget_s: float = BUDGET_S) -> None:
+    def poll(self) -> None:
         """Take up what came since the last call, or as much as there is time for; the rest waits in the buffer."""
         if self._capture is None:
             return
-        until = time.perf_counter() + budget_s
+        until = time.perf_counter() + BUDGET_S
         while time.perf_counter() < until:
             if (key := self.sessions.next_change()) is not None:
                 self._apply(key)
@@ -264,7 +262,7 @@ class Learning:
             for key, why in islice(self._refused.items(), NAMED)
             if (session := self.sessions.get(key)) is not None
         ]
-        more = max(len(self._refused) - NAMED, 0) + self.sessions.counts["over"]
+        more = max(len(self._refused) - NAMED, 0) + self.sessions.over
         return [*report, f"{more} more sessions are left out"] if more > 0 else report
 
     def _unseen(self) -> list[str]:

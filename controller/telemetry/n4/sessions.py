@@ -151,7 +151,7 @@ class Sessions:
         most: sessions that are kept.
 
     Attributes:
-        counts: datagrams that are ``malformed``, requests that are ``contested``, sessions beyond ``most`` as ``over``.
+        over: how many sessions were left out for ``most``, or for more rules than any has.
         senseless: by UPF, datagrams and single elements that made no sense, since its association was set up.
         unexplained: by UPF, sessions and changes that it has accepted without that their requests could be read, since
             its association was set up.
@@ -165,7 +165,7 @@ class Sessions:
         self._of_node: dict[tuple[int, bytes], dict[Key, Session]] = {}
         self._changed: deque[Key] = deque()
         self._leaving: list[dict[Key, Session]] = []
-        self.counts: Counter[str] = Counter()
+        self.over = 0
         self.unexplained: Counter[int] = Counter()
         self.senseless: Counter[int] = Counter()
         self.associated: dict[int, Datagram] = {}
@@ -203,7 +203,6 @@ class Sessions:
         try:
             result = messages(datagram.octets)
         except Malformed:
-            self.counts["malformed"] += 1
             self.senseless[datagram.upf] += 1
             return
         for message in result:
@@ -226,7 +225,6 @@ class Sessions:
             self._requests[exchange] = _Request(message, datagram.seen_ns)
         elif known.state is _State.OPEN and known.message != message:
             known.state = _State.CONTESTED
-            self.counts["contested"] += 1
 
     def _expire(self, now_ns: int) -> None:
         """Drop requests that are too old, which come first, or too many."""
@@ -296,7 +294,7 @@ class Sessions:
         if not self._wanted(datagram.upf, session):
             return
         if len(self._sessions) >= self._most:
-            self.counts["over"] += 1
+            self.over += 1
             return
         self._sessions[key] = session
         self._of_node.setdefault((datagram.upf, request.node), {})[key] = session
@@ -309,7 +307,7 @@ class Sessions:
             return
         session.change(request, answer)
         if len(session.rules) + len(session.marks) > MOST_RULES:
-            self.counts["over"] += 1
+            self.over += 1
             self._drop(key)
         self._changed.append(key)
 

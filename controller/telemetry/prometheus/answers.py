@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,13 +75,13 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
     Raises:
         NoAnswerError: not an answer to that.
     """
-    grid: dict[str, list[_Series]] = {f"{s}:{kind}": [] for s in range(row.width) for kind in "vt"}
+    grid: dict[str, list[_Series]] = {f"{s}:{kind}": [] for s in range(len(row.samples)) for kind in "vt"}
     for labels, points in _series(result):
         tag = labels.pop(TAG, "")
         if tag not in grid:
             raise NoAnswerError(f"{row.name}: an answer to something else")
         grid[tag].append(_Series(labels, _placed(points, times_s)))
-    values = np.full((len(times_s), row.width), np.nan)
+    values = np.full((len(times_s), len(row.samples)), np.nan)
     newest = np.full_like(values, np.nan)
     why = []
     for s, selector in enumerate(row.samples):
@@ -92,27 +92,19 @@ def read(row: Row, result: Any, times_s: Floats, most_age_s: float, now_s: float
 
 
 def _series(result: Any) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
-    """Labels and points of each series."""
-    if not isinstance(result, list):
-        raise NoAnswerError("not an answer of a Prometheus server: no list of series")
-    results = []
-    for item in result:
-        labels, points = _of(item, "metric"), _of(item, "values", "value")
-        if not isinstance(labels, Mapping) or not isinstance(points, list):
-            raise NoAnswerError("not an answer of a Prometheus server: a series without labels or values")
-        if isinstance(item, Mapping) and "value" in item:
-            points = [points]
-        try:
-            results.append(
-                ({str(k): str(v) for k, v in labels.items()}, [(float(at), float(value)) for at, value in points])
+    """Labels and points of each series; raises NoAnswerError."""
+    try:
+        return [
+            (
+                {str(name): str(label) for name, label in item["metric"].items()},
+                [(float(at), float(value)) for at, value in (item["values"] if "values" in item else [item["value"]])],
             )
-        except (OverflowError, TypeError, ValueError):
-            raise NoAnswerError("not an answer of a Prometheus server: a value that is no number") from None
-    return results
-
-
-def _of(item: Any, *names: str) -> Any:
-    return next((item[name] for name in names if name in item), None) if isinstance(item, Mapping) else None
+            for item in result
+        ]
+    except (AttributeError, KeyError, TypeError):
+        raise NoAnswerError("not an answer of a Prometheus server: a series without labels or values") from None
+    except (OverflowError, ValueError):
+        raise NoAnswerError("not an answer of a Prometheus server: a value that is no number") from None
 
 
 def _placed(points: Sequence[tuple[float, float]], times_s: Floats) -> Floats:

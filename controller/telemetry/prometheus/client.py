@@ -28,7 +28,7 @@ from slicepilot.configs import FailureError
 from slicepilot.configs.text import on_a_line
 
 from .answers import Floats, NoAnswerError, Reading, read
-from .config import PrometheusSpec, Row, joined
+from .config import OR, PrometheusSpec, Row
 
 MOST_QUERY_BYTES = 1 << 14
 """Limit on a query: VictoriaMetrics' default (``-search.maxQueryLen``)."""
@@ -165,10 +165,13 @@ class Client:
         series, said, waiting = list[Any](), _Said(), [row.parts]
         while waiting:
             parts = waiting.pop()
-            form = urlencode({"query": joined(parts), **parameters})
-            size, most = len(form if self._method == "GET" else joined(parts)), self._most_query_bytes[self._method]
+            query = OR.join(parts)
+            form = urlencode({"query": query, **parameters})
+            size, most = len(form if self._method == "GET" else query), self._most_query_bytes[self._method]
             if size > most and len(parts) > 1:
-                waiting += reversed(_halves(parts))
+                # With two slices or more, both queries of a slice stay together.
+                middle = 1 if len(parts) == 2 else len(parts) // 4 * 2
+                waiting += [parts[middle:], parts[:middle]]
                 continue
             try:
                 document = self._request(f"{self._url.path}/api/v1/{what}", form)
@@ -184,10 +187,7 @@ class Client:
                 waiting.append(parts)
             else:
                 said.note(document)
-                result = document["data"]["result"]
-                if not isinstance(result, list):
-                    raise NoAnswerError("not an answer of a Prometheus server: no list of series")
-                series += result
+                series += document["data"]["result"]
         return series, said
 
     def _request(self, path: str, form: str) -> Any:
@@ -214,29 +214,11 @@ class Client:
         if len(body) > self._most_bytes:
             raise PrometheusError(f"answers with more than {1e-6 * self._most_bytes:g} MB (most_mbytes)")
         if response.status != 200:
-            raise self._refusal(response.status, body)
+            raise _refusal(response.status, body)
         document = json.loads(body)
         if document.get("status") == "error":
             raise _QueryError(f"answers: {on_a_line(str(document.get('error', '')))}")
         return document
-
-    def _refusal(self, status: int, body: bytes) -> PrometheusError:
-        """Why there is no result; 400 and 422 are about the query (HTTP API, "Format overview")."""
-        reason = _reason(body)
-        answers = f"answers {status}{': ' if reason else ''}{reason}"
-        if status in _CREDENTIALS:
-            return PrometheusError(f"{answers}: {self._hint(status, reason)}")
-        if status in {405, 501}:
-            return _MethodError(answers)
-        if status in _TOO_MUCH and (status not in {400, 422} or not reason or _LIMIT.search(reason)):
-            return _LimitError(answers, _LIMIT_OF_RANGE.search(reason) is not None)
-        return (_QueryError if status in {400, 422} else PrometheusError)(answers)
-
-    def _hint(self, status: int, reason: str) -> str:
-        """What to set for a server that does not let this client in."""
-        if _TENANT.search(reason):
-            return "set telemetry.prometheus.headers, for instance {X-Scope-OrgID: TENANT}"
-        return f"{_CREDENTIALS[status]}: give token_file, basic_auth, client_certificate or headers that it knows"
 
 
 class _QueryError(PrometheusError):
@@ -251,10 +233,21 @@ class _LimitError(_QueryError):
         self.of_range = of_range
 
 
-def _halves(parts: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split parts into halves; with two slices or more, both queries of a slice stay together."""
-    middle = 1 if len(parts) == 2 else len(parts) // 4 * 2
-    return parts[:middle], parts[middle:]
+def _refusal(status: int, body: bytes) -> PrometheusError:
+    """Why there is no result; 400 and 422 are about the query (HTTP API, "Format overview")."""
+    reason = _reason(body)
+    answers = f"answers {status}{': ' if reason else ''}{reason}"
+    if status in _CREDENTIALS and _TENANT.search(reason):
+        hint = "set telemetry.prometheus.headers, for instance {X-Scope-OrgID: TENANT}"
+        return PrometheusError(f"{answers}: {hint}")
+    if status in _CREDENTIALS:
+        hint = "give token_file, basic_auth, client_certificate or headers that it knows"
+        return PrometheusError(f"{answers}: {_CREDENTIALS[status]}: {hint}")
+    if status in {405, 501}:
+        return _MethodError(answers)
+    if status in _TOO_MUCH and (status not in {400, 422} or not reason or _LIMIT.search(reason)):
+        return _LimitError(answers, _LIMIT_OF_RANGE.search(reason) is not None)
+    return (_QueryError if status in {400, 422} else PrometheusError)(answers)
 
 
 def _together(first: Reading, second: Reading) -> Reading:
@@ -287,14 +280,10 @@ def _context(secrets: Mapping[str, str]) -> ssl.SSLContext:
         # OpenSSL takes files alone: these are in memory, and gone with the descriptor.
         with _in_memory(secrets["certificate"]) as file, _in_memory(secrets["key"]) as key:
             try:
-                context.load_cert_chain(file, key, password=_no_password)
+                context.load_cert_chain(file, key, password="")  # else it would ask for one
             except (ssl.SSLError, ValueError):
                 raise PrometheusError("client_certificate: not a certificate with its key; expected PEM") from None
     return context
-
-
-def _no_password() -> str:
-    raise ValueError("a key with a password")
 
 
 @contextlib.contextmanager

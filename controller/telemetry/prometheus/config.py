@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
@@ -44,10 +44,13 @@ FilePath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^/[^\x0
 Seconds = Annotated[float, Field(gt=0, le=3600)]
 
 
-def _names(known: tuple[str, ...], rows: Any) -> Any:
+def _names(known: tuple[str, ...], rows: Any, *, needed: tuple[str, ...] = ()) -> Any:
     for name in rows:
         if name not in known:
             raise ValueError(f"unknown row {name!r}; {did_you_mean(name, known)}")
+    for name in needed:
+        if name not in rows:
+            raise ValueError(f"no {name}; expected at least {', '.join(needed)}")
     return rows
 
 
@@ -85,7 +88,7 @@ class Queries:
     __pydantic_config__ = _STRICT
     description: str
     scrape_interval_s: Seconds
-    slices: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, QUERIED))]
+    slices: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, QUERIED, needed=NEEDED))]
     node: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, NODE_FIELDS))] = field(default_factory=dict)
     knobs: Annotated[Mapping[str, RowQuery], AfterValidator(partial(_names, KNOB_FIELDS))] = field(default_factory=dict)
     labels: Labels = field(default_factory=dict)
@@ -94,22 +97,12 @@ class Queries:
     @classmethod
     def from_yaml(cls, name_or_path: str) -> Queries:
         """Load ``configs/prometheus/NAME.yaml`` or a user's file; raises ConfigError."""
-        return load("prometheus", name_or_path, CheckedQueries)
+        return load("prometheus", name_or_path, Queries)
 
     @property
     def most_age_s(self) -> float:
         """Samples that are older are not believed."""
         return self.stale_s or STALE_SCRAPES * self.scrape_interval_s
-
-
-def _check(queries: Queries) -> Queries:
-    for name in NEEDED:
-        if name not in queries.slices:
-            raise ValueError(f"slices: no {name}; expected at least {', '.join(NEEDED)}")
-    return queries
-
-
-CheckedQueries: Any = Annotated[Queries, AfterValidator(_check)]
 
 
 @dataclass(frozen=True)
@@ -218,17 +211,17 @@ def check_spec(spec: PrometheusSpec) -> PrometheusSpec:
         for name in ("ca_file", "client_certificate"):
             if getattr(spec, name) is not None:
                 raise ValueError(f"{name}: expected with https")
-        secret = [name for name, given in spec.headers.items() if _secret(name, given)]
+        secret = [
+            name
+            for name, given in spec.headers.items()
+            if isinstance(given, FileValue) or name.lower() in SECRET_HEADERS
+        ]
         if (spec.token_file or spec.basic_auth or secret) and not _loopback(parts.hostname):
             what = f"the header {secret[0]}" if secret else "the password"
             raise ValueError(f"url = {spec.url}: would show {what} to the network; expected https")
     if (spec.token_file or spec.basic_auth) and "authorization" in {name.lower() for name in spec.headers}:
         raise ValueError("headers.Authorization: expected none beside token_file and basic_auth, which set it")
     return spec
-
-
-def _secret(name: str, given: str | FileValue) -> bool:
-    return isinstance(given, FileValue) or name.lower() in SECRET_HEADERS
 
 
 def _loopback(host: str) -> bool:
@@ -245,7 +238,7 @@ class Row:
     Attributes:
         kind: what it is a row of; name: of the row.
         parts: two queries a slice, whose series say by their label `TAG` whose they are: ``N:v`` values, ``N:t`` times
-            of samples. As many as fit are joined (`joined`).
+            of samples. As many as fit are joined by `OR`.
         samples: each slice's selector, for messages.
         scale: of values.
     """
@@ -256,18 +249,9 @@ class Row:
     samples: tuple[str, ...]
     scale: float
 
-    @property
-    def width(self) -> int:
-        return len(self.samples)
-
 
 TAG = "slicepilot_asked"
 OR = " or "
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Queries as a single query, of the series of all."""
-    return OR.join(parts)
 
 
 def rows_of(queries: Queries, spec: PrometheusSpec, names: tuple[str, ...], period_s: float) -> list[Row]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
-from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from tests.node.foreign import Foreign, written
 from tests.node.test_foreign import controller, knobs, slicepilot, until
@@ -70,10 +70,10 @@ def test_where_a_group_above_allows_no_more_the_groups_own_period_stays(foreign:
         pytest.skip("version 2 takes the lesser of the two")
     group = foreign.group(2)
     with bandwidth(group.parent, 1000, 1_000_000), bandwidth(group, 1000, 1_000_000):
-        quota = CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=100_000))
+        quota = CpuQuota(CpuGroup.at(group), 100_000)
         with closing(quota):
             assert quota.period_us == 1_000_000
-            assert quota.limit_mcpu == quota.read() == 1.0
+            assert quota.read() == 1.0
             assert quota.set(np.inf) == np.inf
             quota.restore()
         with closing(bandwidth_files(CpuGroup.at(group))) as files:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from slicepilot.controller.actuators import quota
 from slicepilot.controller.actuators.bandwidth import Bandwidth, bandwidth_files
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.watchdog.journal import Journal
 from slicepilot.controller.watchdog.keeper import survey
@@ -21,7 +21,12 @@ from .v2_files import V2Files, v2_files_of
 
 __all__ = ["v2_files_of"]
 
-SHORT = QuotaConfig(period_us=10_000, write_stock=100.0)
+SHORT = 10_000
+
+
+@pytest.fixture(autouse=True)
+def _writes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "QUOTA_WRITE_STOCK", 100.0)
 
 
 def burst_file(group: Path) -> Path:

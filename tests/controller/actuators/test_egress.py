@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slicepilot.controller.actuators.egress import EgressConfig, EgressRate, ShaperClass
+from slicepilot.controller.actuators.egress import EgressRate, ShaperClass
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.env.knobs import Knobs
@@ -57,8 +57,8 @@ def carried_mbps(
     return received * 1400 * 8e-6 / elapsed
 
 
-def opened(home: Namespace, config: EgressConfig | None = None) -> contextlib.closing[EgressRate]:
-    return contextlib.closing(EgressRate("n6", home.path, config))
+def opened(home: Namespace) -> contextlib.closing[EgressRate]:
+    return contextlib.closing(EgressRate("n6", home.path))
 
 
 def qdiscs(home: Namespace) -> str:
@@ -106,9 +106,9 @@ def test_somebody_elses_qdisc_is_left_alone(link: tuple[Namespace, Namespace]) -
 
 
 def test_dead_band_and_extremes(link: tuple[Namespace, Namespace]) -> None:
-    with opened(link[0], EgressConfig(dead_band_ratio=0.01)) as shaper:
+    with opened(link[0]) as shaper:
         assert shaper.set(100.0) == 100.0
-        assert shaper.set(100.9) == 100.0
+        assert shaper.set(100.4) == 100.0
         assert shaper.set(102.0) == 102.0
         assert shaper.set(1e-9) == 0.001, "1 kbit/s is the least"
         assert shaper.set(50_000.0) == 50_000.0, "beyond 32 bits of bytes per second"

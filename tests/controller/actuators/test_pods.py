@@ -14,7 +14,7 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.bandwidth import limit_mcpu
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.actuators.weight import GroupWeight
 from slicepilot.controller.service.knob_lease import groups_to_lock
 from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
@@ -48,7 +48,7 @@ def limits(container: Path) -> list[float]:
 
 
 def test_a_pod_is_as_wide_as_its_container_needs_it_and_no_wider_than_at_first_else(pod: Path) -> None:
-    with NodeActuator([SliceTargets("a", pod, moves_pod=True)], QuotaConfig(period_us=10_000)) as node:
+    with NodeActuator([SliceTargets("a", pod, moves_pod=True)], 10_000) as node:
         for wanted, above in ((800.0, 1000.0), (300.0, 700.0), (900.0, 1100.0), (math.inf, math.inf), (600.0, 800.0)):
             receipt = node.apply(knobs([wanted], [0.0]))
             assert receipt.error is None, "the kernel refuses none of the steps in between"

@@ -11,7 +11,7 @@ import numpy as np
 
 from slicepilot.agents.base import Agent
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.guard.config import Distrust, Dwell, GuardConfig, Hysteresis, Oscillation, Patience, Slew
 from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
@@ -91,7 +91,7 @@ def knobs(limit: float, nice: float = 0.0) -> Knobs:
 @contextlib.contextmanager
 def live(groups: list[Path], readings: Readings | None = None, period_s: float = PERIOD_S) -> Iterator[LiveBackend]:
     targets = [SliceTargets(name, path) for name, path in zip(SLICES.names, groups, strict=True)]
-    actuator = NodeActuator(targets, QuotaConfig(period_us=10_000))
+    actuator = NodeActuator(targets, 10_000)
     facts = NodeFacts(period_s, uplink_mbps=1000, num_steps=20)
     backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, facts)
     try:

@@ -101,7 +101,6 @@ def test_a_signal_during_the_wait_is_seen_and_the_tick_comes_at_its_time() -> No
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM)).start()
         ticks.wait()
     assert stop.requested
-    assert stop.number == signal.SIGTERM
     assert time.monotonic() - start >= 0.2
 
 
@@ -113,7 +112,7 @@ def test_the_second_signal_interrupts_and_handlers_come_back(number: signal.Sign
     before = signal.getsignal(number)
     with StopRequest() as stop:
         signal.raise_signal(number)
-        assert (stop.requested, stop.number) == (True, number)
+        assert stop.requested
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
     assert signal.getsignal(number) is before

@@ -13,6 +13,7 @@ import pytest
 
 from slicepilot.controller.system.bpf.btf import KERNEL, unusable
 from slicepilot.controller.system.cgroup import CpuGroup
+from slicepilot.controller.system.cgroup_paths import of_process
 from slicepilot.controller.system.cores import cpus_beside, most_cpus, online_cpus, physical_cores
 from slicepilot.controller.system.kernel_file import ActuatorError
 
@@ -92,6 +93,24 @@ def test_a_kernel_without_cpu_limits_is_said_to_be_that(tmp_path: Path, weight: 
     (tmp_path / weight).write_text("100\n")
     with pytest.raises(ActuatorError, match=r"a weight and no CPU limit: .* without CONFIG_CFS_BANDWIDTH"):
         CpuGroup.at(tmp_path)
+
+
+def test_a_process_that_ends_while_its_group_is_read_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says ESRCH where the file was opened before, and ENOENT else."""
+    real = Path.open
+    with subprocess.Popen(["sleep", "60"]) as ending:
+
+        def opened(path: Path, *arguments: Any, **options: Any) -> Any:
+            file = real(path, *arguments, **options)
+            if path == Path(f"/proc/{ending.pid}/cgroup"):
+                ending.kill()
+                ending.wait()
+            return file
+
+        monkeypatch.setattr(Path, "open", opened)
+        with pytest.raises(FileNotFoundError):
+            of_process(ending.pid)
+        assert ending.returncode is not None, "it was looked at"
 
 
 # -- CPUs ----------------------------------------------------------------------------------------------------------

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,43 +170,46 @@ class Bench:
 
 
 @contextlib.contextmanager
-def _bench(**options: Any) -> Iterator[Bench]:
+def loaded(*points: SlicePoints, **options: Any) -> Iterator[Bench]:
     try:
-        programs = PacketPrograms([NOWHERE], by_flow=True, **options)
+        programs = PacketPrograms(points, **options)
     except ProbeError as error:
         pytest.skip(str(error))
-    try:
+    with contextlib.closing(programs):
         yield Bench(programs)
-    finally:
-        programs.close()
 
 
-@pytest.fixture
-def make_bench() -> Callable[..., contextlib.AbstractContextManager[Bench]]:
-    return _bench
+bench_of = functools.partial(loaded, NOWHERE, by_flow=True)
 
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    with _bench() as made:
+    with bench_of() as made:
         yield made
 
 
 # -- networks ------------------------------------------------------------------------------------------------------
 
-TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 1, 0x1000
+TUNSETIFF = 0x400454CA
+TUN, TAP, NAPI, NAPI_FRAGS, NO_PI = 0x1, 0x2, 0x10, 0x20, 0x1000  # linux/if_tun.h
+
+
+def open_tun(netns: Path, name: str, flags: int) -> int:
+    """Make a TUN or TAP device in a namespace; its descriptor."""
+
+    def work() -> int:
+        file = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+        fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
+        return file
+
+    return inside(netns, work)
 
 
 class Forwarder:
     """A UPF's data path in a few lines: takes GTP-U off packets and writes them to a TUN device of its own."""
 
     def __init__(self, home: Namespace, header_bytes: int = 16) -> None:
-        def open_tun() -> int:
-            fd = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
-            fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", b"tun", IFF_TUN | IFF_NO_PI))
-            return fd
-
-        self._tun = inside(home.path, open_tun)
+        self._tun = open_tun(home.path, "tun", TUN | NO_PI)
         home.sh("ip link set tun up; ip route add 10.60.0.0/24 dev tun; ip -6 route add 2001:db8:60::/48 dev tun")
         self._socket = home.socket(socket.AF_INET6)
         self._socket.bind(("::", 2152))

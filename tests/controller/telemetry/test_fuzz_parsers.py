@@ -7,8 +7,6 @@ write returns when the programs have run.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
 import os
 import struct
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ import pytest
 from hypothesis import strategies as st
 
 from slicepilot.controller.system.bpf.errors import ProbeError
-from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.controller.telemetry import flows, layout
 from slicepilot.controller.telemetry.layout import mapped
 from slicepilot.controller.telemetry.n4.capture import Capture
@@ -33,9 +30,8 @@ from tests.effort import examples
 from tests.fuzzing import fuzz
 
 from . import frames, reference
-from .conftest import TUNSETIFF, Packets
+from .conftest import NAPI, NAPI_FRAGS, NO_PI, TAP, TUN, Packets, open_tun
 
-TUN, TAP, NAPI, NAPI_FRAGS, NO_PI = 0x1, 0x2, 0x10, 0x20, 0x1000  # linux/if_tun.h
 PORT = 8080
 ETHERTYPE_AT = 12
 
@@ -73,7 +69,7 @@ class Rig:
         stack.callback(self.home.close)
         self._files: dict[str, int] = {}
         for name, flags in self.DEVICES.items():
-            self._files[name] = inside(self.home.path, functools.partial(_open_tun, name, flags))
+            self._files[name] = open_tun(self.home.path, name, flags)
             stack.callback(os.close, self._files[name])
             self.home.sh(f"ip link set {name} up")
         self.by_qfi = by_qfi
@@ -153,12 +149,6 @@ EXIT_FIELDS = ("packets", "bytes", "missed", "unreported", "answered_bytes")
 COUNTERS = [f"n3 {field}" for field in N3_FIELDS] + [
     f"{at} {field}" for at in ("tun", "n6") for field in (*EXIT_FIELDS, "found")
 ]
-
-
-def _open_tun(name: str, flags: int) -> int:
-    file = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
-    fcntl.ioctl(file, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
-    return file
 
 
 @contextlib.contextmanager

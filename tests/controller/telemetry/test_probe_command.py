@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from slicepilot.controller.system.net import namespaces
+from slicepilot.controller.telemetry.discover import by_netns
 from tests.command import slicepilot
 from tests.controller.other_programs import xdp
 
@@ -108,6 +110,32 @@ def test_a_container_names_its_upf(network: Any, traffic: Any, groups: list[Path
     assert item["slice"] == identity[:12]
     assert item["n3"]["packets"] > 10
     assert item["cpu_mcpu"] >= 0
+
+
+def test_a_process_that_ends_while_it_is_looked_at_is_passed_over(
+    network: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short-lived processes in a UPF's namespace ended the start of a probe with a traceback."""
+    real = namespaces.identity
+    with subprocess.Popen(["nsenter", f"--net={network.upf.path}", "sleep", "60"]) as ending:
+
+        def identity(netns: str | Path) -> tuple[int, int]:
+            result = real(netns)
+            if result == wanted and str(netns) == f"/proc/{ending.pid}/ns/net":
+                ending.kill()
+                ending.wait()
+            return result
+
+        try:
+            wanted = real(network.upf.path)
+            end = time.monotonic() + 10.0
+            while real(f"/proc/{ending.pid}/ns/net") != wanted:
+                assert time.monotonic() < end, "it does not enter"
+            monkeypatch.setattr(namespaces, "identity", identity)
+            assert by_netns(str(network.upf.path)).netns == network.upf.path
+            assert ending.returncode is not None, "it was looked at"
+        finally:
+            ending.kill()
 
 
 def wait_attached(pid: int) -> None:

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from slicepilot.configs import ConfigError
-from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.telemetry.histogram import quantiles_us
 from slicepilot.controller.telemetry.layout import AT_N6
 from slicepilot.controller.telemetry.packets import PacketPrograms
@@ -24,22 +23,10 @@ from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.env.telemetry import Telemetry
 from tests.controller.namespaces import Namespace
 
-from .conftest import ETHERNET_V6, Bench, Packets
+from .conftest import ETHERNET_V6, Bench, Packets, loaded
 
 PORT, OTHER = 8080, 8081
 SERVICE = SlicePoints("a", NetPoint("none", "s"), n6=NetPoint("none", "s", "egress"), ports=Ports((PORT,)))
-
-
-@contextlib.contextmanager
-def loaded(*points: SlicePoints) -> Iterator[Bench]:
-    try:
-        programs = PacketPrograms(points)
-    except ProbeError as error:
-        pytest.skip(str(error))
-    try:
-        yield Bench(programs)
-    finally:
-        programs.close()
 
 
 class Talk:

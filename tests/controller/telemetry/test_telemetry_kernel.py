@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,8 @@ import pytest
 from slicepilot.controller.system.bpf.errors import ProbeError
 from slicepilot.controller.telemetry import clsact, layout
 from slicepilot.controller.telemetry.layout import AT_N6, PACKET_EVENT
+
+from .conftest import bench_of
 
 
 def test_structs_are_those_that_were_compiled(bench: Any) -> None:
@@ -49,10 +50,10 @@ def test_owners_of_filters() -> None:
     assert clsact.Owner(ended.pid, 1, me.pidns).dead()
 
 
-def test_the_ring_buffer_wraps_and_counts_what_did_not_fit(make_bench: Callable[..., Any], packets: Any) -> None:
+def test_the_ring_buffer_wraps_and_counts_what_did_not_fit(packets: Any) -> None:
     """1 MiB holds 32,768 events of 24 bytes and their headers."""
     room = (1 << 20) // (8 + PACKET_EVENT.itemsize)
-    with make_bench(report_every=1) as bench:
+    with bench_of(report_every=1) as bench:
 
         def run(size: int, count: int) -> None:
             inner = packets.ipv4(packets.udp(bytes(size)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +12,8 @@ from hypothesis import strategies as st
 
 from slicepilot.controller.telemetry import flows
 from tests.effort import examples
+
+from .conftest import bench_of
 
 UNSPEC = -1  # TC_ACT_UNSPEC: on to the next filter
 
@@ -154,11 +155,9 @@ def test_a_ring_that_is_overrun_forgets_the_oldest(bench: Any, packets: Any) -> 
 
 
 @pytest.mark.parametrize("every", [2, 10, 100])
-def test_sampling_takes_the_same_packets_everywhere_and_counts_all(
-    make_bench: Callable[..., Any], packets: Any, every: int
-) -> None:
+def test_sampling_takes_the_same_packets_everywhere_and_counts_all(packets: Any, every: int) -> None:
     total = 4000
-    with make_bench() as bench:
+    with bench_of() as bench:
         bench.slices["timing"]["enter_up_to"] = bench.slices["timing"]["leave_up_to"] = (1 << 32) // every - 1
         for number in range(total):
             inner = numbered(packets, number)

@@ -19,6 +19,8 @@ from slicepilot.controller.telemetry.window import ADAPT_NS, GIVE_UP_NS, CpuWind
 from slicepilot.env.telemetry import Telemetry
 from tests.effort import examples
 
+from .conftest import bench_of
+
 OFFERED, CARRIED, P50, P99, LOSS = range(5)
 ALL, HALF, QUARTER = 0xFFFFFFFF, 0x7FFFFFFF, 0x3FFFFFFF
 MS = 1_000_000
@@ -195,9 +197,9 @@ class TestSampling:
         assert self.pass_time(packets, 10_000) == (ALL, ALL)
         assert self.pass_time(Packets(), 1_000_000) == (ALL, ALL), "unless there is no limit"
 
-    def test_no_packet_is_taken_for_missed_meanwhile(self, make_bench: Any, packets: Any) -> None:
+    def test_no_packet_is_taken_for_missed_meanwhile(self, packets: Any) -> None:
         numbers, telemetry, now_ns = iter(range(1 << 30)), Telemetry.empty(1), time.monotonic_ns()
-        with make_bench(timed_per_s=1000) as bench:
+        with bench_of(timed_per_s=1000) as bench:
             for rate in (3000, 3000, 10, 10, 8000, 10, 10, 10):
                 came = [packets.ipv4(packets.udp(struct.pack("!Q", next(numbers)) + bytes(40))) for _ in range(300)]
                 for inner in came:

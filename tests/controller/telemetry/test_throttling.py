@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
+from slicepilot.controller.actuators.quota import CpuQuota
 from slicepilot.controller.system.cgroup import CpuGroup
 from slicepilot.controller.telemetry.throttling import ThrottleMeter
 from slicepilot.env.telemetry import Telemetry
@@ -44,7 +44,7 @@ def test_throttled_ratio_is_the_share_of_periods_without_quota(groups: list[Path
         assert started.stdout is not None
         started.stdout.readline()
         for group, limit in zip(groups, limits[:, 0].tolist(), strict=True):
-            CpuQuota(CpuGroup.at(group), QuotaConfig(period_us=10_000)).set(limit)
+            CpuQuota(CpuGroup.at(group), 10_000).set(limit)
         time.sleep(0.1)
         meter.fill(telemetry, limits)
         time.sleep(0.5)

@@ -18,7 +18,6 @@ import pytest
 from slicepilot.controller.actuators.bandwidth import bandwidth_files
 from slicepilot.controller.actuators.nice import RELIST_NS
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.actuators.weight import weight_file
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.orders import Order
@@ -82,7 +81,7 @@ def group(groups: list[Path]) -> Iterator[Group]:
 
 @pytest.fixture
 def node(groups: list[Path]) -> Iterator[NodeActuator]:
-    with NodeActuator([SliceTargets("a", groups[0])], QuotaConfig(period_us=10_000)) as made:
+    with NodeActuator([SliceTargets("a", groups[0])], 10_000) as made:
         yield made
 
 
@@ -144,7 +143,7 @@ def test_what_was_left_to_others_stays_when_we_end_or_are_ended(
     weight = group.weight
     for ended in (False, True):
         keeper = JournalKeeper(tmp_path, targets)
-        node = NodeActuator(targets, QuotaConfig(period_us=10_000))
+        node = NodeActuator(targets, 10_000)
         watch = ExternalChangeWatch(node, keeper=keeper)
         node.apply(knobs(500.0, -7))
         group.weight = 333

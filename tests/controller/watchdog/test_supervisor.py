@@ -50,7 +50,6 @@ import json, sys, threading, time
 from pathlib import Path
 import numpy as np
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
-from slicepilot.controller.actuators.quota import QuotaConfig
 from slicepilot.controller.system.realtime import on_time
 from slicepilot.controller.record.ring import Tick, TickRing
 from slicepilot.controller.watchdog.handle import SupervisorHandle
@@ -74,7 +73,7 @@ recovered = recover(state)
 ring = TickRing(state.with_name(f"{state.name}-ticks"), len(targets), 16)  # in /run, as a run has it
 keeper = JournalKeeper(state, targets)
 supervisor = SupervisorHandle(keeper, ring.path, locks.descriptors, hang_s, leave_groups="leave" in sys.argv)
-node = NodeActuator(targets, QuotaConfig(period_us=10_000), remember=keeper.remember)
+node = NodeActuator(targets, 10_000, remember=keeper.remember)
 node.deploy(np.full(len(targets), 250, np.float32))
 column = np.arange(1, len(targets) + 1, dtype=np.float32)[:, None]
 knobs = Knobs.of(200 * column, column, 10 * column, "process")

@@ -208,14 +208,13 @@ def test_two_requests_under_one_number_are_contested(n4: N4) -> None:
     n4.hear(message(50, 2, node(), f_seid(5), rules(666, "10.61.1.2"), seid=0), sent=False)
     n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
     assert n4.get() is None
-    assert n4.sessions.counts["contested"] == 1
     assert n4.sessions.unexplained[0] == 1
 
 
 def test_what_was_not_seen_is_counted_until_the_next_association(n4: N4) -> None:
     n4.hear(message(51, 2, node(UP), cause(), f_seid(0x99, UP), seid=5), sent=True)
     n4.hear(b"\x21\x32\0\1", sent=False)
-    assert (n4.sessions.unexplained[0], n4.sessions.counts["malformed"]) == (1, 1)
+    assert (n4.sessions.unexplained[0], n4.sessions.senseless[0]) == (1, 1)
     n4.associate()
     assert not n4.sessions.unexplained[0]
 
@@ -264,7 +263,7 @@ def test_state_is_bounded() -> None:
     for number in range(5):
         n4.establish(number + 1, number + 1, number + 1)
     assert len(n4.sessions) == 3
-    assert n4.sessions.counts["over"] == 2
+    assert n4.sessions.over == 2
     for number in range(2 * MOST_OPEN):
         n4.hear(message(54, number, seid=1), sent=False)
     assert len(n4.sessions._requests) <= MOST_OPEN
