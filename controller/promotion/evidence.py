@@ -38,7 +38,7 @@ class Window:
     Attributes:
         run_id, first, last: the run, and sequence numbers in it.
         start_ns, end_ns: CLOCK_REALTIME of the first and the last tick.
-        sha256: of the ticks' bytes as they are in the ring.
+        sha256: the ticks' `fingerprint`.
         description: index of the run's description in `Evidence.descriptions`.
     """
 

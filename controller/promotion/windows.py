@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from slicepilot.configs import ConfigError
 from slicepilot.controller.record.estimate import Estimator
 from slicepilot.controller.record.reader import SegmentReader
-from slicepilot.controller.record.ring import Records
+from slicepilot.controller.record.ring import Records, fingerprint
 
 from .evidence import Evidence, Window
 
@@ -50,7 +49,7 @@ class ReplayedWindows:
 
 
 def _ticks(window: Window, reader: SegmentReader) -> Records | None:
-    """The ticks of a window, bit for bit as the loop wrote them; None if the records do not have them."""
+    """The ticks of a window as the loop wrote them; None if the records do not have them."""
     parts: list[Records] = []
     for stretch in reader.stretches(window.start_ns, window.end_ns):
         records = stretch.records
@@ -60,10 +59,7 @@ def _ticks(window: Window, reader: SegmentReader) -> Records | None:
     if not parts:
         return None
     records = np.concatenate(parts)
-    whole = np.zeros(len(records), records.dtype)  # padding is 0 in the ring
-    for name in records.dtype.names or ():
-        whole[name] = records[name]
-    return whole if hmac.compare_digest(hashlib.sha256(whole.tobytes()).hexdigest(), window.sha256) else None
+    return records if hmac.compare_digest(fingerprint(records), window.sha256) else None
 
 
 def _estimator(description: dict[str, Any]) -> Estimator | None:

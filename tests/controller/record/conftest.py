@@ -1,7 +1,6 @@
 """Ticks of a controller that decides on five slices, as the ring holds them."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from slicepilot.controller.promotion.evidence import Evidence
 from slicepilot.controller.promotion.signed import EvidenceFolder
 from slicepilot.controller.record.estimate import window_ticks
-from slicepilot.controller.record.ring import Records, record_dtype
+from slicepilot.controller.record.ring import Records, fingerprint, record_dtype
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS
 from tests.testbed.controlled import constant
@@ -89,7 +88,7 @@ def count(state: Path, records: Records, description: dict[str, Any], window_s: 
     evidence.add(description, records)
     for start in range(0, len(records) - ticks + 1, round(window_s / PERIOD_S)):
         window = records[start : start + ticks]
-        evidence.add_window(description, window, hashlib.sha256(window.tobytes()).hexdigest())
+        evidence.add_window(description, window, fingerprint(window))
     EvidenceFolder(state, create=True).save(description["run_id"], {description["bundle"]["digest"]: evidence})
     return evidence
 
