@@ -56,10 +56,11 @@ def test_orders_reach_the_controller_as_they_were_given(controller: Any) -> None
         (b'{"command": "mode", "mode": "canary", "slices": ["slice9"]}', "unknown name 'slice9'; did you mean slice"),
         (b'{"command": "reload"}', "neither bundle nor guard"),
         (b'{"command": "pause", "command": "safe"}', "a field is given twice"),
-        (b'{"command": NaN}', "order: NaN; expected a number of JSON"),
+        (b'{"command": NaN}', "command = nan; expected one of mode, pause"),
         (b"[]", "order: list; expected one object on a line"),
         (b"\xff\xfe", "not valid JSON"),
         (b"[" * 60_000, "too deeply nested"),
+        (b'{"command": ' + b"[" * 30_000, "too deeply nested"),
     ],
 )
 def test_invalid_orders_are_refused_in_one_line_and_go_nowhere(published: Any, line: bytes, error: str) -> None:
