@@ -13,7 +13,7 @@ from slicepilot.agents.base import Agent
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import CpuQuota, QuotaConfig
 from slicepilot.controller.guard.config import Distrust, Dwell, GuardConfig, Hysteresis, Oscillation, Patience, Slew
-from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
+from slicepilot.controller.loop.live_backend import LiveBackend, live_context
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system.cgroup import CpuGroup
@@ -92,8 +92,8 @@ def knobs(limit: float, nice: float = 0.0) -> Knobs:
 def live(groups: list[Path], readings: Readings | None = None, period_s: float = PERIOD_S) -> Iterator[LiveBackend]:
     targets = [SliceTargets(name, path) for name, path in zip(SLICES.names, groups, strict=True)]
     actuator = NodeActuator(targets, QuotaConfig(period_us=10_000))
-    facts = NodeFacts(period_s, uplink_mbps=1000, num_steps=20)
-    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, facts)
+    context = live_context(SLICES, period_s, uplink_mbps=1000, num_steps=20)
+    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, context)
     try:
         yield backend
     finally:
