@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from pathlib import Path
-from typing import Any
 
 from slicepilot.controller.system.bpf.libc import call
 from slicepilot.controller.system.cgroup import cgroup_mounts
@@ -15,17 +15,19 @@ MCL_ONFAULT = 4  # linux/mman.h
 LEAST_OOM_SCORE = -1000
 
 
-def be_ready() -> dict[str, Any]:
+def be_ready() -> dict[str, str]:
     """Raise priority and lock memory as far as permitted, after everything was loaded; returns the result."""
     gc.collect()
     gc.freeze()
     gc.disable()
-    return {
-        "scheduling": _ahead_of_all(),
-        "memory": _lock_memory(),
-        "oom_score_adj": _spare_from_oom(),
-        "resident_kb": _resident_kb(),
-    }
+    scheduling, memory = _ahead_of_all(), "locked"
+    try:
+        call("mlockall", MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)
+    except OSError as error:
+        memory = f"not locked ({error.strerror})"
+    with contextlib.suppress(PermissionError):  # the last process to be killed when memory runs out
+        Path("/proc/self/oom_score_adj").write_text(str(LEAST_OOM_SCORE))
+    return {"scheduling": scheduling, "memory": memory}
 
 
 def leave_groups() -> str:
@@ -59,27 +61,3 @@ def _ahead_of_all() -> str:
         return f"nice {BEST_NICE}"
     except PermissionError:
         return "unchanged (needs CAP_SYS_NICE)"
-
-
-def _lock_memory() -> str:
-    """Lock present and future pages in memory."""
-    try:
-        call("mlockall", MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)
-    except OSError as error:
-        return f"not locked ({error.strerror})"
-    return "locked"
-
-
-def _spare_from_oom() -> str:
-    """Be the last process that is killed when memory runs out."""
-    path = Path("/proc/self/oom_score_adj")
-    try:
-        path.write_text(str(LEAST_OOM_SCORE))
-    except PermissionError:
-        return f"{path.read_text().strip()} (lower needs CAP_SYS_RESOURCE)"
-    return str(LEAST_OOM_SCORE)
-
-
-def _resident_kb() -> int:
-    fields = Path("/proc/self/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
