@@ -83,7 +83,7 @@ class Locks:
         deadline = time.monotonic() + patience_s
         try:
             for name, folder in folders.items():
-                self._take(name, folder, deadline)
+                self.descriptors.append(_locked(name, folder, deadline))
             sweep()
         except BaseException:
             self.close()
@@ -91,10 +91,7 @@ class Locks:
 
     def add(self, name: str, folder: Path) -> None:
         """Lock another folder; a running supervisor does not hold that lock. Raises as the class does."""
-        self._take(name, folder, time.monotonic())
-
-    def _take(self, name: str, folder: Path, deadline: float) -> None:
-        self.descriptors.append(_locked(name, folder, deadline))
+        self.descriptors.append(_locked(name, folder, time.monotonic()))
 
     def close(self) -> None:
         """Release them, unless a supervisor still has them; more than once does nothing."""
@@ -120,15 +117,11 @@ def _path_of(folder: Path) -> Path:
     return private_folder() / f"{PREFIX}{status.st_dev:x}-{status.st_ino:x}"
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-
-
 def _locked(name: str, folder: Path, deadline: float) -> int:
     """A descriptor of the folder's file, locked; that file is then at its path, and `sweep` leaves it there."""
     path = _path_of(folder)
     while True:
-        descriptor = _open(path)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             _lock(descriptor, name, folder, deadline)
             if _is_at(descriptor, path):

@@ -91,16 +91,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=options["channel"])
     try:
-        supervisor = Supervisor(
-            Path(options["state"]),
-            Path(options["journal"]),
-            JournalMemory(options["memory"]),
-            Path(options["ring"]),
-            options["pid"],
-            options["sentinel"],
-            options["hang_s"],
-            channel,
-        )
+        supervisor = Supervisor(options, channel)
     except (OSError, ValueError) as error:
         channel.send(json.dumps({"error": str(error)}).encode())
         return 1
@@ -117,13 +108,11 @@ class Supervisor:
     """Watches a controller.
 
     Args:
-        state: folder in which it reports what it has restored.
-        path: of the journal, removed when everything was restored; memory: the journal from which it restores.
-        ring: the tick ring with the controller's heartbeat.
-        pid: of the controller, which has started this process.
-        sentinel: id of an idle thread of the controller.
-        hang_s: time without a heartbeat that counts as a hang.
-        channel: on which it reports that it has restored everything itself.
+        options: ``state``, the folder in which it reports what it has restored; ``journal``, the file, removed when
+            everything was restored; ``memory``, the descriptor of the journal from which it restores; ``ring``, the
+            tick ring with the controller's heartbeat; ``pid`` of the controller, which has started this process;
+            ``sentinel``, id of an idle thread of the controller; ``hang_s`` without a heartbeat that count as a hang.
+        channel: on which the controller reports that it has restored everything itself.
 
     Attributes:
         maps: of Cilium in the journal, opened by `prepare`, before this process is confined.
@@ -132,26 +121,17 @@ class Supervisor:
         OSError, JournalError, ValueError: journal or ring cannot be read.
     """
 
-    def __init__(
-        self,
-        state: Path,
-        path: Path,
-        memory: JournalMemory,
-        ring: Path,
-        pid: int,
-        sentinel: int,
-        hang_s: float,
-        channel: socket.socket,
-    ) -> None:
-        self._state, self._path, self._memory = state, path, memory
-        self._pid, self._hang_s, self._channel = pid, hang_s, channel
+    def __init__(self, options: dict[str, Any], channel: socket.socket) -> None:
+        self._state, self._path = Path(options["state"]), Path(options["journal"])
+        self._pid, self._hang_s, self._channel = options["pid"], options["hang_s"], channel
         self._links: list[int] = []
-        self._journal = Journal.parse(memory.read(), str(path))
-        self._pulse = Pulse(ring)
-        self._process = os.pidfd_open(pid)
-        self._sentinel = _thread(sentinel, self._process)
+        self._memory = JournalMemory(options["memory"])
+        self._journal = Journal.parse(self._memory.read(), str(self._path))
+        self._pulse = Pulse(Path(options["ring"]))
+        self._process = os.pidfd_open(self._pid)
+        self._sentinel = _thread(options["sentinel"], self._process)
         # If the parent has died, another process may have its number.
-        self._orphan = os.getppid() != pid
+        self._orphan = os.getppid() != self._pid
         self._reported = False
         self.maps = OpenMaps()
         self.noticed_ns = 0
