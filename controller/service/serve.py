@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from slicepilot.agents.base import Agent
@@ -92,9 +93,18 @@ def serve(
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if makes_groups else [])])
         say("loading the policy and trying it")
         with _kept_for_later(BY_SIGNAL):
-            controller = _operation(node, config, ring, state, watch, seed, force, agent, stop or StopRequest())
+            from .loaded_policy import LoadedPolicy, import_bundle_runtime, policy_of
+
+            import_bundle_runtime(node.backend.slices, node.backend.context)
+            policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
+            if MODES[config.mode] is not Mode.SHADOW:
+                policy.require_promoted_as_loaded(force)
+            controller = Controller(node, config, policy, ring, state, stop, watch, seed)
             control = undo.enter_context(ControlThread(controller, ours))
-        undo.enter_context(_evidence(controller, ring, state))
+        try:
+            undo.enter_context(EvidenceThread(ring, state, partial(setattr, controller.loop.report, "last_error")))
+        except OSError as error:
+            raise FailureError(f"evidence for a promotion in {state}: {error.strerror or error}") from error
         undo.enter_context(_housekeeping(controller, publisher, control))
         undo.enter_context(_quick_threads())
         # Last, because all running threads are confined, too.
@@ -102,36 +112,6 @@ def serve(
         controller.notes.append(lambda: {"confined": confined})
         say("taking over")
         return controller.run(max_ticks, force)
-
-
-def _operation(
-    node: Node,
-    config: RunConfig,
-    ring: TickRing,
-    state: Path,
-    watch: Watcher | None,
-    seed: int,
-    force: bool,
-    agent: Agent | None,
-    stop: StopRequest,
-) -> Controller:
-    from .loaded_policy import LoadedPolicy, import_bundle_runtime, policy_of
-
-    import_bundle_runtime(node.backend.slices, node.backend.context)
-    policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
-    if MODES[config.mode] is not Mode.SHADOW:
-        policy.require_promoted_as_loaded(force)
-    return Controller(node, config, policy, ring, state, stop, watch, seed)
-
-
-def _evidence(controller: Controller, ring: TickRing, state: Path) -> EvidenceThread:
-    def failed(what: str) -> None:
-        controller.loop.report.last_error = what
-
-    try:
-        return EvidenceThread(ring, state, failed)
-    except OSError as error:
-        raise FailureError(f"evidence for a promotion in {state}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
