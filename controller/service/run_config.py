@@ -14,7 +14,7 @@ from slicepilot.agents.learned.shipped import is_shipped
 from slicepilot.configs import load, validate
 from slicepilot.configs.backends import check_name
 from slicepilot.configs.reading import Roots
-from slicepilot.controller.publisher.config import PublishConfig
+from slicepilot.controller.publisher.handle import PublishConfig
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
