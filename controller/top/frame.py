@@ -100,7 +100,9 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     if notes.get("ordered_safe"):
         title.append("  SAFE BY ORDER", style=NOTE)
     title.append(f"  {plain(str(document['agent'] or ''))}")
-    yield _right(title, f" up {duration(document['uptime_s'])}", view.width)
+    up = f" up {duration(document['uptime_s'])}"
+    title.truncate(view.width - len(up), pad=True)
+    yield title.append(up, style=QUIET)
 
     total, ticks = document["loop"]["total"], document["ticks"]
     budget_us, p99_us = scaled(run["budget_s"], 1e6), total["p99_us"]
@@ -140,12 +142,6 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     )
     would = ", had it acted" if mode == "shadow" else ""
     yield line.append(said, style=NOTE if charge["safe"] > MOST_SAFE else "").append(f" of the last minute{would}")
-
-
-def _right(left: Text, right: str, width: int) -> Text:
-    """Text at both ends of a line."""
-    left.truncate(width - len(right), pad=True)
-    return left.append(right, style=QUIET)
 
 
 def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
