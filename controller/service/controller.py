@@ -92,7 +92,6 @@ class Controller:
             lock_memory=config.lock_memory,
             cpu=config.cpu,
             check_s=PERIODIC_TASK_S,
-            from_none=False,
             seed=seed,
         )
         self.loop = Loop(node.backend, active, loop_config, stop, ring, watch)

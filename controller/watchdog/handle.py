@@ -39,7 +39,6 @@ class SupervisorHandle:
     Attributes:
         facts: what it has reported when it was ready: pid, scheduling, memory, groups, confined.
         restarts: how often it had to be started again.
-        error: why the last `revive` failed; None when it did not.
 
     Raises:
         ActuatorError: it does not start; then no knob may be set.
@@ -76,7 +75,6 @@ class SupervisorHandle:
         self._sentinel.start()
         self._reviving: threading.Thread | None = None
         self.restarts = 0
-        self.error: str | None = None
         try:
             self._start()
         except BaseException:
@@ -117,7 +115,7 @@ class SupervisorHandle:
         if self.alive():
             return True
         if self._reviving is None or not self._reviving.is_alive():
-            self._reviving = ThreadBesideTheLoop(self._revive, "revive")
+            self._reviving = ThreadBesideTheLoop(self._try_restart, "revive")
             self._reviving.start()
         return False
 
@@ -180,12 +178,9 @@ class SupervisorHandle:
             raise ActuatorError(f"supervisor: {facts['error']}")
         return facts
 
-    def _revive(self) -> None:
-        try:
+    def _try_restart(self) -> None:
+        with contextlib.suppress(ActuatorError, OSError):  # tried again
             self.restart()
-            self.error = None
-        except (ActuatorError, OSError) as error:
-            self.error = f"{error}"
 
     def _reap(self) -> None:
         self._process.wait()
