@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 
 from slicepilot.agents.base import Agent
 from slicepilot.configs import ConfigError, FailureError
@@ -71,10 +70,8 @@ def serve(
     if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
         raise ConfigError(f"cpu = {config.cpu}; expected one of {', '.join(map(str, sorted(cpus)))}")
     instance = config.instance or node.name
-    folder, state = Path(config.run_root) / instance, Path(config.state_root) / instance
+    folder, state = config.make_folders(instance)
     with contextlib.ExitStack() as undo:
-        _make("run_root", folder)
-        _make("state_root", state)
         undo.enter_context(Locks({f"controller {instance}": folder}))
         compiles = "a first start compiles for half a minute of CPU time"
         say(f"starting {config.mode} on {len(node.backend.slices)} slices; {compiles}")
@@ -162,16 +159,6 @@ def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _make(root: str, folder: Path) -> None:
-    umask = os.umask(0o022)  # the control group goes through, and only root writes there
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; expected a writable folder") from error
-    finally:
-        os.umask(umask)
 
 
 @contextlib.contextmanager
