@@ -109,16 +109,8 @@ def live_context(
     num_steps: int = ENDLESS,
     **facts: Any,
 ) -> Context:
-    """Facts about a live node that do not change.
-
-    Args:
-        slices: of the node.
-        period_s: control period.
-        uplink_mbps: rate of the shared N6 uplink.
-        logical_cpus: of the node; none takes those this process may use.
-        num_steps: control periods of one run.
-        facts: other fields of `Context`.
-    """
+    """Facts about a live node that do not change: its control period, rate of the shared N6 uplink, CPUs (none takes
+    those this process may use), control periods of one run, and other fields of `Context`."""
     cpus = len(os.sched_getaffinity(0)) if logical_cpus is None else logical_cpus
     return replace(Context.alike(slices, period_s, cpus, uplink_mbps, num_steps), **facts)
 

@@ -251,11 +251,7 @@ class Loop:
         self._view = SlidingView(backend.context)
 
     def run(self, begin: Callable[[], object] | None = None) -> LoopReport:
-        """Tick until it is stopped.
-
-        Args:
-            begin: called before the first tick, when the thread's scheduling class is known.
-        """
+        """Tick until it is stopped; ``begin`` is called before the first tick, when the scheduling class is known."""
         backend, config = self.backend, self.config
         if self._view is None:
             self.prepare()

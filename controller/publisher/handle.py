@@ -98,9 +98,7 @@ class Publisher:
     def start(cls, options: PublisherOptions, control: socket.socket) -> Publisher:
         """Make folder and sockets, and start the process; to be called while there are privileges to do so.
 
-        Args:
-            options: see there.
-            control: the publisher's end of a SOCK_SEQPACKET pair; owned. The process ends when the other end closes.
+        ``control`` is the publisher's end of a SOCK_SEQPACKET pair; owned. The process ends when the other end closes.
 
         Raises:
             ConfigError: the address or socket is in use, or there is no such user or group.
@@ -144,13 +142,8 @@ class Publisher:
         """End what runs and start another process, with the same sockets.
 
         A process that keeps ending is started ever less often: after a second, then two, up to a minute. False when it
-        is too soon; then nothing is done, and ``control`` is not taken over.
-
-        Args:
-            control: replaces the connection; None keeps it.
-
-        Raises:
-            OSError: the process cannot be started.
+        is too soon; then nothing is done, and ``control``, which replaces the connection (None keeps it), is not taken
+        over. Raises OSError if the process cannot be started.
         """
         now_s = time.monotonic()
         lived_s = now_s - self._started_s

@@ -51,13 +51,10 @@ class Controller:
     ticks.
 
     Args:
-        node: with a read-only actuator; owned by the caller.
-        config: how to run.
-        policy: what decides.
-        ring: where ticks go; owned by the caller.
+        node, ring: owned by the caller; the node with a read-only actuator.
+        config, policy: how to run, and what decides.
         state: folder for the journal.
-        stop: ends the loop.
-        watch: see `Loop`.
+        stop, watch: see `Loop`.
         seed: of the agent and of loads that the backend plays.
 
     Raises:
@@ -160,11 +157,8 @@ class Controller:
         """Carry out an operator's order, after the controller has started; returns the resulting state. Shadow that is
         ordered before is what the controller starts in.
 
-        Slow orders (`is_slow`) must be given in turn; all others may be given at any time, also during a slow order.
-
-        Args:
-            order: what to do.
-            overtaken: whether shadow has been ordered since; then no mode that acts is taken up.
+        Slow orders (`is_slow`) must be given in turn; all others may be given at any time, also during a slow order. If
+        ``overtaken`` says that shadow has been ordered since, no mode that acts is taken up.
 
         Raises:
             ConfigError: it cannot be carried out; nothing has changed.
@@ -224,7 +218,7 @@ class Controller:
                 self.loop.active = dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard)
                 self.policy, self._guard_config = policy, config
 
-            with self._modes.unchanged():
+            with self._modes.switching:
                 if order.bundle is not None:  # the mode may have changed meanwhile
                     self._require_promoted(policy, order)
                 self.loop.mailbox.make(swap)

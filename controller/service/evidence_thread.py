@@ -25,8 +25,7 @@ class EvidenceThread:
     A ``with`` block starts and ends it. The loop does not wait for it. When the disk fails, only evidence is lost.
 
     Args:
-        ring: with the ticks; described before the first tick.
-        state: the controller's state folder.
+        ring, state: of the controller; the ring is described before the first tick.
         failed: called with errors, a line each.
         window_s: seconds between windows for the simulator.
 

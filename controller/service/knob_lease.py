@@ -54,9 +54,7 @@ class KnobLease:
     will be restored.
 
     Args:
-        targets: the slices to act on.
-        node: they are on.
-        config: of the run.
+        targets: the slices of the node to act on.
         state: folder for the journal.
         ring: path of the tick ring with the heartbeat that the supervisor watches.
 

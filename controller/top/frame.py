@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rich.text import Text
@@ -16,7 +17,7 @@ from slicepilot.env.encoding import UPLINK_RANGE_MBPS
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.promises import RATE_TOLERANCE
 
-from .drawing import Glyphs, Values, duration, linear, logarithmic, mean, percent, resample, scaled, short
+from .drawing import Glyphs, Values, duration, linear, logarithmic, percent, resample, scaled, short
 
 HEAD_LINES, FOOT_LINES = 4, 1
 MOST_LINES = 3  # of a slice
@@ -316,7 +317,7 @@ def _sparklines(entry: Document, width: int, glyphs: Glyphs) -> Text:
     history: dict[str, Values] = entry["history"]
     labels = ("  off ", " out ", " p50 ", " p99 ")
     cells = max(1, (width - sum(map(len, labels))) // len(labels))
-    rates = [resample(history[name], cells, mean) for name in ("offered_mbps", "carried_mbps")]
+    rates = [resample(history[name], cells, fmean) for name in ("offered_mbps", "carried_mbps")]
     delays = [resample(history[name], cells, max) for name in ("delay_p50_us", "delay_p99_us")]
     fastest = max((value for row in rates for value in row if value is not None), default=0.0)
     slowest = max((value for row in delays for value in row if value is not None), default=0.0)

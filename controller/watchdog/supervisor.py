@@ -46,11 +46,7 @@ class HangDetector:
     """Measures the time without a heartbeat, during which this process was running.
 
     A suspended machine or a stopped supervisor proves nothing about the controller: a wait counts for at most its
-    planned time.
-
-    Args:
-        beat_ns: the newest heartbeat.
-        hang_s: time without a heartbeat that counts as a hang.
+    planned time. ``hang_s`` without a heartbeat count as a hang.
     """
 
     def __init__(self, beat_ns: int, hang_s: float) -> None:
