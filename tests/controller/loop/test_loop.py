@@ -50,14 +50,15 @@ def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None
     assert [kernel_values(group) for group in groups] == before
 
 
-def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
-    def ask(k: int) -> Knobs:
-        if k > 3:
-            time.sleep(0.004)
-        return knobs(300.0 if k <= 3 else 900.0)
+def late_from_the_fourth(k: int) -> Knobs:
+    if k > 3:
+        time.sleep(0.004)
+    return knobs(300.0 if k <= 3 else 900.0)
 
+
+def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
     with live(groups) as backend:
-        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_ratio=0.4))
+        report = run_loop(backend, Asks(late_from_the_fourth), LoopConfig(max_ticks=8, budget_ratio=0.4))
         assert kernel_values(groups[0])[0] == 300.0
     assert report.late_ticks >= 5
 
@@ -82,13 +83,9 @@ def test_an_error_that_is_over_is_reported_at_the_end_only(groups: list[Path]) -
 
 
 def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
-    def ask(k: int) -> Knobs:
-        if k > 3:
-            time.sleep(0.004)
-        return knobs(300.0)
-
     with live(groups) as backend:
-        report = Loop(backend, active(Asks(ask), backend), LoopConfig(max_ticks=40, budget_ratio=0.4)).run()
+        policy = active(Asks(late_from_the_fourth), backend)
+        report = Loop(backend, policy, LoopConfig(max_ticks=40, budget_ratio=0.4)).run()
         assert kernel_values(groups[0])[0] == math.inf, "what default.yaml declares"
     assert report.late_ticks >= 11
     assert report.interventions["overrun"]
