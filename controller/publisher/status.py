@@ -207,7 +207,7 @@ def _reasons(counts: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
     return [
         {
             "reason": reason.label,
-            "severity": MEANINGS[reason].severity.name.lower(),
+            "severity": MEANINGS[reason].severity.label,
             "text": MEANINGS[reason].text,
             "ticks": int(counts[reason]),
         }

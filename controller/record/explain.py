@@ -189,7 +189,7 @@ def _reasons(mask: int) -> list[dict[str, Any]]:
 
 def _reason(reason: Reason) -> dict[str, Any]:
     meaning = MEANINGS[reason]
-    return {"reason": reason.label, "severity": meaning.severity.name.lower(), "meaning": meaning.text}
+    return {"reason": reason.label, "severity": meaning.severity.label, "meaning": meaning.text}
 
 
 def _flags(flags: int, node_reasons: int) -> list[str]:
