@@ -146,8 +146,7 @@ def judge(
     """
     from slicepilot.controller.record.moments import rfc3339
 
-    from .evidence import EstimateEvidence
-    from .windows import ReplayedWindows
+    from .evidence import EstimateEvidence, ReplayedWindows
 
     shadow, left_out = folder.load(bundle.digest)
     replayed = ReplayedWindows.of(shadow, records)

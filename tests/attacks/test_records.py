@@ -17,8 +17,8 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.promotion.evidence import ReplayedWindows
 from slicepilot.controller.promotion.signed import FOLDER, KEY_FILE, EvidenceFolder
-from slicepilot.controller.promotion.windows import ReplayedWindows
 from slicepilot.controller.record.columns import encode, header_of, read_header, to_records, to_table
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.service.evidence_thread import EvidenceThread
