@@ -15,6 +15,7 @@ has to outlive the controller; then it ends by itself.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -29,12 +30,14 @@ from typing import Any, Literal
 
 from slicepilot.controller.actuators.cilium.throttle import OpenMaps
 from slicepilot.controller.record.header import Pulse
+from slicepilot.controller.system.bpf.libc import call
+from slicepilot.controller.system.cgroup import cgroup_mounts
 from slicepilot.controller.system.confinement import OFF, confine_supervisor
+from slicepilot.controller.system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE, lift_realtime_limit
 from slicepilot.data.files import PRIVATE, remove_file, replace_file
 
 from .journal import Journal
 from .journal_memory import JournalMemory
-from .readiness import be_ready, leave_groups
 from .restore import RestoreReport, restore
 
 LOOKS_PER_HANG = 10
@@ -75,6 +78,8 @@ DISARM, LINK = b"disarm", b"link"
 MOST_LINKS = 200  # made since it has started; older links are of removed interfaces
 DEATH_TIMEOUT_S = 1.0
 PIDFD_THREAD = os.O_EXCL  # linux/pidfd.h
+MCL_ONFAULT = 4  # linux/mman.h
+LEAST_OOM_SCORE = -1000
 STAYS = "stays (leave_groups: false)"
 
 Cause = Literal["died", "hung", "disarmed"]
@@ -93,7 +98,7 @@ def main() -> int:
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
         # First, because a group may limit CPU time and priority.
-        groups = leave_groups() if options["leave_groups"] else STAYS
+        groups = _leave_groups() if options["leave_groups"] else STAYS
         facts = supervisor.prepare() | {"groups": groups}
         facts["confined"] = confine_supervisor(supervisor.maps.any) if options["harden"] else OFF
         channel.send(json.dumps(facts).encode())
@@ -135,7 +140,7 @@ class Supervisor:
     def prepare(self) -> dict[str, Any]:
         """Load everything and be ready; returns facts for the controller's log."""
         restore(self._journal, dry_run=True, maps=self.maps)
-        return {"pid": os.getpid(), **be_ready()}
+        return {"pid": os.getpid(), **_be_ready()}
 
     def wait(self) -> Cause:
         """Wait for one of the three events; sets `noticed_ns` (CLOCK_MONOTONIC)."""
@@ -226,6 +231,54 @@ class Supervisor:
             **asdict(report),
         }
         replace_file(self._state / RESTORED_FILE, json.dumps(document, indent=1).encode(), PRIVATE)
+
+
+def _be_ready() -> dict[str, str]:
+    """Raise priority and lock memory as far as permitted, after everything was loaded; returns the result."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    scheduling, memory = _ahead_of_all(), "locked"
+    try:
+        call("mlockall", MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)
+    except OSError as error:
+        memory = f"not locked ({error.strerror})"
+    with contextlib.suppress(PermissionError):  # the last process to be killed when memory runs out
+        Path("/proc/self/oom_score_adj").write_text(str(LEAST_OOM_SCORE))
+    return {"scheduling": scheduling, "memory": memory}
+
+
+def _leave_groups() -> str:
+    """Leave all cgroups for the root groups of their hierarchies; returns the result.
+
+    A runtime ends a container that has no PID namespace of its own by SIGKILL to everything in its groups, also when
+    its first process alone has ended (runc, ``signalAllProcesses``; containerd's shim, ``shouldKillAllOnExit``), and
+    the kubelet does so with the groups of a pod that has gone. Root groups exist and are never removed.
+    """
+    refused = []
+    for root in {mount.root: mount for mount in cgroup_mounts()}:
+        try:
+            (root / "cgroup.procs").write_text("0")  # the process that writes it
+        except FileNotFoundError:  # something else is mounted over it
+            continue
+        except OSError as error:
+            refused.append(f"{root}: {error.strerror}")
+    return f"stays ({'; '.join(refused)})" if refused else "left"
+
+
+def _ahead_of_all() -> str:
+    """Schedule this process before the loop, which may hang. Threads inherit it."""
+    lift_realtime_limit()
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY + 1))
+        return "SCHED_FIFO"
+    except PermissionError:
+        pass
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, BEST_NICE)
+        return f"nice {BEST_NICE}"
+    except PermissionError:
+        return "unchanged (needs CAP_SYS_NICE)"
 
 
 def _thread(thread: int, process: int) -> int:
