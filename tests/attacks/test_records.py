@@ -26,7 +26,8 @@ from tests.command import slicepilot
 from tests.controller.publisher.conftest import Controller
 from tests.controller.record.conftest import count, description, ticks
 
-from .conftest import NOBODY, as_nobody
+from .conftest import as_nobody
+from .unprivileged import NOBODY
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher has another user")
 DIGEST, OTHER = "ab" * 32, "cd" * 32
