@@ -205,32 +205,23 @@ class Supervisor:
         return bool(poller.poll(None if timeout_s is None else 1e3 * timeout_s))
 
     def _restore(self, cause: Cause) -> RestoreReport | None:
-        """Restore from the present journal; None if the controller has restored itself."""
+        """Restore from the present journal, and write what was done to the state folder, with times of CLOCK_MONOTONIC;
+        None if the controller has restored itself."""
         data = self._memory.read()
         if not data:
             return None
         report = restore(Journal.parse(data, str(self._path)), maps=self.maps)
         finished_ns = time.monotonic_ns()
         if not self._reported or report.restored:
+            times = {"time_ns": time.time_ns(), "noticed_ns": self.noticed_ns, "finished_ns": finished_ns}
+            document = {"cause": cause, "pid": self._pid, **times, **asdict(report)}
             try:
-                self._write_report(cause, report, finished_ns)
+                replace_file(self._state / RESTORED_FILE, json.dumps(document, indent=1).encode(), PRIVATE)
             except OSError as error:
                 _log(f"{self._state}: write what was restored: {error.strerror}")
             _log(f"controller {self._pid} {cause}: {report}")
         self._reported = True
         return report
-
-    def _write_report(self, cause: Cause, report: RestoreReport, finished_ns: int) -> None:
-        """Write what was done to the state folder. Times are CLOCK_MONOTONIC."""
-        document = {
-            "cause": cause,
-            "pid": self._pid,
-            "time_ns": time.time_ns(),
-            "noticed_ns": self.noticed_ns,
-            "finished_ns": finished_ns,
-            **asdict(report),
-        }
-        replace_file(self._state / RESTORED_FILE, json.dumps(document, indent=1).encode(), PRIVATE)
 
 
 def _be_ready() -> dict[str, str]:
