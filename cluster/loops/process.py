@@ -37,7 +37,7 @@ class LoopProcess:
         plan: its configuration.
         folder: of its configuration files.
         roots: folders of its sockets, and of its journal.
-        publish: settings of its publisher (`slicepilot.controller.publisher.config.PublishConfig`).
+        publish: settings of its publisher (`slicepilot.controller.publisher.handle.PublishConfig`).
         log: called with each line that it prints.
 
     Attributes:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .modes import Level
+from .modes import Labelled, Level
 from .reasons import Reason
 
 
-class InCharge(enum.IntEnum):
+class InCharge(Labelled):
     """What decided the knobs of a tick.
 
     ``POLICY``: the guard let its decision through as it was, or only later (dwell, slew, oscillation) or not where the
@@ -27,11 +26,6 @@ class InCharge(enum.IntEnum):
     GUARD = 1
     SAFE = 2
     NOBODY = 3
-
-    @property
-    def label(self) -> str:
-        """The name on the command line, in JSON and in metrics."""
-        return self.name.lower()
 
 
 MOST_SAFE = 0.1

@@ -5,23 +5,26 @@ from __future__ import annotations
 import enum
 
 
-class Mode(enum.IntEnum):
+class Labelled(enum.IntEnum):
+    """Members with a name for the command line, JSON, records and metrics, such as ``sla_floor``."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+class Mode(Labelled):
     """``SHADOW`` writes nothing, ``CANARY`` acts on named slices, ``LIVE`` on all."""
 
     SHADOW = 0
     LIVE = 1
     CANARY = 2
 
-    @property
-    def label(self) -> str:
-        """The name on the command line."""
-        return self.name.lower()
-
 
 MODES = {mode.label: mode for mode in Mode}
 
 
-class Level(enum.IntEnum):
+class Level(Labelled):
     """How far the guard trusts measurements and policy.
 
     ``NORMAL``: decisions inside the envelope. ``HOLD``: the knobs stay. ``SAFE``: the declared safe setting
@@ -32,8 +35,3 @@ class Level(enum.IntEnum):
     HOLD = 1
     SAFE = 2
     LATCHED = 3
-
-    @property
-    def label(self) -> str:
-        """The name in metrics and output."""
-        return self.name.lower()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .modes import Labelled
 
-class Severity(enum.IntEnum):
+
+class Severity(Labelled):
     """How much an intervention says about a policy or a node.
 
     ``INFO``: the envelope shaped a sound decision. ``WARNING``: a decision or a measurement that should not be.
@@ -19,7 +20,7 @@ class Severity(enum.IntEnum):
     SEVERE = 2
 
 
-class Reason(enum.IntEnum):
+class Reason(Labelled):
     """One bit each in a tick's masks, per slice or for the node."""
 
     HYSTERESIS = 0
@@ -46,11 +47,6 @@ class Reason(enum.IntEnum):
     FLOOR_INFEASIBLE = 21
     FLOOR_TRIAL = 22
     LATCHED = 23
-
-    @property
-    def label(self) -> str:
-        """The name in metrics, records and output, such as ``sla_floor``."""
-        return self.name.lower()
 
     @property
     def bit(self) -> int:

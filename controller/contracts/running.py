@@ -9,14 +9,8 @@ from slicepilot.configs import ConfigError
 
 
 def not_running(name: str | None, run_root: Path, running: Sequence[str], hint: str = "") -> ConfigError:
-    """The error of a command for which there is not exactly one controller to ask.
-
-    Args:
-        name: that was given; None for the only controller that runs.
-        run_root: folder of the controllers' run folders.
-        running: names of those that run.
-        hint: what else could be done.
-    """
+    """The error of a command for which there is not exactly one controller to ask: by the name that was given (None for
+    the only one), the names of those that run, and a hint at what else could be done."""
     if running:
         given = "not given" if name is None else repr(name)
         return ConfigError(f"name: {given}; expected one of {', '.join(sorted(running))}")

@@ -22,13 +22,7 @@ from .records import KNOB, NEVER_NS, SLICE, Records
 
 
 class Shaping:
-    """Shapes the decisions for all lanes, control period after control period.
-
-    Args:
-        config: of the guard.
-        slices: order of all arrays.
-        context: of L lanes.
-    """
+    """Shapes the decisions for all lanes of a context, control period after control period."""
 
     def __init__(self, config: GuardConfig, slices: SliceSet, context: Context) -> None:
         lane = np.zeros(NUM_KNOBS * len(slices), KNOB)

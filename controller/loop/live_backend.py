@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,10 @@ from slicepilot.controller.actuators.egress import QUEUE_PACKETS
 from slicepilot.controller.system.cores import physical_cores
 from slicepilot.controller.system.realtime import no_collections, on_time
 from slicepilot.controller.telemetry.throttling import ThrottleMeter
-from slicepilot.env.arrays import BoolArray, FloatArray
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import PACERS, Context, NodeTraits, Receipt
 from slicepilot.env.knobs import KnobName, Knobs
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
 from .ticks import AbsoluteTicks
@@ -101,47 +101,18 @@ class Actuator(Protocol):
         """Restore the original knobs and release everything."""
 
 
-@dataclass(frozen=True)
-class NodeFacts:
-    """Facts about a live node that do not change.
-
-    Attributes:
-        period_s: control period.
-        uplink_mbps: rate of the shared N6 uplink.
-        logical_cpus: of the node; none takes those this process may use.
-        num_steps: control periods of one run.
-        traits: how it queues and paces, None where that is not known.
-        moves, sharing, oldest_s: see `Context`.
-    """
-
-    period_s: float
-    uplink_mbps: float
-    logical_cpus: float | None = None
-    num_steps: int = ENDLESS
-    traits: NodeTraits | None = None
-    moves: BoolArray | None = None
-    sharing: tuple[tuple[int, ...], ...] = ()
-    oldest_s: float = 0.0
-
-    def context(self, slices: SliceSet) -> Context:
-        """The same as a `Context`."""
-        cpus = len(os.sched_getaffinity(0)) if self.logical_cpus is None else self.logical_cpus
-        period_s, logical_cpus, uplink_mbps = (
-            np.full(1, value, np.float32) for value in (self.period_s, cpus, self.uplink_mbps)
-        )
-        promises, threads = Promises.of(slices), slices.column("upf_threads")
-        return Context(
-            period_s,
-            logical_cpus,
-            uplink_mbps,
-            promises,
-            threads,
-            self.num_steps,
-            self.traits,
-            self.moves,
-            self.sharing,
-            self.oldest_s,
-        )
+def live_context(
+    slices: SliceSet,
+    period_s: float,
+    uplink_mbps: float,
+    logical_cpus: float | None = None,
+    num_steps: int = ENDLESS,
+    **facts: Any,
+) -> Context:
+    """Facts about a live node that do not change: its control period, rate of the shared N6 uplink, CPUs (none takes
+    those this process may use), control periods of one run, and other fields of `Context`."""
+    cpus = len(os.sched_getaffinity(0)) if logical_cpus is None else logical_cpus
+    return replace(Context.alike(slices, period_s, cpus, uplink_mbps, num_steps), **facts)
 
 
 def live_traits(slices: SliceSet, quota_period_ms: float, n3_buffer_packets: float, paced: bool = True) -> NodeTraits:
@@ -177,7 +148,7 @@ class LiveBackend:
         actuator: knobs; owned, restored and closed with the backend.
         cgroups: the slices' groups, for ``cpu.stat``; none where a slice has none. None: the source has
             ``throttled_ratio`` as well.
-        facts: period and size of the node.
+        context: period and size of the node (`live_context`).
 
     Attributes:
         tasks: what has to be called between ticks beside `check`, and how often, in seconds.
@@ -191,13 +162,14 @@ class LiveBackend:
         source: TelemetrySource,
         actuator: Actuator,
         cgroups: Sequence[Path | None] | None,
-        facts: NodeFacts,
+        context: Context,
     ) -> None:
-        self.slices, self.context = slices, facts.context(slices)
-        self.ticks = AbsoluteTicks(facts.period_s)
+        self.slices, self.context = slices, context
+        period_s = round(context.period_s.item(), 6)  # in single precision
+        self.ticks = AbsoluteTicks(period_s)
         self._source, self._actuator = source, actuator
         self.tasks = source.tasks
-        self._throttling = None if cgroups is None else ThrottleMeter(cgroups, facts.period_s)
+        self._throttling = None if cgroups is None else ThrottleMeter(cgroups, period_s)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """No copies, by ``copy`` or pickle: both would move the same knobs, and descriptors cannot be copied."""

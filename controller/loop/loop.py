@@ -17,7 +17,6 @@ from slicepilot.agents.base import Agent, StochasticAgent
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.contracts.reasons import Reason
-from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.guard import Guard, GuardDecision
 from slicepilot.controller.record import ring as record
 from slicepilot.controller.system.realtime import SchedulingClass, no_collections, on_time, pinned
@@ -47,9 +46,7 @@ class LoopConfig:
         max_ticks: end after so many ticks; none runs until it is stopped.
         lock_memory: keep all pages in memory.
         cpu: that the loop's thread runs on; none leaves that to the kernel.
-        warm_up: go through measurement and decision (of an agent that can, `WarmsUp`) just before each tick.
         check_s: how often to look for what is not measured any more, between two ticks.
-        from_none: start without control; else from the knobs as they are.
         seed: for the agent's own randomness.
     """
 
@@ -57,9 +54,7 @@ class LoopConfig:
     max_ticks: int | None = None
     lock_memory: bool = False
     cpu: int | None = None
-    warm_up: bool = True
     check_s: float = 1.0
-    from_none: bool = True
     seed: int = 0
 
 
@@ -89,12 +84,6 @@ class ActivePolicy:
         self.draws = self.agent if isinstance(self.agent, StochasticAgent) else None
         self.any_left_alone = bool(self.left_alone_reasons.any())
         self.foreign = int(np.count_nonzero(self.left_alone_reasons & np.uint32(Reason.FOREIGN_CHANGE.bit)))
-
-    @classmethod
-    def live(cls, agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> ActivePolicy:
-        """One that acts on all slices of a backend; raises ConfigError as `Guard` does."""
-        guard = Guard(config or GuardConfig(), backend.slices, backend.context, request_mcpu=agent.request_mcpu)
-        return cls(agent, guard, Mode.LIVE, np.zeros(len(backend.slices), np.uint32))
 
 
 @dataclass
@@ -208,7 +197,7 @@ class Loop:
     SIGHUP end it between two ticks. The caller closes the backend, which restores the knobs.
 
     Args:
-        backend: reset by `run`.
+        backend: started by `run`, from the knobs as they are.
         active: the policy that decides; its agent is reset by `run`.
         config: budget and length.
         stop: ends the loop from outside.
@@ -253,20 +242,16 @@ class Loop:
 
     def prepare(self) -> None:
         """Everything that is slow the first time: the backend's start, the first decision. `run` does it too."""
-        backend, agent, config = self.backend, self.active.agent, self.config
-        backend.deploy(agent.request_mcpu)
-        telemetry = backend.reset(config.seed) if config.from_none else backend.start(config.seed)
+        backend = self.backend
+        backend.deploy(self.active.agent.request_mcpu)
+        telemetry = backend.start(self.config.seed)
         self.held = backend.receipt.applied
         self._warm_up_telemetry = telemetry.copy()
         self.ready(self.active)
         self._view = SlidingView(backend.context)
 
     def run(self, begin: Callable[[], object] | None = None) -> LoopReport:
-        """Tick until it is stopped.
-
-        Args:
-            begin: called before the first tick, when the thread's scheduling class is known.
-        """
+        """Tick until it is stopped; ``begin`` is called before the first tick, when the scheduling class is known."""
         backend, config = self.backend, self.config
         if self._view is None:
             self.prepare()
@@ -303,7 +288,7 @@ class Loop:
         active.agent.reset(backend.slices, backend.context, seed)
 
     def _warm_up(self) -> None:
-        """Go through what the tick will do, as far as it can be done without effect."""
+        """Go through what the tick will do, as far as it can be done without effect, if the agent can (`WarmsUp`)."""
         active, telemetry, held = self.active, self._warm_up_telemetry, self.held
         assert self._view is not None
         self.backend.warm_up()
@@ -340,8 +325,7 @@ class Loop:
         assert view is not None
         note, periodic_tasks = report.stages.note, self.periodic_tasks
         # Looked up once: an enumeration's members are not plain attributes.
-        shadow = Mode.SHADOW
-        warm_up = self._warm_up if config.warm_up else None
+        shadow, warm_up = Mode.SHADOW, self._warm_up
         now, budget_ns = time.monotonic_ns, round(self.budget_s * 1e9)
         receipt = backend.receipt
         backend.ticks.restart()

@@ -65,14 +65,11 @@ class AbsoluteTicks:
             self._sleep_until(deadline_ns - self._lead_ns)
             start_ns = time.monotonic_ns()
             prepare()
-            self._adapt(time.monotonic_ns() - start_ns)
+            wanted_ns = min((time.monotonic_ns() - start_ns) * LEAD_RATIO, self.period_ns // 4)
+            self._lead_ns += round((wanted_ns - self._lead_ns) * LEAD_GAIN)
             while time.monotonic_ns() < deadline_ns:
                 pass
         return time.monotonic_ns() - deadline_ns
-
-    def _adapt(self, took_ns: int) -> None:
-        wanted_ns = min(took_ns * LEAD_RATIO, self.period_ns // 4)
-        self._lead_ns += round((wanted_ns - self._lead_ns) * LEAD_GAIN)
 
     def _sleep_until(self, when_ns: int) -> None:
         self._until[0], self._until[1] = divmod(when_ns, _NS)

@@ -15,11 +15,7 @@ QUANTILES = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
 
 
 class StageTimes:
-    """Durations of stages, in the buckets of the delay histograms.
-
-    Args:
-        names: of the stages.
-    """
+    """Durations of stages by their names, in the buckets of the delay histograms."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)

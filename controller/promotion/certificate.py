@@ -136,8 +136,7 @@ def judge(
     """Compare what a controller has counted of a bundle in shadow with the criteria.
 
     Args:
-        bundle: its files.
-        folder: of the controller's evidence.
+        bundle, folder: its files, and the controller's evidence.
         records: of the same controller, with the ticks that the simulator replays.
         criteria: all have to be met.
         estimates: replace the simulator's.
@@ -147,8 +146,7 @@ def judge(
     """
     from slicepilot.controller.record.moments import rfc3339
 
-    from .evidence import EstimateEvidence
-    from .windows import ReplayedWindows
+    from .evidence import EstimateEvidence, ReplayedWindows
 
     shadow, left_out = folder.load(bundle.digest)
     replayed = ReplayedWindows.of(shadow, records)

@@ -12,16 +12,21 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
+from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts import charge
 from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import MEANINGS, Reason, Severity
-from slicepilot.controller.record.ring import LATE, Records, charge_counts, masks_of
+from slicepilot.controller.record.estimate import Estimator
+from slicepilot.controller.record.ring import LATE, Records, charge_counts, fingerprint, masks_of
+
+if TYPE_CHECKING:
+    from slicepilot.controller.record.reader import SegmentReader
 
 MAX_WINDOWS = 2880
 """A day's, with a window every 30 s; the oldest are dropped first."""
@@ -38,7 +43,7 @@ class Window:
     Attributes:
         run_id, first, last: the run, and sequence numbers in it.
         start_ns, end_ns: CLOCK_REALTIME of the first and the last tick.
-        sha256: of the ticks' bytes as they are in the ring.
+        sha256: the ticks' `fingerprint`.
         description: index of the run's description in `Evidence.descriptions`.
     """
 
@@ -193,8 +198,55 @@ def _charges(records: Records) -> dict[str, int]:
     return {each.label: counts[each] for each in charge.InCharge}
 
 
-@dataclass
-class EstimateEvidence:
+class ReplayedWindows(NamedTuple):
+    """Windows with unchanged ticks in the records, and what the simulator says of them.
+
+    Attributes:
+        estimates: one per window that could be replayed (`slicepilot.controller.record.estimate`).
+        missing: windows with missing or changed ticks, after the first complete window: older segments may have been
+            removed.
+        windows: all from the first complete window on.
+    """
+
+    estimates: list[dict[str, Any]]
+    missing: int
+    windows: int
+
+    @classmethod
+    def of(cls, evidence: Evidence, reader: SegmentReader) -> ReplayedWindows:
+        """Read and replay all windows of some evidence."""
+        estimates, missing, windows = list[dict[str, Any]](), 0, 0
+        estimators: list[Estimator | None] = []
+        for description in evidence.descriptions:
+            try:
+                estimators.append(Estimator(description))
+            except ConfigError:  # hardware that was never identified
+                estimators.append(None)
+        for window in evidence.windows:
+            records = _ticks(window, reader)
+            missing += records is None and windows > 0
+            windows += records is not None or windows > 0
+            estimator = estimators[window.description]
+            if records is not None and estimator is not None and (estimate := estimator.estimate(records)) is not None:
+                estimates.append(estimate)
+        return cls(estimates, missing, windows)
+
+
+def _ticks(window: Window, reader: SegmentReader) -> Records | None:
+    """The ticks of a window as the loop wrote them; None if the records do not have them."""
+    parts: list[Records] = []
+    for stretch in reader.stretches(window.start_ns, window.end_ns):
+        records = stretch.records
+        inside = (records["sequence"] >= window.first) & (records["sequence"] <= window.last)
+        if stretch.key == window.run_id and inside.any() and (not parts or records.dtype == parts[0].dtype):
+            parts.append(records[inside])
+    if not parts:
+        return None
+    together: Records = np.concatenate(parts)
+    return together if fingerprint(together) == window.sha256 else None
+
+
+class EstimateEvidence(NamedTuple):
     """Sums over the estimates of a bundle in shadow (`slicepilot.controller.record.estimate`)."""
 
     windows: int

@@ -26,11 +26,7 @@ EXPECTED_FOLDER = "expected a state folder that only root or this user can write
 
 
 class EvidenceFolder:
-    """The evidence of one state folder.
-
-    Args:
-        state: the state folder.
-        create: make what is missing, for the controller; else it is only read.
+    """The evidence of one state folder; ``create`` makes what is missing, for the controller.
 
     Raises:
         ConfigError: a folder or key that others can write or read, or, to read, that is missing.

@@ -40,12 +40,8 @@ Report = Callable[[Peer, bytes, Answer], None]
 
 
 class ControllerLink:
-    """The connection to the controller: a packet is an order's number and line, or its answer with that number.
-
-    Args:
-        connection: SOCK_SEQPACKET, connected.
-        ended: set when the other side has gone.
-    """
+    """The connection to the controller (SOCK_SEQPACKET): a packet is an order's number and line, or the answer with
+    that number. ``ended`` is set when the other side has gone."""
 
     def __init__(self, connection: socket.socket, ended: threading.Event, answer_s: float = CONTROLLER_S) -> None:
         self._connection, self._ended, self._answer_s = connection, ended, answer_s

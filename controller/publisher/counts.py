@@ -113,7 +113,10 @@ class Totals:
         """Take in ticks, oldest first, and the run's description at their time."""
         if not len(records):
             return
-        self._add_decisions(records)
+        flags = records["flags"]
+        outcome = np.select([(flags & flag) != 0 for flag in (UNUSABLE, LATE, APPLY_ERROR)], [2, 1, 3], default=0)
+        index = records["mode"].astype(np.int64) * len(OUTCOMES) + outcome
+        self.decisions += np.bincount(index, minlength=self.decisions.size).reshape(self.decisions.shape)
         times_ns = stage_times_ns(records)
         self.stages += counts_of(times_ns)
         self.stage_s += times_ns.sum(axis=0) / 1e9
@@ -134,12 +137,6 @@ class Totals:
             late = figures[:, _FIELD["delay_p99_us"]] > promised[1]
             short = self._short(np.stack([offered, carried], axis=1), promised[0], period_s)
             self.broken_s += np.stack([window_s @ (late & valid), window_s @ (short & valid)])
-
-    def _add_decisions(self, records: Records) -> None:
-        flags = records["flags"]
-        outcome = np.select([(flags & flag) != 0 for flag in (UNUSABLE, LATE, APPLY_ERROR)], [2, 1, 3], default=0)
-        index = records["mode"].astype(np.int64) * len(OUTCOMES) + outcome
-        self.decisions += np.bincount(index, minlength=self.decisions.size).reshape(self.decisions.shape)
 
     def _windows_s(self, records: Records, period_s: float) -> npt.NDArray[np.float64]:
         """How long each tick measured, (N,): since the tick before it, or a period where that was not seen."""

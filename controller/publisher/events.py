@@ -43,8 +43,7 @@ class EventLog:
     when they change; what cannot be measured, foreign changes and failures when they begin and end.
 
     Args:
-        log: destination.
-        status: of the controller.
+        log, status: where events go, and of what.
         listen: address of the pages, if they are served over a network.
         summary_s: seconds between summaries; ticks and times are always those of the last minute.
     """

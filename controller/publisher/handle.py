@@ -12,26 +12,55 @@ import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Interval  # as pydantic's Field(ge=..., le=...)
 
 from slicepilot.configs import ConfigError, FailureError
 from slicepilot.controller.system.own_programs import start
 from slicepilot.controller.system.realtime import let_others_go_first
 
-from .config import PublishConfig
 from .listeners import (
     INHERITED,
     LOCAL,
     LOCAL_SOCKET,
     Access,
     HttpAddress,
-    control_listener,
     http_listener,
     inherited_listener,
-    local_listener,
+    unix_listener,
 )
+from .logs import Form
 
 FIRST_WAIT_S, LONGEST_WAIT_S, WELL_S = 1.0, 60.0, 120.0
 END_S = 15.0
+
+
+@dataclass(frozen=True)
+class PublishConfig:
+    """What a controller publishes for other programs, by its operator's configuration; without pydantic, which the
+    publisher does not import.
+
+    Attributes:
+        listen: address and port of metrics and status page, or ``off``; ``inherited``: a socket from systemd;
+            ``local``: the Unix socket ``pages.sock`` in the run folder, for root and ``user``.
+        hosts: names by which the pages may be requested, beside localhost, this machine's own and any address.
+        group: members may use the control socket, beside root.
+        user: the publishing process runs as this user, if the controller is root's.
+        log: structured logs on standard error.
+        records_mb: disk space for decision records; 0 keeps none.
+        estimate_s: seconds between estimates of what the policy would change where it does not act; 0 makes none, and
+            a run that starts live makes none: what they simulate with is compiled for minutes.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "allow_inf_nan": False}
+    listen: str = "off"
+    hosts: tuple[str, ...] = ()
+    group: str | None = None
+    user: str = "nobody"
+    log: Form = "json"
+    records_mb: Annotated[float, Interval(ge=0, le=1_000_000)] = 256.0
+    estimate_s: Annotated[float, Interval(ge=0, le=3600)] = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +98,7 @@ class Publisher:
     def start(cls, options: PublisherOptions, control: socket.socket) -> Publisher:
         """Make folder and sockets, and start the process; to be called while there are privileges to do so.
 
-        Args:
-            options: see there.
-            control: the publisher's end of a SOCK_SEQPACKET pair; owned. The process ends when the other end closes.
+        ``control`` is the publisher's end of a SOCK_SEQPACKET pair; owned. The process ends when the other end closes.
 
         Raises:
             ConfigError: the address or socket is in use, or there is no such user or group.
@@ -85,10 +112,11 @@ class Publisher:
                 publisher._http = inherited_listener()
             elif options.listen == LOCAL:
                 uid = None if user is None else user.pw_uid
-                publisher._http = local_listener(options.run / LOCAL_SOCKET, uid)
+                publisher._http = unix_listener("socket of the pages", options.run / LOCAL_SOCKET, uid=uid)
             elif (address := HttpAddress.parse(options.listen)) is not None:
                 publisher._http = http_listener(address)
-            publisher._api = control_listener(options.run / "control.sock", Access(os.getuid(), options.group))
+            gid = Access(os.getuid(), options.group).gid()
+            publisher._api = unix_listener("control socket", options.run / "control.sock", gid=gid)
             publisher._make_folder(user)
             publisher._spawn()
         except BaseException:
@@ -114,13 +142,8 @@ class Publisher:
         """End what runs and start another process, with the same sockets.
 
         A process that keeps ending is started ever less often: after a second, then two, up to a minute. False when it
-        is too soon; then nothing is done, and ``control`` is not taken over.
-
-        Args:
-            control: replaces the connection; None keeps it.
-
-        Raises:
-            OSError: the process cannot be started.
+        is too soon; then nothing is done, and ``control``, which replaces the connection (None keeps it), is not taken
+        over. Raises OSError if the process cannot be started.
         """
         now_s = time.monotonic()
         lived_s = now_s - self._started_s

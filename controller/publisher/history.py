@@ -89,7 +89,12 @@ class StatusHistory:
         The probe's counts come about once a second; a second without new counts has those of the second before. Where
         packets are not counted, it is the mean of the ticks' medians and the worst p99 of a tick.
         """
-        delays = self._delay_us[rows] if self._counted else self._from_ticks(rows)
+        if self._counted:
+            delays = self._delay_us[rows]
+        else:
+            with np.errstate(invalid="ignore"):
+                medians = self._sums[rows, _P50] / self._valid[rows]
+            delays = np.stack([medians, self._worst_us[rows]], axis=1)
         for index in range(1, len(rows)):
             delays[index] = np.where(np.isnan(delays[index]), delays[index - 1], delays[index])
         delays[np.broadcast_to((self._sums[rows, _CARRIED] <= 0)[:, None], delays.shape)] = np.nan
@@ -122,11 +127,6 @@ class StatusHistory:
     def charges(self, rows: npt.NDArray[np.int64]) -> dict[str, int]:
         counts = self._charges[rows[rows >= 0]].sum(axis=0).tolist()
         return {charge.label: counts[charge] for charge in InCharge}
-
-    def _from_ticks(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        with np.errstate(invalid="ignore"):
-            median = self._sums[rows, _P50] / self._valid[rows]
-        return np.stack([median, self._worst_us[rows]], axis=1)
 
     def _row(self, second: int) -> int:
         row = second % SECONDS

@@ -75,19 +75,18 @@ class Access:
         return peer.uid in {0, self.uid}
 
     def permits(self, peer: Peer) -> bool:
-        return self.owns(peer) or self.gid() in {peer.gid, *_groups_of(peer.uid)}
+        if self.owns(peer):
+            return True
+        groups = {peer.gid}
+        with contextlib.suppress(KeyError):
+            user = pwd.getpwuid(peer.uid)
+            groups.update(os.getgrouplist(user.pw_name, user.pw_gid))
+        return self.gid() in groups
 
     @property
     def text(self) -> str:
         """The permitted users, for a refusal."""
         return "root" + (f" and members of group {self.group}" if self.group else "")
-
-
-def _groups_of(uid: int) -> list[int]:
-    with contextlib.suppress(KeyError):
-        user = pwd.getpwuid(uid)
-        return os.getgrouplist(user.pw_name, user.pw_gid)
-    return []
 
 
 @dataclass(frozen=True)
@@ -179,23 +178,18 @@ def _bind(listener: socket.socket, address: HttpAddress) -> None:
         time.sleep(RETRY_S)
 
 
-def control_listener(path: Path, access: Access) -> socket.socket:
-    """A listening Unix socket that only permitted users can open: mode 0600, or 0660 with the group.
+def unix_listener(what: str, path: Path, uid: int | None = None, gid: int | None = None) -> socket.socket:
+    """A listening Unix socket that only permitted users can open. A socket without a listener is replaced.
 
-    A socket without a listener is replaced.
+    Args:
+        what: its name in messages.
+        path: its file, of mode 0600, or 0660 with a group.
+        uid: its owner beside root; None: this process's user.
+        gid: a group that can open it as well.
 
     Raises:
-        ConfigError: another process listens there, it cannot be made, or the group does not exist.
+        ConfigError: another process listens there, or it cannot be made.
     """
-    return _unix_listener("control socket", path, gid=access.gid())
-
-
-def local_listener(path: Path, uid: int | None) -> socket.socket:
-    """The same for pages, which root and the user ``uid`` can open (None: this process's); raises ConfigError."""
-    return _unix_listener("socket of the pages", path, uid=uid)
-
-
-def _unix_listener(what: str, path: Path, uid: int | None = None, gid: int | None = None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _remove_stale(what, path)

@@ -27,13 +27,7 @@ class NonBlockingLogHandler(logging.Handler):
     """Hands lines to a thread that writes them to a file descriptor, a pipe whose reader may have stopped.
 
     Lines beyond the queue are dropped and counted. Lines are kept until it is started, which should be after
-    capabilities were given up, because threads keep those of their start.
-
-    Args:
-        descriptor: to write to; not closed.
-
-    Attributes:
-        lost: lines that were dropped.
+    capabilities were given up, because threads keep those of their start. ``lost`` lines were dropped.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -133,7 +133,7 @@ class Metrics(Collector):
             "Ticks in which the guard had a reason to change or hold something.",
             ("slice", "reason", "severity"),
             [
-                ((name, reason.label, MEANINGS[reason].severity.name.lower()), self._totals.reasons[s, reason])
+                ((name, reason.label, MEANINGS[reason].severity.label), self._totals.reasons[s, reason])
                 for s, name in enumerate(names)
                 for reason in REASONS
             ],

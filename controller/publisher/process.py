@@ -53,10 +53,7 @@ class PublisherProcess:
         reader: of the controller's ring.
         sockets: ``api``, the listening control socket; ``link``, the connection to the controller; and ``http``, a
             listening socket, if there are pages.
-        access: which users may give orders.
-        recorder: for decision records and estimates.
-        log, handler: for events.
-        hosts: names by which the node is reached over HTTP.
+        access, recorder, log, handler, hosts: see their types, and `PageServer`.
     """
 
     def __init__(

@@ -32,8 +32,7 @@ class Recorder:
     """Writes ticks to disk as segments, and estimates what a shadow run's policy would have changed.
 
     Args:
-        folder: of the segments.
-        max_mb: disk space they may take; 0 writes none.
+        folder, max_mb: of the segments, and the disk space that they may take; 0 writes none.
         estimate_s: seconds between estimates; 0 makes none.
         log: for errors.
 
@@ -91,11 +90,7 @@ class Recorder:
             self._thread.join(timeout_s)
 
     def figures(self, overwritten: int = 0) -> dict[str, tuple[float, str]]:
-        """Metrics, by name: value and help text.
-
-        Args:
-            overwritten: ticks that were gone before they could be handed over; each is missing in the records.
-        """
+        """Metrics, by name: value and help text. ``overwritten`` ticks were gone before they could be handed over."""
         writer, text = self._writer, "Ticks without a record: overwritten before they were read, or recorder busy."
         if writer is None:
             return {"records_lost_ticks_total": (float(self.dropped), text)}

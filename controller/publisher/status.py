@@ -122,10 +122,8 @@ class Status:
 
         Rates and the like are means over the last one to two seconds; reasons are those of the last five seconds with
         the number of ticks that had them; ``loop`` has quantiles over the last minute. Histories are of whole seconds,
-        oldest first. ``wanted`` is None where the policy failed.
-
-        Args:
-            history_s: length of the histories, at most 119; 0 leaves them out.
+        oldest first; ``history_s`` is their length, at most 119, and 0 leaves them out. ``wanted`` is None where the
+        policy failed.
         """
         history, minute = self.history, self.history.rows(LOOP_S)
         ticks, late = history.ticks(minute)
@@ -209,7 +207,7 @@ def _reasons(counts: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
     return [
         {
             "reason": reason.label,
-            "severity": MEANINGS[reason].severity.name.lower(),
+            "severity": MEANINGS[reason].severity.label,
             "text": MEANINGS[reason].text,
             "ticks": int(counts[reason]),
         }

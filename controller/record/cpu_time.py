@@ -20,12 +20,7 @@ def gets_group(description: dict[str, Any], name: str) -> bool:
 
 
 def without_cpu_time(description: dict[str, Any], name: str, modes: Any, reasons: Any) -> npt.NDArray[np.bool_]:
-    """Ticks in which a slice's `CPU_TIME_FIELDS` are zero because they were not measured.
-
-    Args:
-        description: of the run.
-        name: of the slice.
-        modes, reasons: of the ticks; masks of `Reason`.
-    """
+    """Ticks in which a slice's `CPU_TIME_FIELDS` are zero because they were not measured, by the run's description, and
+    the modes and the slice's reason masks of the ticks."""
     left_alone = (np.asarray(modes) == Mode.SHADOW) | (np.asarray(reasons) & Reason.NOT_ACTING.bit != 0)
     return left_alone & gets_group(description, name)

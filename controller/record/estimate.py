@@ -34,9 +34,9 @@ MIN_CARRIED_MBPS = 0.5
 Array = npt.NDArray[np.float64]
 
 
-def window_ticks(period_s: float, window_s: float = WINDOW_S) -> int:
+def window_ticks(period_s: float) -> int:
     """Number of ticks that are replayed for an estimate."""
-    return max(MIN_TICKS, round(window_s / period_s))
+    return max(MIN_TICKS, round(WINDOW_S / period_s))
 
 
 class Estimator:
@@ -45,19 +45,18 @@ class Estimator:
     Args:
         description: of the run; hardware, slices and period are taken from it.
         interval_s: time between estimates, at least a window.
-        window_s: length of a window, at least `MIN_TICKS` periods.
 
     Raises:
         ConfigError: the hardware is unknown, or was not identified, so that its errors are unknown.
     """
 
-    def __init__(self, description: dict[str, Any], interval_s: float = INTERVAL_S, window_s: float = WINDOW_S) -> None:
+    def __init__(self, description: dict[str, Any], interval_s: float = INTERVAL_S) -> None:
         from slicepilot.env.simulator.hardware import HardwareFile
 
         self.description = description
         self._slices = validate(SliceSet, description["slice_set"], "description: slice_set")
         period_s = description["period_s"]
-        self._ticks = window_ticks(period_s, window_s)
+        self._ticks = window_ticks(period_s)
         self._settle = min(round(SETTLE_S / period_s), self._ticks // 4) + 1
         self._interval_ns = round(1e9 * max(interval_s, self._ticks * period_s))
         name = description["hardware"]

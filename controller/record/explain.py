@@ -131,10 +131,10 @@ def _window(description: dict[str, Any], names: Sequence[str], records: Records)
 def _slice_window(records: Records, s: int, name: str, description: dict[str, Any]) -> dict[str, Any]:
     valid = records["valid"][:, s] != 0
     figures = records["slices"][valid, :, s].astype(np.float64)
-    means = dict[str, float | None].fromkeys(SLICE_FIELDS) if not len(figures) else _means(figures)
+    means = _means(figures)
     blind = without_cpu_time(description, name, records["mode"][valid], records["reasons"][valid, s])
     if blind.any():
-        means |= _cpu_time_means(figures[~blind])
+        means |= {field: _means(figures[~blind])[field] for field in CPU_TIME_FIELDS}
     worst = float(np.quantile(figures[:, SLICE_FIELDS.index("delay_p99_us")], 0.99)) if len(figures) else None
     return {
         "slice": name,
@@ -147,15 +147,11 @@ def _slice_window(records: Records, s: int, name: str, description: dict[str, An
     }
 
 
-def _cpu_time_means(figures: npt.NDArray[np.float64]) -> dict[str, float | None]:
-    """Over the ticks in which CPU time was measured; None where it never was."""
-    if not len(figures):
-        return dict.fromkeys(CPU_TIME_FIELDS)
-    return {field: float(figures[:, SLICE_FIELDS.index(field)].mean()) for field in CPU_TIME_FIELDS}
-
-
 def _means(figures: npt.NDArray[np.float64]) -> dict[str, float | None]:
-    """Over ticks; the loss is that of the window, in which packets under way at a tick have left at a later one."""
+    """Over ticks, None where there are none; the loss is that of the window, in which packets under way at a tick have
+    left at a later one."""
+    if not len(figures):
+        return dict.fromkeys(SLICE_FIELDS)
     means = dict(zip(SLICE_FIELDS, figures.mean(axis=0).tolist(), strict=True))
     offered, carried = means["offered_mbps"], means["carried_mbps"]
     return means | {"loss_ratio": max(0.0, 1.0 - carried / offered) if offered else 0.0}
@@ -193,7 +189,7 @@ def _reasons(mask: int) -> list[dict[str, Any]]:
 
 def _reason(reason: Reason) -> dict[str, Any]:
     meaning = MEANINGS[reason]
-    return {"reason": reason.label, "severity": meaning.severity.name.lower(), "meaning": meaning.text}
+    return {"reason": reason.label, "severity": meaning.severity.label, "meaning": meaning.text}
 
 
 def _flags(flags: int, node_reasons: int) -> list[str]:

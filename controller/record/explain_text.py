@@ -30,11 +30,12 @@ _STAGES = ("wakeup", "observe", "infer", "guard", "apply", "total")
 
 def tick_lines(explanation: dict[str, Any]) -> list[str]:
     """`explain_tick` in words and tables."""
-    stages = explanation["stages_us"]
+    node, stages = explanation["node"], explanation["stages_us"]
+    shares = f"CPUs {node['cpu_idle_ratio']:.0%} idle, uplink {node['uplink_use_ratio']:.0%} used"
     return [
         *_wrap(f"tick {explanation['sequence']} at {explanation['time']}, {_run_of(explanation)}"),
         *_wrap(f"mode {explanation['mode']}, level {explanation['level']}{_flags(explanation)}"),
-        _node_line(explanation["node"]),
+        f"node: {shares}, measured {1e3 * node['age_s']:.1f} ms before",
         "",
         *_seen_lines("seen", {row["slice"]: row["seen"] if row["valid"] else None for row in explanation["slices"]}),
         "loss: packets under way count as lost until they leave",
@@ -71,7 +72,8 @@ def window_lines(explanation: dict[str, Any]) -> list[str]:
         "",
         *_window_guard_lines(explanation["reasons"]),
         "",
-        *_window_change_lines(explanation["slices"]),
+        "how often each knob changed",
+        *_knob_lines([{"slice": row["slice"], "knobs": row["changes"]} for row in explanation["slices"]], ""),
         "",
         *_heading("took", [(stage, "us") for stage in _STAGES]),
         *(_line(name, [f"{stages[stage][name]:.0f}" for stage in _STAGES]) for name in ("p50", "p99", "max")),
@@ -98,11 +100,6 @@ def setting(value: float | str | None) -> str:
         return value or "none"
     value += 0.0  # no minus before zero
     return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}" if abs(value) < 1e6 else f"{value:.0e}"
-
-
-def _node_line(node: dict[str, Any]) -> str:
-    shares = f"CPUs {node['cpu_idle_ratio']:.0%} idle, uplink {node['uplink_use_ratio']:.0%} used"
-    return f"node: {shares}, measured {1e3 * node['age_s']:.1f} ms before"
 
 
 def _run_of(explanation: dict[str, Any]) -> str:
@@ -172,11 +169,6 @@ def _window_guard_lines(reasons: Sequence[dict[str, Any]]) -> list[str]:
         ticks = ", ".join(f"{name_in_cells(name)} {count}" for name, count in (where | reason["slices"]).items())
         lines += _wrap(f"  {reason['reason']} ({reason['severity']}): {ticks}: {reason['meaning']}")
     return lines
-
-
-def _window_change_lines(slices: Sequence[dict[str, Any]]) -> list[str]:
-    rows = [{"slice": row["slice"], "knobs": row["changes"]} for row in slices]
-    return ["how often each knob changed", *_knob_lines(rows, "")]
 
 
 def _heading(title: str, columns: Sequence[tuple[str, str]]) -> list[str]:

@@ -15,10 +15,7 @@ WRITTEN_AT, BEAT_AT, DESCRIPTION_AT, NOTES_AT, DELAYS_AT = 32, 40, 48, 56, 64
 
 
 class Pulse:
-    """The writer's heartbeat.
-
-    Args:
-        path: of a tick ring.
+    """The heartbeat of a tick ring's writer.
 
     Raises:
         OSError: it cannot be mapped.

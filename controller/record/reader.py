@@ -146,28 +146,22 @@ LOOK_BACK_NS = 60_000_000_000
 def moment_in(stretches: Sequence[Stretch], time_ns: int) -> Moment | None:
     """The last tick at or before a time, with the tick before; None if it is older than a second or two periods, since
     then nothing was recorded at that time."""
-    best: Moment | None = None
+    newest: tuple[Stretch, Any] | None = None
     for stretch in stretches:
         records = stretch.records[stretch.records["time_ns"] <= time_ns]
-        if len(records) and (best is None or records[-1]["time_ns"] >= best.record["time_ns"]):
-            before = records[-2] if len(records) > 1 else _last_of(stretches, stretch, records[-1])
-            best = Moment(stretch.description, records[-1], before)
-    if best is None:
+        if len(records) and (newest is None or records[-1]["time_ns"] >= newest[1]["time_ns"]):
+            newest = stretch, records[-1]
+    if newest is None:
         return None
-    if best.before is not None and best.before["sequence"] + 1 != best.record["sequence"]:
-        best = Moment(best.description, best.record, None)
-    longest_ns = max(1e9, 2e9 * best.description["period_s"])
-    return best if time_ns - int(best.record["time_ns"]) <= longest_ns else None
-
-
-def _last_of(stretches: Sequence[Stretch], stretch: Stretch, record: Any) -> Any | None:
-    """The tick before a stretch's first tick."""
+    stretch, record = newest
+    if time_ns - int(record["time_ns"]) > max(1e9, 2e9 * stretch.description["period_s"]):
+        return None
     for other in stretches:
         if other.key == stretch.key and other.records.dtype == stretch.records.dtype:
-            at = np.flatnonzero(other.records["sequence"] + 1 == record["sequence"])
-            if len(at):
-                return other.records[at[0]]
-    return None
+            before = other.records[other.records["sequence"] + 1 == record["sequence"]]
+            if len(before):
+                return Moment(stretch.description, record, before[0])
+    return Moment(stretch.description, record, None)
 
 
 def _within(records: Records, start_ns: int | None, end_ns: int | None) -> Records:

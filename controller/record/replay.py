@@ -30,14 +30,8 @@ MIN_CARRIED_MBPS = 0.5
 
 
 class MeasuredEpisodes:
-    """Runs with measured arrival rates, one per control period.
-
-    Args:
-        slices: of the node.
-        hardware: of the node.
-        period_s: control period.
-        threads: CPUs that each UPF can use at once, (S,).
-    """
+    """Runs of a node with measured arrival rates, one per control period; ``threads``: CPUs that each UPF can use at
+    once, (S,)."""
 
     def __init__(self, slices: SliceSet, hardware: Hardware, period_s: float, threads: FloatArray) -> None:
         self.slices, self.hardware, self.period_s, self._threads = slices, hardware, period_s, threads
@@ -63,13 +57,7 @@ class MeasuredEpisodes:
 
 
 class Replay:
-    """Simulates windows of a run and evaluates them.
-
-    Args:
-        description: of the run: period, scope of nice, size of the node.
-        slices: of the run.
-        hardware: as identified; CPUs and uplink are the run's.
-    """
+    """Simulates windows of a run and evaluates them; CPUs and uplink of the identified hardware are the run's."""
 
     def __init__(self, description: dict[str, Any], slices: SliceSet, hardware: Hardware) -> None:
         cpus = float(description["logical_cpus"])
@@ -113,14 +101,10 @@ class Replay:
         return np.clip(length, *PACKET_BYTES).astype(np.float32)
 
     def figures(self, series: FloatArray, skip: int, fit: dict[str, float]) -> tuple[Array, Array, Array]:
-        """Carried Mbit/s (S, R), p99 us (S, R), and broken promises in s (S, R + 4), of telemetry (N, 8, S, R).
+        """Carried Mbit/s (S, R), p99 us (S, R), and broken promises in s (S, R + 4), of telemetry (N, 8, S, R), whose
+        first two are the runs, without the first ``skip`` periods.
 
         The other four are those of the two runs by a pessimistic and an optimistic model, with the errors in ``fit``.
-
-        Args:
-            series: the first two are the runs.
-            skip: periods in which they settle.
-            fit: of the hardware file.
         """
         carried, delay = (series[skip:, row].astype(np.float64) for row in (CARRIED, DELAY))
         rate, factor = fit["throughput_median_pct"] / 100, fit["delay_p99_median_factor"]

@@ -69,7 +69,7 @@ class TickReader:
             raise ConfigError(f"{path}: tick ring of another layout")
         self._records: npt.NDArray[Any] = np.frombuffer(self._memory, layout.dtype, self.slots, records)
         self._read = 0
-        self._settled: dict[int, tuple[int, dict[str, Any]]] = {}
+        self._documents: dict[int, tuple[int, dict[str, Any]]] = {}
         self._delays = np.zeros((self.num_slices, BUCKETS), np.uint64)
         self.lost = 0
 
@@ -104,15 +104,9 @@ class TickReader:
 
     def delays(self) -> npt.NDArray[np.uint64]:
         """Packets since the probe's start by delay, (S, BUCKETS); a copy. See `notes` for a killed writer."""
-        shape = self.num_slices, BUCKETS
-        until_s = time.monotonic() + SETTLE_S
-        while time.monotonic() < until_s:
-            before = self._generation(DELAYS_AT)
-            values = np.frombuffer(self._memory, np.uint64, shape[0] * shape[1], self._layout.delays)
-            counts = values.reshape(shape).copy()
-            if before % 2 == 0 and before == self._generation(DELAYS_AT):
-                self._delays = counts
-                break
+        counts = self._settled(DELAYS_AT, self._layout.delays, self._delays.nbytes)
+        if counts is not None:
+            self._delays = np.frombuffer(counts[1], np.uint64).reshape(self._delays.shape)
         return self._delays.copy()
 
     def new(self) -> npt.NDArray[Any]:
@@ -142,25 +136,27 @@ class TickReader:
         whole &= sequence + self.slots >= self.written
         return copied[whole]
 
-    def _generation(self, at: int) -> int:
-        return int(struct.unpack_from("=Q", self._memory, at)[0])
-
-    def _document(self, generation_at: int, at: int) -> tuple[int, dict[str, Any]]:
+    def _settled(self, generation_at: int, at: int, size: int) -> tuple[int, bytes] | None:
+        """Some bytes that no writer changes, with their generation; None if a writer was killed while it did."""
         until_s = time.monotonic() + SETTLE_S
         while time.monotonic() < until_s:
-            before = self._generation(generation_at)
-            (length,) = struct.unpack_from("=I", self._memory, at)
-            text = bytes(self._memory[at + 4 : at + 4 + min(length, DOCUMENT_BYTES - 4)])
-            if before % 2 == 0 and before == self._generation(generation_at):
-                self._settled[at] = before, self._parsed(text) if before else {}
-                break
-        return self._settled.get(at, (0, {}))
+            (before,) = struct.unpack_from("=Q", self._memory, generation_at)
+            data = self._memory[at : at + size]
+            if before % 2 == 0 and (before,) == struct.unpack_from("=Q", self._memory, generation_at):
+                return before, data
+        return None
 
-    def _parsed(self, text: bytes) -> dict[str, Any]:
+    def _document(self, generation_at: int, at: int) -> tuple[int, dict[str, Any]]:
+        settled = self._settled(generation_at, at, DOCUMENT_BYTES)
+        known = self._documents.get(at, (0, {}))
+        if settled is None or settled[0] == known[0]:
+            return known
+        generation, data = settled
         try:
-            document = json.loads(text)
+            document = json.loads(data[4 : 4 + struct.unpack_from("=I", data)[0]])
         except (ValueError, RecursionError):
             document = None
         if not isinstance(document, dict):
             raise ConfigError(f"{self.path}: corrupt ring file (invalid JSON)")
-        return document
+        self._documents[at] = generation, document
+        return generation, document

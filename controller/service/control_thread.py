@@ -34,11 +34,7 @@ class ControlThread:
     publisher is not trusted.
 
     Slow orders are carried out by another thread, so that ``safe`` and signals are served meanwhile. An order for
-    shadow overtakes earlier orders to act.
-
-    Args:
-        controller: what orders are for.
-        publisher: a connected SOCK_SEQPACKET socket; owned.
+    shadow overtakes earlier orders to act. ``publisher`` is a connected SOCK_SEQPACKET socket; owned.
     """
 
     def __init__(self, controller: Controller, publisher: socket.socket) -> None:
@@ -157,8 +153,7 @@ class ControlThread:
         """Carry out an order, in turn if it is slow, and reply.
 
         Args:
-            order: what to do.
-            reply: is given the answer.
+            order, reply: what to do, and what is given the answer.
             as_at_the_start: forced if the start was, and with the present policy.
             name: identifies a signal; the same signal is ignored while it is the last order.
         """

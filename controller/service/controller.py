@@ -10,13 +10,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slicepilot.configs import ConfigError
 from slicepilot.configs.text import as_many_as_fit, shortened
 from slicepilot.controller.contracts.latches import slice_remedy, trip_text
 from slicepilot.controller.contracts.modes import MODES, Mode
@@ -29,7 +29,6 @@ from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system import sd_notify
 from slicepilot.controller.system.realtime import start_ahead, stop_being_ahead
 from slicepilot.controller.system.signals import StopRequest
-from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import KNOB_FIELDS
 
 from .knob_lease import hang_s
@@ -52,13 +51,10 @@ class Controller:
     ticks.
 
     Args:
-        node: with a read-only actuator; owned by the caller.
-        config: how to run.
-        policy: what decides.
-        ring: where ticks go; owned by the caller.
+        node, ring: owned by the caller; the node with a read-only actuator.
+        config, policy: how to run, and what decides.
         state: folder for the journal.
-        stop: ends the loop.
-        watch: see `Loop`.
+        stop, watch: see `Loop`.
         seed: of the agent and of loads that the backend plays.
 
     Raises:
@@ -93,7 +89,6 @@ class Controller:
             lock_memory=config.lock_memory,
             cpu=config.cpu,
             check_s=PERIODIC_TASK_S,
-            from_none=False,
             seed=seed,
         )
         self.loop = Loop(node.backend, active, loop_config, stop, ring, watch)
@@ -162,11 +157,8 @@ class Controller:
         """Carry out an operator's order, after the controller has started; returns the resulting state. Shadow that is
         ordered before is what the controller starts in.
 
-        Slow orders (`is_slow`) must be given in turn; all others may be given at any time, also during a slow order.
-
-        Args:
-            order: what to do.
-            overtaken: whether shadow has been ordered since; then no mode that acts is taken up.
+        Slow orders (`is_slow`) must be given in turn; all others may be given at any time, also during a slow order. If
+        ``overtaken`` says that shadow has been ordered since, no mode that acts is taken up.
 
         Raises:
             ConfigError: it cannot be carried out; nothing has changed.
@@ -186,26 +178,19 @@ class Controller:
             self._modes.switch(order.mode, order.slices, self.policy, self.loop.mailbox.make, overtaken)
         elif order.command == "reload":
             self._reload(order)
-        elif order.command in {"pause", "resume", "safe"}:
-            self.loop.mailbox.make({"pause": self._pause, "resume": self._resume, "safe": self._safe}[order.command])
         else:
-            raise ConfigError(f"command = {order.command!r}; expected mode, reload, pause, resume or safe")
+            self.loop.mailbox.make(partial(self._ask_guard, order.command))
         self.loop.mailbox.make(self._publish_notes)
         active, guard = self.loop.active, self.loop.active.guard
         orders = {"paused": guard.paused, "ordered_safe": guard.ordered_safe}
         return {"mode": active.mode.label, "slices": list(self._modes.slices)} | orders
 
-    # In the loop's thread, with the guard of that time.
-
-    def _pause(self) -> None:
-        self.loop.active.guard.pause()
-
-    def _safe(self) -> None:
-        self.loop.active.guard.order_safe()
-
-    def _resume(self) -> None:
-        self.loop.active.guard.resume()
-        self._modes.resume()
+    def _ask_guard(self, command: str) -> None:
+        """Pause, resume or the safe setting; in the loop's thread, with the guard of that time."""
+        guard = self.loop.active.guard
+        {"pause": guard.pause, "safe": guard.order_safe, "resume": guard.resume}[command]()
+        if command == "resume":
+            self._modes.resume()
 
     def _reload(self, order: Order) -> None:
         """Load, check and try out a new policy, guard or both, before the loop takes them."""
@@ -215,16 +200,17 @@ class Controller:
             roots, policy = self.config.roots, self.policy
             config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard, roots)
             if order.bundle is not None:
-                trial = trial_on(self.node, self.config)
-                policy = load_bundle(order.bundle, self.config.trust, roots, trial)
+                policy = load_bundle(order.bundle, self.config.trust, roots, **trial_on(self.node, self.config))
                 self._require_promoted(policy, order)
             guard = self._guard(config, policy)
             if order.bundle is not None:
                 self.loop.ready(dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard))
 
             def swap() -> None:
-                if not _same_requests(policy.agent.request_mcpu, self.policy.agent.request_mcpu):
-                    self.node.backend.deploy(policy.agent.request_mcpu)
+                requests: Any = policy.agent.request_mcpu
+                present: Any = self.policy.agent.request_mcpu
+                if not np.array_equal(requests, present):
+                    self.node.backend.deploy(requests)
                 self.loop.report.add_interventions(self.loop.active.guard)
                 self._describe(policy, config)  # first, because it fails if it does not fit into the ring
                 guard.in_control = bool(self._modes.slices)
@@ -232,7 +218,7 @@ class Controller:
                 self.loop.active = dataclasses.replace(self.loop.active, agent=policy.agent, guard=guard)
                 self.policy, self._guard_config = policy, config
 
-            with self._modes.unchanged():
+            with self._modes.switching:
                 if order.bundle is not None:  # the mode may have changed meanwhile
                     self._require_promoted(policy, order)
                 self.loop.mailbox.make(swap)
@@ -299,13 +285,6 @@ class Controller:
 def is_slow(order: Order) -> bool:
     """Whether an order reads files or starts processes."""
     return order.command == "reload" or (order.command == "mode" and order.mode is not Mode.SHADOW)
-
-
-def _same_requests(first: FloatArray | None, second: FloatArray | None) -> bool:
-    """Whether two agents' pods are deployed alike."""
-    if first is None or second is None:
-        return first is second
-    return np.array_equal(first, second)
 
 
 def description_of(node: Node, policy: LoadedPolicy, guard: GuardConfig) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.promotion.evidence import Evidence
 from slicepilot.controller.promotion.signed import EvidenceFolder
 from slicepilot.controller.record.estimate import window_ticks
-from slicepilot.controller.record.ring import Records, TickRing
+from slicepilot.controller.record.ring import Records, TickRing, fingerprint
 from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 
 LOOK_S, SAVE_S, WINDOW_S = 1.0, 30.0, 30.0
@@ -26,8 +25,7 @@ class EvidenceThread:
     A ``with`` block starts and ends it. The loop does not wait for it. When the disk fails, only evidence is lost.
 
     Args:
-        ring: with the ticks; described before the first tick.
-        state: the controller's state folder.
+        ring, state: of the controller; the ring is described before the first tick.
         failed: called with errors, a line each.
         window_s: seconds between windows for the simulator.
 
@@ -89,7 +87,7 @@ class EvidenceThread:
         window = self._ring.ticks(max(0, end - count), end)
         alike = (window["description"] == newest["description"][-1]) & (window["mode"] == Mode.SHADOW)
         if len(window) == count and alike.all():
-            evidence.add_window(description, window, hashlib.sha256(window.tobytes()).hexdigest())
+            evidence.add_window(description, window, fingerprint(window))
             self._window_at_ns = now_ns
 
     def _save(self) -> None:

@@ -54,9 +54,7 @@ class KnobLease:
     will be restored.
 
     Args:
-        targets: the slices to act on.
-        node: they are on.
-        config: of the run.
+        targets: the slices of the node to act on.
         state: folder for the journal.
         ring: path of the tick ring with the heartbeat that the supervisor watches.
 
@@ -168,7 +166,10 @@ class KnobLease:
         else:
             self._closed, left = True, len(self.actuator.yielded)
             self.actuator.close()
-            text = _restored_text(self.actuator.restored, left)
+            restored = self.actuator.restored
+            slices = len({name for name, _ in restored})
+            others = f"; {_counted(left, 'knob')} left to other programs" if left else ""
+            text = f"original settings restored: {_counted(slices, 'slice')}, {_counted(len(restored), 'knob')}{others}"
         self._end()
         self._locks.close()
         return text
@@ -217,13 +218,6 @@ class KnobLease:
             if self._supervisor is not None:
                 self._supervisor.disarm_and_wait()
             self._keeper.close()
-
-
-def _restored_text(restored: frozenset[tuple[str, KnobName]], left: int) -> str:
-    """What was restored, and how many knobs were left to other programs."""
-    slices = len({name for name, _ in restored})
-    others = f"; {_counted(left, 'knob')} left to other programs" if left else ""
-    return f"original settings restored: {_counted(slices, 'slice')}, {_counted(len(restored), 'knob')}{others}"
 
 
 def _counted(number: int, what: str) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,18 +43,13 @@ class ModeSwitch:
     Before a mode that acts, slices are taken over (`KnobLease`): a lock on each, a journal on disk, a supervisor
     that restores it. In shadow there is no lease, and no writable descriptor.
 
-    Modes are switched from several threads, one at a time.
-
-    Args:
-        loop: in shadow.
-        node: with a read-only actuator.
-        config: of the run.
-        state: folder for the journal.
-        ring: path of the tick ring.
+    Modes are switched from several threads, one at a time. The loop begins in shadow, the node with a read-only
+    actuator; ``state`` is the folder for the journal, ``ring`` the path of the tick ring.
 
     Attributes:
         slices: acted on now, in the node's order.
         foreign_changes: how often another program had set knobs.
+        switching: who holds this lock keeps the mode as it is.
     """
 
     def __init__(self, loop: Loop, node: Node, config: RunConfig, state: Path, ring: Path) -> None:
@@ -66,17 +61,11 @@ class ModeSwitch:
         self._kept = ""  # why the lease is kept in shadow: what could not be restored
         self._retrying: threading.Thread | None = None
         self._restored: dict[str, Any] | None = None
-        self._switching = threading.RLock()
+        self.switching = threading.RLock()
 
     def is_in(self, mode: Mode, canary: tuple[str, ...]) -> bool:
         """Whether that is how it is already; raises ConfigError as `switch`."""
         return (mode, controlled_slices(mode, canary, self._names)) == (self._loop.active.mode, self.slices)
-
-    @contextlib.contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Keep the mode as it is, for a moment."""
-        with self._switching:
-            yield
 
     def switch(
         self,
@@ -92,8 +81,7 @@ class ModeSwitch:
         again. The caller checks whether the policy may act.
 
         Args:
-            mode, canary: as ordered.
-            policy: what decides.
+            mode, canary, policy: as ordered, and what decides.
             make: see `Make`.
             overtaken: whether shadow has been ordered since; then the mode stays.
 
@@ -102,7 +90,7 @@ class ModeSwitch:
             ActuatorError: knobs that cannot be set, journalled or restored.
         """
         slices = controlled_slices(mode, canary, self._names)
-        with self._switching:
+        with self.switching:
             if (mode, slices) == (self._loop.active.mode, self.slices) and not self._kept:
                 return
             if slices and overtaken():
@@ -120,7 +108,7 @@ class ModeSwitch:
 
     def give_back(self) -> None:
         """Restore the original settings and end the lease; raises ActuatorError, and then keeps it for another try."""
-        with self._switching:
+        with self.switching:
             if self._lease is not None:
                 try:
                     self._loop.report.restored = text = self._lease.give_back()
@@ -164,7 +152,7 @@ class ModeSwitch:
         return self._lease if self.slices else None
 
     def _retry(self) -> None:
-        with self._switching:
+        with self.switching:
             report, failure = self._loop.report, self._kept
             if not failure:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from slicepilot.agents.learned.shipped import is_shipped
-from slicepilot.configs import load, validate
+from slicepilot.configs import ConfigError, load, validate
 from slicepilot.configs.backends import check_name
 from slicepilot.configs.reading import Roots
-from slicepilot.controller.publisher.config import PublishConfig
+from slicepilot.controller.publisher.handle import PublishConfig
 from slicepilot.controller.watchdog.external_change import ExternalChangeConfig
 
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -137,6 +138,19 @@ class RunConfig:
             own.append(Path(self.guard).absolute().parent)
         folders = (*(folder for folder in own if folder != Path("/")), *map(Path, RELOAD_ROOTS))
         return Roots(tuple(dict.fromkeys(folders)))
+
+    def make_folders(self, instance: str) -> tuple[Path, Path]:
+        """Make the folders of a controller of that name in `run_root` and `state_root`; raises ConfigError."""
+        umask = os.umask(0o022)  # the control group goes through, and only root writes there
+        try:
+            for field, root in (("run_root", self.run_root), ("state_root", self.state_root)):
+                try:
+                    Path(root, instance).mkdir(parents=True, exist_ok=True)
+                except OSError as error:
+                    raise ConfigError(f"{field} = {root}: {error.strerror}; expected a writable folder") from error
+        finally:
+            os.umask(umask)
+        return Path(self.run_root, instance), Path(self.state_root, instance)
 
     @classmethod
     def from_yaml(cls, name_or_path: str) -> RunConfig:

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from functools import partial
 
 from slicepilot.agents.base import Agent
 from slicepilot.configs import ConfigError, FailureError
@@ -70,10 +70,8 @@ def serve(
     if config.cpu is not None and config.cpu not in (cpus := os.sched_getaffinity(0)):
         raise ConfigError(f"cpu = {config.cpu}; expected one of {', '.join(map(str, sorted(cpus)))}")
     instance = config.instance or node.name
-    folder, state = Path(config.run_root) / instance, Path(config.state_root) / instance
+    folder, state = config.make_folders(instance)
     with contextlib.ExitStack() as undo:
-        _make("run_root", folder)
-        _make("state_root", state)
         undo.enter_context(Locks({f"controller {instance}": folder}))
         compiles = "a first start compiles for half a minute of CPU time"
         say(f"starting {config.mode} on {len(node.backend.slices)} slices; {compiles}")
@@ -92,9 +90,18 @@ def serve(
         privileges.keep_only([*privileges.LOOP, *(["CAP_DAC_OVERRIDE"] if makes_groups else [])])
         say("loading the policy and trying it")
         with _kept_for_later(BY_SIGNAL):
-            controller = _operation(node, config, ring, state, watch, seed, force, agent, stop or StopRequest())
+            from .loaded_policy import LoadedPolicy, import_bundle_runtime, policy_of
+
+            import_bundle_runtime(node.backend.slices, node.backend.context)
+            policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
+            if MODES[config.mode] is not Mode.SHADOW:
+                policy.require_promoted_as_loaded(force)
+            controller = Controller(node, config, policy, ring, state, stop, watch, seed)
             control = undo.enter_context(ControlThread(controller, ours))
-        undo.enter_context(_evidence(controller, ring, state))
+        try:
+            undo.enter_context(EvidenceThread(ring, state, partial(setattr, controller.loop.report, "last_error")))
+        except OSError as error:
+            raise FailureError(f"evidence for a promotion in {state}: {error.strerror or error}") from error
         undo.enter_context(_housekeeping(controller, publisher, control))
         undo.enter_context(_quick_threads())
         # Last, because all running threads are confined, too.
@@ -102,36 +109,6 @@ def serve(
         controller.notes.append(lambda: {"confined": confined})
         say("taking over")
         return controller.run(max_ticks, force)
-
-
-def _operation(
-    node: Node,
-    config: RunConfig,
-    ring: TickRing,
-    state: Path,
-    watch: Watcher | None,
-    seed: int,
-    force: bool,
-    agent: Agent | None,
-    stop: StopRequest,
-) -> Controller:
-    from .loaded_policy import LoadedPolicy, import_bundle_runtime, policy_of
-
-    import_bundle_runtime(node.backend.slices, node.backend.context)
-    policy = policy_of(config, node) if agent is None else LoadedPolicy(agent)
-    if MODES[config.mode] is not Mode.SHADOW:
-        policy.require_promoted_as_loaded(force)
-    return Controller(node, config, policy, ring, state, stop, watch, seed)
-
-
-def _evidence(controller: Controller, ring: TickRing, state: Path) -> EvidenceThread:
-    def failed(what: str) -> None:
-        controller.loop.report.last_error = what
-
-    try:
-        return EvidenceThread(ring, state, failed)
-    except OSError as error:
-        raise FailureError(f"evidence for a promotion in {state}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager
@@ -182,16 +159,6 @@ def _kept_for_later(numbers: Iterable[signal.Signals]) -> Iterator[None]:
         raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _make(root: str, folder: Path) -> None:
-    umask = os.umask(0o022)  # the control group goes through, and only root writes there
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; expected a writable folder") from error
-    finally:
-        os.umask(umask)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import time
-from dataclasses import dataclass
 from typing import Any
 
 from slicepilot.agents.learned.bundle import PolicyBundle
@@ -25,63 +24,55 @@ MOST_ANSWER_BYTES = 4096
 SHOWN = 300
 
 
-@dataclass(frozen=True)
-class Trial:
-    """The task of a policy in a trial.
+def try_out(
+    bundle: PolicyBundle, num_slices: int | None = None, period_s: float = 1.0, off_cpu: int | None = None
+) -> None:
+    """Try a bundle's model out; the process is killed at the end.
 
-    Attributes:
+    Args:
+        bundle: whose model.
         num_slices: of the node; default: the bundle's.
         period_s: control period, the limit of a decision's CPU time.
         off_cpu: the loop's CPU, which the trial does not use.
+
+    Raises:
+        ConfigError: the model is refused, fails, or takes too much time or memory; it has not run here.
+        OSError: the process cannot be started.
     """
-
-    num_slices: int | None = None
-    period_s: float = 1.0
-    off_cpu: int | None = None
-
-    def run(self, bundle: PolicyBundle) -> None:
-        """Try a bundle's model out; the process is killed at the end.
-
-        Raises:
-            ConfigError: the model is refused, fails, or takes too much time or memory; it has not run here.
-            OSError: the process cannot be started.
-        """
-        columns, actions = bundle.widths
-        shape = 1, self.num_slices or len(bundle.slices), columns
-        head = {"shape": shape, "actions": actions}
-        where = f"{bundle}: {MODEL_FILE}"
-        with contextlib.ExitStack() as undo:
-            # A pipe would block if the process did not read.
-            given = os.memfd_create("policy", os.MFD_CLOEXEC)
-            undo.callback(os.close, given)
-            with open(given, "wb", closefd=False) as file:
-                file.write(json.dumps(head).encode() + b"\n" + bundle.model)
-            os.lseek(given, 0, os.SEEK_SET)
-            process = subprocess.Popen(
-                python(f"{__package__}.trial_process"),
-                stdin=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                env={"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-            undo.callback(_end, process)
-            let_others_go_first(process.pid)
-            with contextlib.suppress(
-                ProcessLookupError, PermissionError
-            ):  # it has ended, or runs as another user by now
-                if self.off_cpu is not None and (others := os.sched_getaffinity(0) - {self.off_cpu}):
-                    os.sched_setaffinity(process.pid, others)
-            answer = _answer(process, where)
-        if "refused" in answer:
-            raise ConfigError(f"{where}: {on_a_line(str(answer['refused']), SHOWN)}")
-        decision_s = answer.get("decision_s")
-        if not isinstance(decision_s, float) or not decision_s <= self.period_s:
-            raise ConfigError(
-                f"{where}: takes {on_a_line(str(decision_s), SHOWN)} s of CPU time to decide; "
-                f"expected at most a control period ({self.period_s:g} s)"
-            )
+    columns, actions = bundle.widths
+    shape = 1, num_slices or len(bundle.slices), columns
+    head = {"shape": shape, "actions": actions}
+    where = f"{bundle}: {MODEL_FILE}"
+    with contextlib.ExitStack() as undo:
+        # A pipe would block if the process did not read.
+        given = os.memfd_create("policy", os.MFD_CLOEXEC)
+        undo.callback(os.close, given)
+        with open(given, "wb", closefd=False) as file:
+            file.write(json.dumps(head).encode() + b"\n" + bundle.model)
+        os.lseek(given, 0, os.SEEK_SET)
+        process = subprocess.Popen(
+            python(f"{__package__}.trial_process"),
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={"PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        undo.callback(_end, process)
+        let_others_go_first(process.pid)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has ended, or runs as another user by now
+            if off_cpu is not None and (others := os.sched_getaffinity(0) - {off_cpu}):
+                os.sched_setaffinity(process.pid, others)
+        answer = _answer(process, where)
+    if "refused" in answer:
+        raise ConfigError(f"{where}: {on_a_line(str(answer['refused']), SHOWN)}")
+    decision_s = answer.get("decision_s")
+    if not isinstance(decision_s, float) or not decision_s <= period_s:
+        raise ConfigError(
+            f"{where}: takes {on_a_line(str(decision_s), SHOWN)} s of CPU time to decide; "
+            f"expected at most a control period ({period_s:g} s)"
+        )
 
 
 def _answer(process: subprocess.Popen[bytes], where: str) -> dict[str, Any]:

@@ -58,11 +58,6 @@ def resample(values: Values, width: int, join: Callable[[Sequence[float]], float
     return [join(cell) if cell else None for cell in cells]
 
 
-def mean(values: Sequence[float]) -> float:
-    """Mean of values, for rates."""
-    return sum(values) / len(values)
-
-
 def linear(values: Values, top: float) -> list[float | None]:
     """Heights 0..1 of values from 0 to ``top``."""
     return [None if value is None else value / top if top > 0 else 0.0 for value in values]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from rich.text import Text
@@ -16,7 +17,7 @@ from slicepilot.env.encoding import UPLINK_RANGE_MBPS
 from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.promises import RATE_TOLERANCE
 
-from .drawing import Glyphs, Values, duration, linear, logarithmic, mean, percent, resample, scaled, short
+from .drawing import Glyphs, Values, duration, linear, logarithmic, percent, resample, scaled, short
 
 HEAD_LINES, FOOT_LINES = 4, 1
 MOST_LINES = 3  # of a slice
@@ -100,7 +101,9 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     if notes.get("ordered_safe"):
         title.append("  SAFE BY ORDER", style=NOTE)
     title.append(f"  {plain(str(document['agent'] or ''))}")
-    yield _right(title, f" up {duration(document['uptime_s'])}", view.width)
+    up = f" up {duration(document['uptime_s'])}"
+    title.truncate(view.width - len(up), pad=True)
+    yield title.append(up, style=QUIET)
 
     total, ticks = document["loop"]["total"], document["ticks"]
     budget_us, p99_us = scaled(run["budget_s"], 1e6), total["p99_us"]
@@ -140,12 +143,6 @@ def _head(document: Document, view: View) -> Iterator[Text]:
     )
     would = ", had it acted" if mode == "shadow" else ""
     yield line.append(said, style=NOTE if charge["safe"] > MOST_SAFE else "").append(f" of the last minute{would}")
-
-
-def _right(left: Text, right: str, width: int) -> Text:
-    """Text at both ends of a line."""
-    left.truncate(width - len(right), pad=True)
-    return left.append(right, style=QUIET)
 
 
 def _wrong(document: Document, view: View) -> Iterator[tuple[str, str]]:
@@ -320,7 +317,7 @@ def _sparklines(entry: Document, width: int, glyphs: Glyphs) -> Text:
     history: dict[str, Values] = entry["history"]
     labels = ("  off ", " out ", " p50 ", " p99 ")
     cells = max(1, (width - sum(map(len, labels))) // len(labels))
-    rates = [resample(history[name], cells, mean) for name in ("offered_mbps", "carried_mbps")]
+    rates = [resample(history[name], cells, fmean) for name in ("offered_mbps", "carried_mbps")]
     delays = [resample(history[name], cells, max) for name in ("delay_p50_us", "delay_p99_us")]
     fastest = max((value for row in rates for value in row if value is not None), default=0.0)
     slowest = max((value for row in delays for value in row if value is not None), default=0.0)

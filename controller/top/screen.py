@@ -97,11 +97,8 @@ STALE_PERIODS = 3.0
 
 
 class Follower:
-    """Reads the ring of one instance; opens it read-only and nothing else.
-
-    Args:
-        path: of the ring, ``RUN/ticks``.
-        wait: let the controller come later.
+    """Reads the ring of one instance, ``RUN/ticks``; opens it read-only and nothing else. With ``wait`` the controller
+    may come later.
 
     Attributes:
         status: of the controller that was seen last; None before the first.

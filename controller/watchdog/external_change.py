@@ -78,12 +78,8 @@ class Reasserts:
         self._times: dict[object, deque[int]] = {}
 
     def refusal(self, key: object, now_ns: int) -> str | None:
-        """Why ours is not set again (empty if the policy is to respect); None, and it is counted, if it is.
-
-        Args:
-            key: what changed.
-            now_ns: CLOCK_MONOTONIC.
-        """
+        """Why ours is not set again (empty if the policy is to respect); None, and it is counted, if it is. ``key`` is
+        what changed, ``now_ns`` CLOCK_MONOTONIC."""
         if self._config.policy == "respect":
             return ""
         times = self._times.setdefault(key, deque())
@@ -99,12 +95,8 @@ class Reasserts:
 
 
 class ExternalChangeWatch:
-    """Compares what the kernel has with what was written last, and acts on a difference once.
-
-    Args:
-        actuator: whose knobs.
-        config: what is done.
-        keeper: the journal; what is respected is not restored.
+    """Compares what the kernel has with what was written last, and acts on a difference once. What is respected is
+    released in the journal, and so not restored.
 
     Attributes:
         reasserted: the latest changes that were undone.
@@ -132,12 +124,7 @@ class ExternalChangeWatch:
         """Read every knob back; call it between ticks, about once a second.
 
         It takes some 15 us a slice. Knobs that are respected are read too, so that receipts have their present value.
-
-        Args:
-            now_ns: CLOCK_MONOTONIC.
-
-        Returns:
-            What another program has changed since the last look.
+        Returns what another program has changed since the last look; ``now_ns`` is CLOCK_MONOTONIC.
 
         Raises:
             ActuatorError: a knob cannot be read, or the journal cannot be written.

@@ -15,7 +15,7 @@ from typing import Any
 from slicepilot.controller.system.bpf.libbpf import link_listeners, links_held
 from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.own_programs import start
-from slicepilot.controller.system.realtime import FIFO_PRIORITY, ThreadBesideTheLoop
+from slicepilot.controller.system.realtime import ThreadBesideTheLoop
 
 from .keeper import JournalKeeper
 from .supervisor import DISARM, LINK
@@ -37,10 +37,8 @@ class SupervisorHandle:
         leave_groups: it leaves this process's cgroups, so that it outlives a container.
 
     Attributes:
-        facts: what it has reported when it was ready: pid, scheduling, memory, oom_score_adj, resident_kb, groups,
-            confined.
+        facts: what it has reported when it was ready: pid, scheduling, memory, groups, confined.
         restarts: how often it had to be started again.
-        error: why the last `revive` failed; None when it did not.
 
     Raises:
         ActuatorError: it does not start; then no knob may be set.
@@ -71,14 +69,16 @@ class SupervisorHandle:
         self._channel: socket.socket
         self._maps: frozenset[tuple[str, int]]
         self.facts: dict[str, Any]
-        self._sentinel = Sentinel()
+        self._ended = threading.Event()
+        # Idle; it ends before the other threads when this process is killed, which the supervisor notices early.
+        self._sentinel = ThreadBesideTheLoop(self._ended.wait, "sentinel")
+        self._sentinel.start()
         self._reviving: threading.Thread | None = None
         self.restarts = 0
-        self.error: str | None = None
         try:
             self._start()
         except BaseException:
-            self._sentinel.close()
+            self._end_sentinel()
             raise
         link_listeners.append(self._pass_on)
 
@@ -115,7 +115,7 @@ class SupervisorHandle:
         if self.alive():
             return True
         if self._reviving is None or not self._reviving.is_alive():
-            self._reviving = ThreadBesideTheLoop(self._revive, "revive")
+            self._reviving = ThreadBesideTheLoop(self._try_restart, "revive")
             self._reviving.start()
         return False
 
@@ -140,7 +140,11 @@ class SupervisorHandle:
             raise ActuatorError(f"supervisor {self._process.pid} stays: something is left to restore") from None
         link_listeners.remove(self._pass_on)
         self._reap()
-        self._sentinel.close()
+        self._end_sentinel()
+
+    def _end_sentinel(self) -> None:
+        self._ended.set()
+        self._sentinel.join()
 
     def _pass_on(self, link: int) -> None:
         with contextlib.suppress(OSError):  # it has died: the next is started with all links
@@ -150,7 +154,7 @@ class SupervisorHandle:
         self._maps = self._keeper.maps
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, links_held() as links:
-            own = {"pid": os.getpid(), "sentinel": self._sentinel.thread, "channel": theirs.fileno()}
+            own = {"pid": os.getpid(), "sentinel": self._sentinel.native_id, "channel": theirs.fileno()}
             fds = (theirs.fileno(), *self._inherited, *links)
             argument = json.dumps(self._options | own)
             self._process = start(
@@ -174,38 +178,10 @@ class SupervisorHandle:
             raise ActuatorError(f"supervisor: {facts['error']}")
         return facts
 
-    def _revive(self) -> None:
-        try:
+    def _try_restart(self) -> None:
+        with contextlib.suppress(ActuatorError, OSError):  # tried again
             self.restart()
-            self.error = None
-        except (ActuatorError, OSError) as error:
-            self.error = f"{error}"
 
     def _reap(self) -> None:
         self._process.wait()
         self._channel.close()
-
-
-class Sentinel:
-    """An idle thread. It ends before the others when its process is killed, which the supervisor notices early.
-
-    Attributes:
-        thread: its id.
-    """
-
-    def __init__(self) -> None:
-        self._ended, started = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(started,), name="sentinel", daemon=True)
-        self._thread.start()
-        started.wait()
-
-    def close(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self, started: threading.Event) -> None:
-        self.thread = threading.get_native_id()
-        with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(FIFO_PRIORITY))
-        started.set()
-        self._ended.wait()

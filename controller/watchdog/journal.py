@@ -190,11 +190,9 @@ class Journal:
         return self.with_slice(dataclasses.replace(entry, weight=own_weight, pod=pod))
 
     def with_threads(self, name: str, threads: tuple[ThreadOriginal, ...]) -> Journal:
-        """A copy with original nice values of threads added to one slice; raises KeyError for an unknown slice."""
-        for entry in self.slices:
-            if entry.name == name:
-                return self.with_slice(dataclasses.replace(entry, threads=(*entry.threads, *threads)))
-        raise KeyError(name)
+        """A copy with original nice values of threads added to one slice."""
+        [entry] = [each for each in self.slices if each.name == name]
+        return self.with_slice(dataclasses.replace(entry, threads=(*entry.threads, *threads)))
 
 
 def checksum(plain: Any) -> str:

@@ -34,9 +34,7 @@ class JournalKeeper:
 
     Its methods may be called from any thread. They write no disk, and take about a millisecond.
 
-    Args:
-        state: folder of the controller, made if it is missing.
-        targets: the slices.
+    The state folder is made if it is missing.
 
     Attributes:
         path: of the journal; memory: the same for the supervisor.

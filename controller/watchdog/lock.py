@@ -15,7 +15,8 @@ import pwd
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from slicepilot.configs import ConfigError
@@ -94,7 +95,8 @@ class Locks:
         self._take(name, folder, time.monotonic())
 
     def _take(self, name: str, folder: Path, deadline: float) -> None:
-        self.descriptors.append(_locked(name, folder, deadline))
+        take = partial(_lock, name=name, folder=folder, deadline=deadline)
+        self.descriptors.append(locked_file(_path_of(folder), take))
 
     def close(self) -> None:
         """Release them, unless a supervisor still has them; more than once does nothing."""
@@ -120,23 +122,28 @@ def _path_of(folder: Path) -> Path:
     return private_folder() / f"{PREFIX}{status.st_dev:x}-{status.st_ino:x}"
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def locked_file(path: Path, lock: Callable[[int], object]) -> int:
+    """A descriptor of the file at a path, made if it is missing, that ``lock`` has locked.
 
+    Such files are removed while they are locked: one that was removed between opening and locking is opened again.
 
-def _locked(name: str, folder: Path, deadline: float) -> int:
-    """A descriptor of the folder's file, locked; that file is then at its path, and `sweep` leaves it there."""
-    path = _path_of(folder)
+    Raises:
+        ConfigError: there is anything but a regular file of this user.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     while True:
-        descriptor = _open(path)
+        descriptor = os.open(path, flags, 0o600)
         try:
-            _lock(descriptor, name, folder, deadline)
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                raise ConfigError(f"{path}: {stat.filemode(status.st_mode)} of user {status.st_uid}: remove it")
+            lock(descriptor)
             if _is_at(descriptor, path):
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # it was swept away between opening and locking
+        os.close(descriptor)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

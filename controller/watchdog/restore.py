@@ -85,9 +85,7 @@ def restore(journal: Journal, dry_run: bool = False, maps: OpenMaps | None = Non
     report = RestoreReport()
     if journal.of_this_boot:
         work = _Restoration(report, frozenset(journal.released), dry_run, OpenMaps() if maps is None else maps)
-        for original in sorted(
-            journal.slices, key=_renamed
-        ):  # a group that has to be looked for keeps no other waiting
+        for original in sorted(journal.slices, key=_renamed):  # what has to be looked for keeps no other waiting
             work.cpu(original)
         for original in journal.slices:  # no lock of interfaces is needed for these
             work.throttle(original)
@@ -287,10 +285,9 @@ def group_of(path: Path, inode: int) -> Path | None:
             root = hierarchy.root.resolve()
             above = [folder for folder in path.resolve().parents if folder.is_relative_to(root)]
             for level, folder in enumerate(above, 1):
-                if (
-                    original := next((entry for entry, number in below(folder, level) if number == inode), None)
-                ) is not None:
-                    return original
+                for entry, number in below(folder, level):
+                    if number == inode:
+                        return entry
     return None
 
 

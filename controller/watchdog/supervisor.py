@@ -15,6 +15,7 @@ has to outlive the controller; then it ends by itself.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import math
 import os
@@ -29,12 +30,14 @@ from typing import Any, Literal
 
 from slicepilot.controller.actuators.cilium.throttle import OpenMaps
 from slicepilot.controller.record.header import Pulse
+from slicepilot.controller.system.bpf.libc import call
+from slicepilot.controller.system.cgroup import cgroup_mounts
 from slicepilot.controller.system.confinement import OFF, confine_supervisor
+from slicepilot.controller.system.realtime import BEST_NICE, FIFO_PRIORITY, MCL_CURRENT, MCL_FUTURE, lift_realtime_limit
 from slicepilot.data.files import PRIVATE, remove_file, replace_file
 
 from .journal import Journal
 from .journal_memory import JournalMemory
-from .readiness import be_ready, leave_groups
 from .restore import RestoreReport, restore
 
 LOOKS_PER_HANG = 10
@@ -46,11 +49,7 @@ class HangDetector:
     """Measures the time without a heartbeat, during which this process was running.
 
     A suspended machine or a stopped supervisor proves nothing about the controller: a wait counts for at most its
-    planned time.
-
-    Args:
-        beat_ns: the newest heartbeat.
-        hang_s: time without a heartbeat that counts as a hang.
+    planned time. ``hang_s`` without a heartbeat count as a hang.
     """
 
     def __init__(self, beat_ns: int, hang_s: float) -> None:
@@ -79,6 +78,8 @@ DISARM, LINK = b"disarm", b"link"
 MOST_LINKS = 200  # made since it has started; older links are of removed interfaces
 DEATH_TIMEOUT_S = 1.0
 PIDFD_THREAD = os.O_EXCL  # linux/pidfd.h
+MCL_ONFAULT = 4  # linux/mman.h
+LEAST_OOM_SCORE = -1000
 STAYS = "stays (leave_groups: false)"
 
 Cause = Literal["died", "hung", "disarmed"]
@@ -91,22 +92,13 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     channel = socket.socket(fileno=options["channel"])
     try:
-        supervisor = Supervisor(
-            Path(options["state"]),
-            Path(options["journal"]),
-            JournalMemory(options["memory"]),
-            Path(options["ring"]),
-            options["pid"],
-            options["sentinel"],
-            options["hang_s"],
-            channel,
-        )
+        supervisor = Supervisor(options, channel)
     except (OSError, ValueError) as error:
         channel.send(json.dumps({"error": str(error)}).encode())
         return 1
     with contextlib.suppress(OSError):  # the controller may be dead by now
         # First, because a group may limit CPU time and priority.
-        groups = leave_groups() if options["leave_groups"] else STAYS
+        groups = _leave_groups() if options["leave_groups"] else STAYS
         facts = supervisor.prepare() | {"groups": groups}
         facts["confined"] = confine_supervisor(supervisor.maps.any) if options["harden"] else OFF
         channel.send(json.dumps(facts).encode())
@@ -117,13 +109,11 @@ class Supervisor:
     """Watches a controller.
 
     Args:
-        state: folder in which it reports what it has restored.
-        path: of the journal, removed when everything was restored; memory: the journal from which it restores.
-        ring: the tick ring with the controller's heartbeat.
-        pid: of the controller, which has started this process.
-        sentinel: id of an idle thread of the controller.
-        hang_s: time without a heartbeat that counts as a hang.
-        channel: on which it reports that it has restored everything itself.
+        options: ``state``, the folder in which it reports what it has restored; ``journal``, the file, removed when
+            everything was restored; ``memory``, the descriptor of the journal from which it restores; ``ring``, the
+            tick ring with the controller's heartbeat; ``pid`` of the controller, which has started this process;
+            ``sentinel``, id of an idle thread of the controller; ``hang_s`` without a heartbeat that count as a hang.
+        channel: on which the controller reports that it has restored everything itself.
 
     Attributes:
         maps: of Cilium in the journal, opened by `prepare`, before this process is confined.
@@ -132,26 +122,17 @@ class Supervisor:
         OSError, JournalError, ValueError: journal or ring cannot be read.
     """
 
-    def __init__(
-        self,
-        state: Path,
-        path: Path,
-        memory: JournalMemory,
-        ring: Path,
-        pid: int,
-        sentinel: int,
-        hang_s: float,
-        channel: socket.socket,
-    ) -> None:
-        self._state, self._path, self._memory = state, path, memory
-        self._pid, self._hang_s, self._channel = pid, hang_s, channel
+    def __init__(self, options: dict[str, Any], channel: socket.socket) -> None:
+        self._state, self._path = Path(options["state"]), Path(options["journal"])
+        self._pid, self._hang_s, self._channel = options["pid"], options["hang_s"], channel
         self._links: list[int] = []
-        self._journal = Journal.parse(memory.read(), str(path))
-        self._pulse = Pulse(ring)
-        self._process = os.pidfd_open(pid)
-        self._sentinel = _thread(sentinel, self._process)
+        self._memory = JournalMemory(options["memory"])
+        self._journal = Journal.parse(self._memory.read(), str(self._path))
+        self._pulse = Pulse(Path(options["ring"]))
+        self._process = os.pidfd_open(self._pid)
+        self._sentinel = _thread(options["sentinel"], self._process)
         # If the parent has died, another process may have its number.
-        self._orphan = os.getppid() != pid
+        self._orphan = os.getppid() != self._pid
         self._reported = False
         self.maps = OpenMaps()
         self.noticed_ns = 0
@@ -159,7 +140,7 @@ class Supervisor:
     def prepare(self) -> dict[str, Any]:
         """Load everything and be ready; returns facts for the controller's log."""
         restore(self._journal, dry_run=True, maps=self.maps)
-        return {"pid": os.getpid(), **be_ready()}
+        return {"pid": os.getpid(), **_be_ready()}
 
     def wait(self) -> Cause:
         """Wait for one of the three events; sets `noticed_ns` (CLOCK_MONOTONIC)."""
@@ -224,32 +205,71 @@ class Supervisor:
         return bool(poller.poll(None if timeout_s is None else 1e3 * timeout_s))
 
     def _restore(self, cause: Cause) -> RestoreReport | None:
-        """Restore from the present journal; None if the controller has restored itself."""
+        """Restore from the present journal, and write what was done to the state folder, with times of CLOCK_MONOTONIC;
+        None if the controller has restored itself."""
         data = self._memory.read()
         if not data:
             return None
         report = restore(Journal.parse(data, str(self._path)), maps=self.maps)
         finished_ns = time.monotonic_ns()
         if not self._reported or report.restored:
+            times = {"time_ns": time.time_ns(), "noticed_ns": self.noticed_ns, "finished_ns": finished_ns}
+            document = {"cause": cause, "pid": self._pid, **times, **asdict(report)}
             try:
-                self._write_report(cause, report, finished_ns)
+                replace_file(self._state / RESTORED_FILE, json.dumps(document, indent=1).encode(), PRIVATE)
             except OSError as error:
                 _log(f"{self._state}: write what was restored: {error.strerror}")
             _log(f"controller {self._pid} {cause}: {report}")
         self._reported = True
         return report
 
-    def _write_report(self, cause: Cause, report: RestoreReport, finished_ns: int) -> None:
-        """Write what was done to the state folder. Times are CLOCK_MONOTONIC."""
-        document = {
-            "cause": cause,
-            "pid": self._pid,
-            "time_ns": time.time_ns(),
-            "noticed_ns": self.noticed_ns,
-            "finished_ns": finished_ns,
-            **asdict(report),
-        }
-        replace_file(self._state / RESTORED_FILE, json.dumps(document, indent=1).encode(), PRIVATE)
+
+def _be_ready() -> dict[str, str]:
+    """Raise priority and lock memory as far as permitted, after everything was loaded; returns the result."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    scheduling, memory = _ahead_of_all(), "locked"
+    try:
+        call("mlockall", MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)
+    except OSError as error:
+        memory = f"not locked ({error.strerror})"
+    with contextlib.suppress(PermissionError):  # the last process to be killed when memory runs out
+        Path("/proc/self/oom_score_adj").write_text(str(LEAST_OOM_SCORE))
+    return {"scheduling": scheduling, "memory": memory}
+
+
+def _leave_groups() -> str:
+    """Leave all cgroups for the root groups of their hierarchies; returns the result.
+
+    A runtime ends a container that has no PID namespace of its own by SIGKILL to everything in its groups, also when
+    its first process alone has ended (runc, ``signalAllProcesses``; containerd's shim, ``shouldKillAllOnExit``), and
+    the kubelet does so with the groups of a pod that has gone. Root groups exist and are never removed.
+    """
+    refused = []
+    for root in {mount.root: mount for mount in cgroup_mounts()}:
+        try:
+            (root / "cgroup.procs").write_text("0")  # the process that writes it
+        except FileNotFoundError:  # something else is mounted over it
+            continue
+        except OSError as error:
+            refused.append(f"{root}: {error.strerror}")
+    return f"stays ({'; '.join(refused)})" if refused else "left"
+
+
+def _ahead_of_all() -> str:
+    """Schedule this process before the loop, which may hang. Threads inherit it."""
+    lift_realtime_limit()
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY + 1))
+        return "SCHED_FIFO"
+    except PermissionError:
+        pass
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, BEST_NICE)
+        return f"nice {BEST_NICE}"
+    except PermissionError:
+        return "unchanged (needs CAP_SYS_NICE)"
 
 
 def _thread(thread: int, process: int) -> int:

@@ -14,8 +14,8 @@ from slicepilot.controller.loop.live_backend import (
     ENDLESS,
     Actuator,
     LiveBackend,
-    NodeFacts,
     TelemetrySource,
+    live_context,
     live_traits,
 )
 from slicepilot.controller.loop.node import Node
@@ -114,7 +114,8 @@ class NodeBackend(LiveBackend):
             )
             moves = np.asarray([[[knob not in item.fixed] for item in self.targets] for knob in KNOB_FIELDS], np.bool_)
             slices = spec.promised_within({name: item.usable for name, item in self.around.items()})
-            facts = NodeFacts(
+            context = live_context(
+                slices,
                 control_period_s,
                 spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
                 float(len(self._binding.cpus)) if spec.cpus is None else spec.cpus,
@@ -125,7 +126,7 @@ class NodeBackend(LiveBackend):
                 oldest_s=oldest_s,
             )
             cgroups = None if self._probe is None else [target.cgroup for target in self.targets]
-            super().__init__(slices, source, actuator, cgroups, facts)
+            super().__init__(slices, source, actuator, cgroups, context)
             if self._probe is not None:
                 self._probe.sched.usable = self._binding.cpus
             if self._learning:

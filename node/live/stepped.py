@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from pathlib import Path
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.guard.backend import GuardedBackend
@@ -65,11 +64,9 @@ class GuardedNode(GuardedBackend):
         self.error: str | None = None
         watchdog = {"hang_s": max(HANG_S, settings.watchdog.hang_s)}
         instance = settings.instance or f"{node.name}-stepped"
-        folder, state = Path(settings.run_root) / instance, Path(settings.state_root) / instance
         with contextlib.ExitStack() as undo:
             undo.callback(self._live.close)
-            _make("run_root", folder)
-            _make("state_root", state)
+            folder, state = settings.make_folders(instance)
             undo.enter_context(Locks({f"controller {instance}": folder}))
             # Not called as a controller's ring is: it has no ticks to show.
             self._ring = TickRing(folder / "beat", len(self.slices))
@@ -159,13 +156,6 @@ class GuardedNode(GuardedBackend):
                 self.error = str(error)
             finally:
                 self._hands.release()
-
-
-def _make(root: str, folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{root} = {folder.parent}: {error.strerror}; expected a writable folder") from error
 
 
 def open_live(

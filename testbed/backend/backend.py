@@ -16,7 +16,7 @@ import numpy.typing as npt
 from slicepilot.configs import ConfigError
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.shadow import ShadowActuator
-from slicepilot.controller.loop.live_backend import Actuator, LiveBackend, NodeFacts, live_traits
+from slicepilot.controller.loop.live_backend import Actuator, LiveBackend, live_context, live_traits
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.system.background import LOOP_WAIT_S
 from slicepilot.controller.telemetry.histogram import quantiles_us
@@ -92,9 +92,10 @@ class TestbedBackend(LiveBackend):
                 source,
                 knobs,
                 [testbed.cgroup(name) for name in testbed.slices.names],
-                NodeFacts(
-                    period_s=period_s,
-                    uplink_mbps=testbed.spec.uplink_mbps,
+                live_context(
+                    testbed.slices,
+                    period_s,
+                    testbed.spec.uplink_mbps,
                     num_steps=max(1, round(scenario.duration_s / period_s)),
                     traits=traits_of(testbed, scenario),
                 ),
@@ -228,8 +229,8 @@ def attach_backend(name: str, control_period_s: float) -> LiveBackend:
         actuator = ShadowActuator(targets_of(testbed))
         undo.callback(actuator.close)
         groups = [testbed.cgroup(name) for name in testbed.slices.names]
-        facts = NodeFacts(control_period_s, testbed.spec.uplink_mbps, traits=traits_of(testbed))
-        backend = LiveBackend(testbed.slices, source, actuator, groups, facts)
+        context = live_context(testbed.slices, control_period_s, testbed.spec.uplink_mbps, traits=traits_of(testbed))
+        backend = LiveBackend(testbed.slices, source, actuator, groups, context)
         undo.pop_all()
     return backend
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from slicepilot.controller.actuators.shadow import ShadowActuator
-from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
+from slicepilot.controller.loop.live_backend import LiveBackend, live_context
 from slicepilot.controller.loop.loop import LoopReport
 from slicepilot.controller.loop.node import Node
 from slicepilot.controller.publisher.handle import Publisher, PublisherOptions
@@ -64,8 +64,8 @@ def opened(made: BenchNode, slices: SliceSet, period_ms: float) -> Iterator[Node
     source = KernelSource(made.points, uplink_mbps=UPLINK_MBPS)
     with contextlib.ExitStack() as undo:
         undo.callback(source.close)
-        facts = NodeFacts(period_s=1e-3 * period_ms, uplink_mbps=UPLINK_MBPS)
-        backend = LiveBackend(slices, source, ShadowActuator(made.targets), made.cgroups, facts)
+        context = live_context(slices, 1e-3 * period_ms, UPLINK_MBPS)
+        backend = LiveBackend(slices, source, ShadowActuator(made.targets), made.cgroups, context)
         undo.callback(backend.close)
         yield Node("bench", "bench", backend, made.targets, QUOTA_PERIOD_US)
 

@@ -16,7 +16,7 @@ from tests.controller.record.conftest import bundle, keys, make_keys  # noqa: F4
 from tests.controller.watchdog.test_supervisor import kernel, node  # noqa: F401 (fixtures)
 from tests.reachable import make_reachable
 
-NOBODY = 65534
+from .unprivileged import NOBODY
 
 
 def as_nobody(act: Callable[[], object], uid: int = NOBODY) -> None:

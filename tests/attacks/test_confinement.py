@@ -13,10 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,6 +22,7 @@ from slicepilot.testbed.bench.node import BenchNode
 from tests.controller.publisher.conftest import Controller
 from tests.controller.watchdog import test_supervisor as supervised
 from tests.node.foreign import Foreign
+from tests.node.runtimes import until
 from tests.reachable import is_open
 
 pytestmark = [
@@ -74,14 +72,6 @@ def stand_in(folder: Path, where: tuple[str, str], code: str) -> str:
     return str(path)
 
 
-def until(what: Callable[[], Any], message: str, seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (result := what()):
-        assert time.monotonic() < deadline, message
-        time.sleep(0.02)
-    return result
-
-
 # -- publisher ---------------------------------------------------------------------------------------------------------
 
 IN_PUBLISHER = """
@@ -122,7 +112,7 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     options = PublisherOptions(run=controller.run, state=controller.state, log="off", records_mb=10.0, estimate_s=0.0)
     controller.publisher = publisher = Publisher.start(options, controller.theirs)
     reported = controller.state / "records" / "answers.json"
-    until(lambda: not publisher.alive(), "it was not ended for execve(2)")
+    until(lambda: not publisher.alive(), "it was not ended for execve(2)", 60.0)
     process = publisher._process
     assert process is not None
     assert process.returncode == -signal.SIGSYS
@@ -138,7 +128,7 @@ def test_foreign_code_in_the_publisher_gets_nowhere(
     }
     # Another publisher serves on the same sockets; it is attacked as well, but for the end.
     reported.unlink()
-    until(publisher.restart, "not started again")
+    until(publisher.restart, "not started again", 60.0)
     status = controller.ask({"command": "status"})["status"]
     assert status["publisher"]["confined"].startswith("seccomp, ")
     assert reported.exists()
@@ -180,7 +170,8 @@ def test_foreign_code_in_the_supervisor_gets_nowhere_and_it_restores(
         result = kernel.read()
         controller = undo.enter_context(supervised.controller(node, state))
         assert controller.facts["confined"] == "seccomp"
-        answers = until(lambda: reported.exists() and json.loads(reported.read_text()), "nothing was tried")
+        until(reported.exists, "nothing was tried", 60.0)
+        answers = json.loads(reported.read_text())
         assert answers == dict.fromkeys(answers, DENIED)
         assert len(answers) == 11
         assert kernel.read() != result

@@ -7,11 +7,8 @@ owner of the UPF, can starve it without any policy. The others must not pay for 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
@@ -19,14 +16,8 @@ from slicepilot.controller.contracts.answers import Trip
 from slicepilot.controller.contracts.modes import Level
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.service.controller import trips_of
-from slicepilot.env.slices import SliceSet
-from slicepilot.testbed.bench.rig import Rig
-from slicepilot.testbed.lifecycle.sessions import session_name
-from slicepilot.testbed.lifecycle.spec import TestbedSpec
-from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 from tests.controller.guard.node import PERIOD_S, Node, column, config, knobs
 from tests.effort import repetitions
-from tests.testbed.controlled import constant, fresh_testbed, light, order, rig_under, wait_ticks
 
 MINUTE = round(60 / PERIOD_S)
 HOSTILE = 2
@@ -161,55 +152,3 @@ def test_hostile_or_not_a_slice_that_a_policy_starves_has_its_share() -> None:
     nices = column(node.last, "nice")
     assert nices[HOSTILE] - nices[1] <= 0
     assert nices[HOSTILE] - nices[0] <= -PRIORITY_SAFE
-
-
-# -- on real UPFs ------------------------------------------------------------------------------------------------------
-
-NAME, VICTIM_MBPS = "atkg", 8.0
-SLICES = SliceSet.from_yaml("testbed-five")
-CLOSED = SLICES.names.index("slice5")
-
-
-@pytest.fixture(scope="module")
-def testbed() -> Iterator[Testbed]:
-    with fresh_testbed(TestbedSpec(name=NAME)) as testbed:
-        yield testbed
-
-
-@pytest.fixture
-def rig(testbed: Testbed, tmp_path: Path) -> Iterator[Rig]:
-    with rig_under(None, testbed, tmp_path) as rig:
-        yield rig
-        rig.stop_load()  # a controller ends sooner without it
-
-
-def close_gates(testbed: Testbed, index: int) -> None:
-    """A slice's UPF drops all that its UEs send; its sessions stand."""
-    smf, plan = testbed.smf(), testbed.layout.slices[index]
-    try:
-        for ue in range(testbed.spec.ues):
-            smf.ask("modify", session=session_name(plan, ue), gate_ul="closed")
-    finally:
-        smf.close()
-
-
-@pytest.mark.realtime
-@pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
-def test_on_real_upfs_a_slice_whose_gates_are_closed_is_safe_alone(rig: Rig, tmp_path: Path) -> None:
-    controller = rig.start("live", "--force", bundle=constant(tmp_path / "bundle", 0.2))
-    close_gates(rig.testbed, CLOSED)
-    rig.load(light(VICTIM_MBPS))
-    deadline, levels, safe, shares = time.monotonic() + repetitions(20, 70), set[int](), 0, list[np.ndarray]()
-    while time.monotonic() < deadline:
-        seen = wait_ticks(controller, 190)
-        levels |= set(seen["level"].tolist())
-        mine = (seen["reasons"] & Reason.SAFE_SETTING.bit).astype(bool)
-        assert not np.delete(mine, CLOSED, axis=1).any(), "the others follow the policy"
-        safe += int(mine[:, CLOSED].sum())
-        shares.append(seen["slices"][:, 1].sum(axis=0) / np.maximum(seen["slices"][:, 0].sum(axis=0), 1e-9))
-    assert levels == {Level.NORMAL}
-    assert safe, "without a trip of the slice nothing was attacked"
-    assert shares[-1][CLOSED] < 0.01
-    assert np.delete(np.mean(shares, axis=0), CLOSED).min() > 0.97
-    status = order(rig, "status")
-    assert (status.returncode, "guard normal" in status.stdout) == (0, True), status.stdout + status.stderr

@@ -18,6 +18,8 @@ from slicepilot.controller.watchdog.supervisor import RESTORED_FILE
 from slicepilot.testbed.bench.node import BenchNode
 from tests.controller.watchdog.test_supervisor import Controller, Kernel, command, controller, wait_for
 
+from .test_renamed_groups import swap
+
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: cgroups and network namespaces")
 
 
@@ -82,15 +84,8 @@ def test_groups_that_were_renamed_crosswise_get_each_its_own(
     """And devices as well: names lead to wrong devices."""
     state, original = tmp_path / "state", kernel.read()
     first, second = (target.group for target in node.targets[:2])
-    spare = first.with_name("spare")
-    devices = [str(target.egress_device) for target in node.targets[:2]]
     with controller(node, state) as victim:
-        first.rename(spare)
-        second.rename(first)
-        spare.rename(second)
-        _rename(node, devices[0], "spare")
-        _rename(node, devices[1], devices[0])
-        _rename(node, "spare", devices[1])
+        _swap(node)
         try:
             if both:
                 _kill_both(victim)
@@ -100,12 +95,7 @@ def test_groups_that_were_renamed_crosswise_get_each_its_own(
                 wait_for((state / RESTORED_FILE).exists)
                 report = json.loads((state / RESTORED_FILE).read_text())
         finally:
-            first.rename(spare)
-            second.rename(first)
-            spare.rename(second)
-            _rename(node, devices[0], "spare")
-            _rename(node, devices[1], devices[0])
-            _rename(node, "spare", devices[1])
+            _swap(node)
     assert kernel.read() == original
     assert (report["gone"], report["failed"]) == ([], [])
     assert sorted(report["notes"]) == [
@@ -125,6 +115,11 @@ def _restored(root: Path) -> dict[str, Any]:
     return dict(report)
 
 
-def _rename(node: BenchNode, device: str, name: str) -> None:
-    enter = ["nsenter", f"--net={node.targets[0].netns}", "--"]
-    subprocess.run([*enter, "ip", "link", "set", device, "name", name], check=True)
+def _swap(node: BenchNode) -> None:
+    """The first two groups, and devices, have each other's name."""
+    one, two = node.targets[:2]
+    swap(one.group, two.group)
+    a, b = str(one.egress_device), str(two.egress_device)
+    for device, name in ((a, "spare"), (b, a), ("spare", b)):
+        words = ["nsenter", f"--net={one.netns}", "ip", "link", "set", device, "name", name]
+        subprocess.run(words, check=True)

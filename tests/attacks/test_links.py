@@ -161,7 +161,7 @@ WRITES = {"write_text", "write_bytes", "savefig", "to_csv", "to_parquet", "copyf
 OWN_WAYS = {
     "controller/service/trial.py": "a descriptor that was handed over",
     "controller/system/realtime.py": "a file of the kernel",
-    "controller/watchdog/readiness.py": "files of the kernel",
+    "controller/watchdog/supervisor.py": "files of the kernel",
     "node/cli/discover.py": "a new file, by O_EXCL",
     "training/reports/page.py": "a figure in memory",
     "training/studies/grosvik/packets.py": "files of the kernel",

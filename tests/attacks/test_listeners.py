@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +15,15 @@ from slicepilot.controller.publisher.control_socket import MAX_CLIENTS
 from slicepilot.controller.publisher.pages import MAX_CONNECTIONS, REQUEST_S
 from tests.controller.publisher.conftest import Controller, raw
 
-from .conftest import NOBODY
+from . import unprivileged
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
 DEEP = "too deeply nested"
 IN_TIME_S = 10.0
 """What Prometheus waits for; the publisher runs behind all else, and here beside its attacker and other tests."""
 CLIENT = """
-import os, resource, socket, sys, time
+import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-os.setgroups([]); os.setresgid({gid}, {gid}, {gid}); os.setresuid({uid}, {uid}, {uid})
 kept = []
 def connect():
     kept.append(socket.socket({family}, socket.SOCK_STREAM))
@@ -37,18 +34,17 @@ def connect():
 
 
 @contextlib.contextmanager
-def attacker(address: object, body: str, gid: int = NOBODY, uid: int = NOBODY) -> Iterator[subprocess.Popen[str]]:
+def attacker(address: object, body: str, gid: int = unprivileged.NOBODY) -> Iterator[None]:
     """A process of another user that connects as ``body`` says; it prints a line when it has begun."""
     family = "socket.AF_UNIX" if isinstance(address, str) else "socket.AF_INET"
-    code = CLIENT.format(family=family, address=address, body=body, gid=gid, uid=uid)
-    process = subprocess.Popen([sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    code = CLIENT.format(family=family, address=address, body=body)
+    with unprivileged.start(code, gid=gid) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            yield
+        finally:
+            process.kill()
 
 
 IDLE = "[connect() for _ in range(COUNT)]; print('begun', flush=True); time.sleep(60)"

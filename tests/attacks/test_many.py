@@ -22,7 +22,7 @@ from slicepilot.controller.telemetry.discover import by_container
 from slicepilot.controller.watchdog.restore import group_of
 from slicepilot.node.find.processes import MOST_ARGUMENT_BYTES, Process, ancestors, descendants, eldest, look_at
 
-from .conftest import NOBODY
+from .unprivileged import NOBODY
 
 as_root = pytest.mark.skipif(
     os.geteuid() != 0 or not os.access("/sys/fs/cgroup", os.W_OK), reason="needs root, and cgroups to make"

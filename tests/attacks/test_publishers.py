@@ -31,7 +31,8 @@ from slicepilot.cluster.plan.plan import LoopPlan
 from slicepilot.controller.system import privileges
 from tests.node.runtimes import until
 
-from .conftest import NOBODY, as_nobody
+from .conftest import as_nobody
+from .unprivileged import NOBODY
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.node.foreign import Foreign
+from tests.node.machine import children
 from tests.node.test_foreign import controller, knobs, slicepilot, until
 
 
@@ -50,7 +51,7 @@ def test_sigterm_restores_everything_and_ends_all_processes(foreign: Foreign, tm
     before = knobs(foreign)
     with disk(tmp_path / "state"), controller(node, foreign, tmp_path) as running:
         until(lambda: knobs(foreign) != before, "nothing was moved")
-        ended = [running.supervisor, *map(int, _children(running.pid))]
+        ended = [running.supervisor, *children(running.pid)]
         make_read_only(tmp_path / "state")
         running.process.send_signal(signal.SIGTERM)
         assert running.process.wait(20) == 0
@@ -75,7 +76,3 @@ def test_a_start_on_a_read_only_disk_fails_and_changes_nothing(foreign: Foreign,
     assert "starting live" in progress
     assert "Read-only file system" in error
     assert knobs(foreign) == before
-
-
-def _children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -17,8 +17,8 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.modes import Mode
+from slicepilot.controller.promotion.evidence import ReplayedWindows
 from slicepilot.controller.promotion.signed import FOLDER, KEY_FILE, EvidenceFolder
-from slicepilot.controller.promotion.windows import ReplayedWindows
 from slicepilot.controller.record.columns import encode, header_of, read_header, to_records, to_table
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.service.evidence_thread import EvidenceThread
@@ -26,7 +26,8 @@ from tests.command import slicepilot
 from tests.controller.publisher.conftest import Controller
 from tests.controller.record.conftest import count, description, ticks
 
-from .conftest import NOBODY, as_nobody
+from .conftest import as_nobody
+from .unprivileged import NOBODY
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the publisher has another user")
 DIGEST, OTHER = "ab" * 32, "cd" * 32

@@ -9,12 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NOBODY = 65534
-_DROP = f"import os, sys\nos.setgroups([])\nos.setresgid(*[{NOBODY}] * 3)\nos.setresuid(*[{NOBODY}] * 3)\n"
+_START = """
+import fcntl, json, os, shutil, socket, sys, time
+os.setgroups([])
+os.setresgid(*[{gid}] * 3)
+os.setresuid(*[{uid}] * 3)
+"""
 
 
-def start(code: str, *arguments: object) -> subprocess.Popen[str]:
-    """Python as nobody, in a group of his own, with a pipe from standard output."""
-    text = f"import fcntl, json, shutil, socket, time\n{_DROP}{code}"
+def start(code: str, *arguments: object, gid: int = NOBODY) -> subprocess.Popen[str]:
+    """Python as nobody, in one group, with a pipe from standard output."""
+    text = _START.format(gid=gid, uid=NOBODY) + code
     command = [sys.executable, "-I", "-c", text, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/")
 

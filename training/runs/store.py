@@ -7,18 +7,18 @@ import fcntl
 import os
 import re
 import sqlite3
-import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.ownership import check_own
-from slicepilot.controller.watchdog.lock import holder_of, private_folder
+from slicepilot.controller.watchdog.lock import holder_of, locked_file, private_folder
 
 T = TypeVar("T")
 
@@ -99,31 +99,12 @@ def alone(database: Path | None) -> Iterator[None]:
     database.parent.mkdir(parents=True, exist_ok=True)
     folder = database.parent.stat()
     path = private_folder() / f"mlflow-{folder.st_dev:x}-{folder.st_ino:x}"
-    descriptor = _locked(path, database)
+    descriptor = locked_file(path, partial(_lock, database=database))
     try:
         yield
     finally:
         path.unlink(missing_ok=True)  # while it is locked: whoever waits for it opens another
         os.close(descriptor)
-
-
-def _locked(path: Path, database: Path) -> int:
-    """A descriptor of the file at ``path``, locked."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    while True:
-        descriptor = os.open(path, flags, 0o600)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-                raise ConfigError(f"{path}: {stat.filemode(status.st_mode)} of user {status.st_uid}: remove it")
-            _lock(descriptor, database)
-            with contextlib.suppress(FileNotFoundError):
-                if path.lstat().st_ino == status.st_ino:
-                    return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)  # its holder has removed it
 
 
 def _lock(descriptor: int, database: Path) -> None:

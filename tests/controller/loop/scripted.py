@@ -12,8 +12,10 @@ import numpy as np
 from slicepilot.agents.base import Agent
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.actuators.quota import CpuQuota
+from slicepilot.controller.contracts.modes import Mode
 from slicepilot.controller.guard.config import Distrust, Dwell, GuardConfig, Hysteresis, Oscillation, Patience, Slew
-from slicepilot.controller.loop.live_backend import LiveBackend, NodeFacts
+from slicepilot.controller.guard.guard import Guard
+from slicepilot.controller.loop.live_backend import LiveBackend, live_context
 from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig, LoopReport, Watcher
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.system.cgroup import CpuGroup
@@ -92,8 +94,8 @@ def knobs(limit: float, nice: float = 0.0) -> Knobs:
 def live(groups: list[Path], readings: Readings | None = None, period_s: float = PERIOD_S) -> Iterator[LiveBackend]:
     targets = [SliceTargets(name, path) for name, path in zip(SLICES.names, groups, strict=True)]
     actuator = NodeActuator(targets, 10_000)
-    facts = NodeFacts(period_s, uplink_mbps=1000, num_steps=20)
-    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, facts)
+    context = live_context(SLICES, period_s, uplink_mbps=1000, num_steps=20)
+    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, context)
     try:
         yield backend
     finally:
@@ -112,6 +114,12 @@ LOOSE = GuardConfig(
 )
 
 
+def active(agent: Agent, backend: LiveBackend, config: GuardConfig | None = None) -> ActivePolicy:
+    """One that acts on all slices."""
+    guard = Guard(config or GuardConfig(), backend.slices, backend.context, request_mcpu=agent.request_mcpu)
+    return ActivePolicy(agent, guard, Mode.LIVE, np.zeros(len(backend.slices), np.uint32))
+
+
 def loop_of(
     backend: LiveBackend,
     agent: Agent,
@@ -120,7 +128,7 @@ def loop_of(
     watch: Watcher | None = None,
     ring: TickRing | None = None,
 ) -> Loop:
-    return Loop(backend, ActivePolicy.live(agent, backend, LOOSE), config, stop, ring, watch)
+    return Loop(backend, active(agent, backend, LOOSE), config, stop, ring, watch)
 
 
 def run_loop(backend: LiveBackend, agent: Agent, *arguments: Any, **options: Any) -> LoopReport:

@@ -12,7 +12,7 @@ import pytest
 
 from slicepilot.agents.base import Agent
 from slicepilot.controller.contracts.modes import Mode
-from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
+from slicepilot.controller.loop.loop import Loop, LoopConfig
 from slicepilot.controller.loop.mailbox import LoopEndedError
 from slicepilot.controller.record.ring import LATE, UNUSABLE, TickRing
 from slicepilot.controller.record.ring_reader import TickReader
@@ -21,7 +21,7 @@ from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-from .scripted import LOOSE, PERIOD_S, SLICES, Asks, Readings, kernel_values, knobs, live, loop_of, run_loop
+from .scripted import LOOSE, PERIOD_S, SLICES, Asks, Readings, active, kernel_values, knobs, live, loop_of, run_loop
 
 pytestmark = pytest.mark.realtime
 
@@ -50,14 +50,15 @@ def test_every_stage_runs_at_every_tick_and_is_timed(groups: list[Path]) -> None
     assert [kernel_values(group) for group in groups] == before
 
 
-def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
-    def ask(k: int) -> Knobs:
-        if k > 3:
-            time.sleep(0.004)
-        return knobs(300.0 if k <= 3 else 900.0)
+def late_from_the_fourth(k: int) -> Knobs:
+    if k > 3:
+        time.sleep(0.004)
+    return knobs(300.0 if k <= 3 else 900.0)
 
+
+def test_a_late_decision_is_not_applied(groups: list[Path]) -> None:
     with live(groups) as backend:
-        report = run_loop(backend, Asks(ask), LoopConfig(max_ticks=8, budget_ratio=0.4))
+        report = run_loop(backend, Asks(late_from_the_fourth), LoopConfig(max_ticks=8, budget_ratio=0.4))
         assert kernel_values(groups[0])[0] == 300.0
     assert report.late_ticks >= 5
 
@@ -82,14 +83,9 @@ def test_an_error_that_is_over_is_reported_at_the_end_only(groups: list[Path]) -
 
 
 def test_the_safe_setting_is_applied_however_late(groups: list[Path]) -> None:
-    def ask(k: int) -> Knobs:
-        if k > 3:
-            time.sleep(0.004)
-        return knobs(300.0)
-
     with live(groups) as backend:
-        active = ActivePolicy.live(Asks(ask), backend)
-        report = Loop(backend, active, LoopConfig(max_ticks=40, budget_ratio=0.4)).run()
+        policy = active(Asks(late_from_the_fourth), backend)
+        report = Loop(backend, policy, LoopConfig(max_ticks=40, budget_ratio=0.4)).run()
         assert kernel_values(groups[0])[0] == math.inf, "what default.yaml declares"
     assert report.late_ticks >= 11
     assert report.interventions["overrun"]
@@ -129,9 +125,9 @@ def test_a_change_is_made_between_two_ticks_and_errors_come_back(groups: list[Pa
         def work() -> None:
             while not loop.report.ticks:
                 time.sleep(0.001)
-            active = ActivePolicy.live(other, backend, LOOSE)
-            loop.ready(active)
-            loop.mailbox.make(lambda: setattr(loop, "active", active))
+            another = active(other, backend, LOOSE)
+            loop.ready(another)
+            loop.mailbox.make(lambda: setattr(loop, "active", another))
             try:
                 loop.mailbox.make(lambda: 1 / 0)
             except ZeroDivisionError as error:
@@ -160,13 +156,12 @@ class Rehearses(Asks):
         time.sleep(0.0005)
 
 
-@pytest.mark.parametrize("warm_up", [True, False])
-def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path], warm_up: bool) -> None:
+def test_measurement_and_agent_rehearse_before_each_tick(groups: list[Path]) -> None:
     agent, readings = Rehearses(lambda k: Knobs.none(5)), Readings()
     with live(groups, readings, period_s=0.01) as backend:
-        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_ratio=200.0, warm_up=warm_up))
+        report = run_loop(backend, agent, LoopConfig(max_ticks=30, budget_ratio=200.0))
         backend.observe()
-    assert agent.rehearsed == (pytest.approx(30, abs=5) if warm_up else 0), "a tick that is late already is not delayed"
+    assert agent.rehearsed == pytest.approx(30, abs=5), "a tick that is late already is not delayed"
     assert readings.rehearsals == agent.rehearsed
     assert agent.decisions == 30
     assert report.stages.summary_us()["wakeup"]["p50"] < 2e3

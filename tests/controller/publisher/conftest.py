@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import http.client
 import json
-import os
 import socket
 import tempfile
 import threading
@@ -26,10 +25,9 @@ from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.service.control_client import ControlClient
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
+from tests.controller.record.conftest import SLICES, running
 
-SLICES = SliceSet.from_yaml("testbed-five")
 PERIOD_NS = 10_000_000
 READY_S = 30.0
 
@@ -44,13 +42,7 @@ class Controller:
         folder.chmod(0o755)
         self.count, self.sequence = count, 0
         specs = [dataclasses.replace(SLICES.slices[k % 5], name=f"slice{k + 1}") for k in range(count)]
-        self.description: dict[str, Any] = {
-            "run_id": "run-1", "name": "node", "version": "1.2.3", "backend": "testbed", "agent": "captain",
-            "bundle": None, "slice_set": {"slices": [dataclasses.asdict(spec) for spec in specs]}, "period_s": 0.01,
-            "budget_s": 0.002, "logical_cpus": 2.0, "uplink_mbps": 1000.0, "threads": [1.0] * count,
-            "pid": os.getpid(), "started_ns": time.time_ns(), "scheduling": "SCHED_FIFO", "nice_scope": "group",
-            "hardware": "testbed", "guard": {},
-        }  # fmt: skip
+        self.description = running(specs)
         self.notes: dict[str, Any] = {"mode": "live", "canary": [], "unmeasured": [], "foreign": []}
         self.ring = TickRing(self.run / "ticks", count)
         self.ring.describe(self.description)

@@ -16,7 +16,7 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.contracts.orders import ID_BYTES, MAX_ORDER_BYTES
 from slicepilot.controller.publisher.control_socket import BURST, ControllerLink
-from slicepilot.controller.publisher.listeners import Access, control_listener
+from slicepilot.controller.publisher.listeners import Access, unix_listener
 from slicepilot.controller.service.control_client import find_socket, loop_state
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: clients of other users, the publisher's own")
@@ -56,10 +56,11 @@ def test_orders_reach_the_controller_as_they_were_given(controller: Any) -> None
         (b'{"command": "mode", "mode": "canary", "slices": ["slice9"]}', "unknown name 'slice9'; did you mean slice"),
         (b'{"command": "reload"}', "neither bundle nor guard"),
         (b'{"command": "pause", "command": "safe"}', "a field is given twice"),
-        (b'{"command": NaN}', "order: NaN; expected a number of JSON"),
+        (b'{"command": NaN}', "command = nan; expected one of mode, pause"),
         (b"[]", "order: list; expected one object on a line"),
         (b"\xff\xfe", "not valid JSON"),
         (b"[" * 60_000, "too deeply nested"),
+        (b'{"command": ' + b"[" * 30_000, "too deeply nested"),
     ],
 )
 def test_invalid_orders_are_refused_in_one_line_and_go_nowhere(published: Any, line: bytes, error: str) -> None:
@@ -165,21 +166,21 @@ def test_without_a_group_only_root_may(controller: Any) -> None:
 
 
 def test_only_a_socket_without_a_listener_is_replaced(tmp_path: Path) -> None:
-    path, access = tmp_path / "control.sock", Access(0)
-    first = control_listener(path, access)
+    path = tmp_path / "control.sock"
+    first = unix_listener("control socket", path)
     with pytest.raises(ConfigError, match="in use by another controller of this name"):
-        control_listener(path, access)
+        unix_listener("control socket", path)
     first.close()
-    control_listener(path, access).close()
+    unix_listener("control socket", path).close()
     path.unlink()
     path.write_text("precious")
     with pytest.raises(ConfigError, match="another file is there"):
-        control_listener(path, access)
+        unix_listener("control socket", path)
     assert path.read_text() == "precious"
     with pytest.raises(ConfigError, match="group = 'nobodies': expected the name of a group"):
-        control_listener(tmp_path / "other", Access(0, "nobodies"))
+        Access(0, "nobodies").gid()
     with pytest.raises(ConfigError, match="AF_UNIX path too long"):
-        control_listener(tmp_path / ("x" * 120), access)
+        unix_listener("control socket", tmp_path / ("x" * 120))
     assert [entry.name for entry in tmp_path.iterdir()] == ["control.sock"]
 
 

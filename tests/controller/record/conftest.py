@@ -1,9 +1,10 @@
 """Ticks of a controller that decides on five slices, as the ring holds them."""
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from slicepilot.controller.promotion.evidence import Evidence
 from slicepilot.controller.promotion.signed import EvidenceFolder
 from slicepilot.controller.record.estimate import window_ticks
-from slicepilot.controller.record.ring import Records, record_dtype
-from slicepilot.env.slices import SliceSet
+from slicepilot.controller.record.ring import Records, fingerprint, record_dtype
+from slicepilot.env.slices import SliceSet, SliceSpec
 from slicepilot.env.telemetry import SLICE_FIELDS
 from tests.testbed.controlled import constant
 
@@ -42,26 +43,19 @@ def description(run_id: str = "run-1", digest: str | None = None, **fields: Any)
     """What is fixed for a run of them."""
     bundle = None if digest is None else {"path": "bundle", "digest": digest, "promoted": False}
     facts = {
-        "run_id": run_id,
-        "name": "node",
-        "version": "0.1.0",
-        "backend": "testbed",
-        "agent": "captain",
-        "bundle": bundle,
-        "slice_set": dataclasses.asdict(SLICES),
-        "period_s": PERIOD_S,
-        "budget_s": 0.002,
-        "logical_cpus": 2.0,
-        "uplink_mbps": 1000.0,
-        "threads": [1.0] * len(SLICES),
-        "pid": 1,
-        "started_ns": START_NS,
-        "scheduling": "FIFO",
-        "nice_scope": "group",
-        "hardware": "testbed",
-        "guard": {},
-    }
+        "run_id": run_id, "name": "node", "version": "0.1.0", "backend": "testbed", "agent": "captain",
+        "bundle": bundle, "slice_set": dataclasses.asdict(SLICES), "period_s": PERIOD_S, "budget_s": 0.002,
+        "logical_cpus": 2.0, "uplink_mbps": 1000.0, "threads": [1.0] * len(SLICES), "pid": 1, "started_ns": START_NS,
+        "scheduling": "FIFO", "nice_scope": "group", "hardware": "testbed", "guard": {},
+    }  # fmt: skip
     return json.loads(json.dumps(facts | fields))
+
+
+def running(slices: Sequence[SliceSpec], **fields: Any) -> dict[str, Any]:
+    """What is fixed for a run of these slices by this process, which has begun just now."""
+    specs = {"slices": [dataclasses.asdict(spec) for spec in slices]}
+    now = {"pid": os.getpid(), "started_ns": time.time_ns(), "scheduling": "SCHED_FIFO", "period_s": 0.01}
+    return description(slice_set=specs, threads=[1.0] * len(slices), **now | fields)
 
 
 def ticks(count: int, first: int = 1, generation: int = 2, num_slices: int = len(SLICES)) -> Records:
@@ -89,7 +83,7 @@ def count(state: Path, records: Records, description: dict[str, Any], window_s: 
     evidence.add(description, records)
     for start in range(0, len(records) - ticks + 1, round(window_s / PERIOD_S)):
         window = records[start : start + ticks]
-        evidence.add_window(description, window, hashlib.sha256(window.tobytes()).hexdigest())
+        evidence.add_window(description, window, fingerprint(window))
     EvidenceFolder(state, create=True).save(description["run_id"], {description["bundle"]["digest"]: evidence})
     return evidence
 

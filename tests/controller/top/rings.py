@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from slicepilot.controller.top.drawing import BLOCKS, Glyphs
 from slicepilot.controller.top.frame import View, frame
 from slicepilot.controller.top.screen import Follower
 from slicepilot.env.knobs import Knobs
-from slicepilot.env.slices import SliceSet
+from slicepilot.env.slices import Sla, SliceSet
 from slicepilot.env.telemetry import Telemetry
+from tests.controller.record.conftest import running
 
 PERIOD_S = 0.01
-SPEC = dataclasses.asdict(SliceSet.from_yaml("five-video").slices[0])
+SPEC = SliceSet.from_yaml("five-video").slices[0]
 
 
 class Writer:
@@ -32,12 +32,8 @@ class Writer:
     def __init__(self, path: Path, slices: int = 5, name: str = "sp", **description: Any) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.ring = TickRing(path, slices)
-        sla = {"committed_mbps": 40.0, "delay_bound_ms": 5.0}
-        specs = [SPEC | {"name": f"slice{k + 1}", "sla": sla} for k in range(slices)]
-        run = {"run_id": "r", "name": name, "version": "1", "backend": "testbed", "agent": "captain", "bundle": None}
-        run |= {"slice_set": {"slices": specs}, "period_s": PERIOD_S, "budget_s": 0.002, "logical_cpus": 2.0}
-        run |= {"uplink_mbps": 1000.0, "pid": os.getpid(), "started_ns": time.time_ns(), "scheduling": "SCHED_FIFO"}
-        self.ring.describe(run | description)
+        specs = [dataclasses.replace(SPEC, name=f"slice{k + 1}", sla=Sla(40.0, 5.0)) for k in range(slices)]
+        self.ring.describe(running(specs, name=name, **description))
         self.telemetry = Telemetry.empty(slices)
         self.telemetry.slices[:2] = 45.0
         self.telemetry.slices[2], self.telemetry.slices[3] = 210.0, 1200.0

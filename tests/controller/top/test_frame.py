@@ -255,12 +255,8 @@ def test_a_sparkline_has_its_width_and_keeps_the_greatest(values: list[float | N
 
 
 @given(st.floats(0, 1e13))
-def test_any_number_is_short(value: float) -> None:
-    assert len(short(value)) <= 5
-
-
-@given(st.floats(0.0011, 1e8))
-def test_short_numbers_are_close(value: float) -> None:
+def test_any_number_is_short_and_close(value: float) -> None:
     text = short(value)
+    assert len(text) <= 5
     read = float(text.rstrip("kM")) * {"k": 1e3, "M": 1e6}.get(text[-1], 1.0)
-    assert read == pytest.approx(value, rel=0.05, abs=0.0006)
+    assert read == pytest.approx(value, rel=0.05 if value < 1e9 else 0.5, abs=0.0006)

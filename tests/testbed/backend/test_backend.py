@@ -14,7 +14,7 @@ from stable_baselines3.common.env_checker import check_env as sb3_check
 from slicepilot.agents.heuristics.fixed import no_control, static_weights
 from slicepilot.configs import ConfigError
 from slicepilot.controller.guard.config import GuardConfig
-from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
+from slicepilot.controller.loop.loop import Loop, LoopConfig
 from slicepilot.env import LIVE_ENV_ID
 from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.knobs import Knobs
@@ -27,6 +27,7 @@ from slicepilot.testbed.lifecycle.removal import running, take_down
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed, missing
 from slicepilot.training.evaluation.rollouts import interleaved_rollouts
+from tests.controller.loop.scripted import active
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"this machine lacks {'; '.join(missing())}")
 NAME = "sptb"
@@ -112,7 +113,7 @@ def test_the_loop_drives_it_and_leaves_no_trace(backend: TestbedBackend) -> None
     shares = next(path for path in (group / "cpu.shares", group / "cpu.weight") if path.exists())
     before = shares.read_text()
     agent = static_weights(9, backend.slices, 2.0, via="nice")
-    report = Loop(backend, ActivePolicy.live(agent, backend), LoopConfig(max_ticks=20)).run()
+    report = Loop(backend, active(agent, backend), LoopConfig(max_ticks=20)).run()
     assert report.ticks == 20
     assert report.failed_applies == 0
     assert shares.read_text() != before

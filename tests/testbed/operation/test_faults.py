@@ -23,7 +23,7 @@ from slicepilot.controller.contracts.modes import Level, Mode
 from slicepilot.controller.contracts.reasons import Reason
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.loop.live_backend import TelemetrySource
-from slicepilot.controller.loop.loop import ActivePolicy, Loop, LoopConfig
+from slicepilot.controller.loop.loop import Loop, LoopConfig
 from slicepilot.controller.record.ring import TickRing
 from slicepilot.controller.record.ring_reader import TickReader
 from slicepilot.controller.watchdog.journal import journal_path
@@ -35,6 +35,7 @@ from slicepilot.testbed.bench.rig import Controller, Rig
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
 from tests.command import slicepilot
+from tests.controller.loop.scripted import active
 from tests.effort import repetitions
 from tests.testbed.controlled import (
     SLICES,
@@ -346,7 +347,7 @@ def play(backend: TestbedBackend, ticks: int, folder: Path) -> Records:
     ring = TickRing(folder / "ticks", len(SLICES))
     with closing(TickReader(ring.path)) as reader:
         agent = make(AGENT, backend.slices, Hardware())
-        Loop(backend, ActivePolicy.live(agent, backend, GUARD), LoopConfig(max_ticks=ticks), ring=ring).run()
+        Loop(backend, active(agent, backend, GUARD), LoopConfig(max_ticks=ticks), ring=ring).run()
         return reader.new()
 
 

@@ -16,7 +16,7 @@ from slicepilot.agents.heuristics.fixed import FixedAgent, no_control, static_we
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.configs import ConfigError
-from slicepilot.controller.service.trial import Trial
+from slicepilot.controller.service.trial import try_out
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.data.episodes.files import write_episodes
 from slicepilot.env.reward import RewardWeights
@@ -61,7 +61,7 @@ def test_the_bundle_plays_the_setting_that_is_clearly_better(log: EpisodeSet, tm
     assert result.choice.controls
     assert chosen(result.choice, 5) == WEIGHTED.name
     assert result.choice.left_out == ("exploring-no-control",)
-    Trial().run(result.bundle)  # as `slicepilot run` does before it decides
+    try_out(result.bundle)  # as `slicepilot run` does before it decides
     learned = LearnedAgent(PolicyBundle.load(tmp_path / "run" / "bundle"), transfer=True)
     own, logged, without = (
         float(simulate_rollout(agent, SCENARIO, 8, 99, WEIGHTS).reward.mean())
