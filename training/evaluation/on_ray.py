@@ -70,7 +70,8 @@ def evaluate_on_ray(
                 del done  # the recording goes when it has been scored
             results: list[ScenarioResult] = ray.get(judged)
         except ray.exceptions.RayError as error:
-            raise FailureError(f"ray: a rollout failed: {_last_line(error)}") from error
+            [*_, last] = str(error).strip().splitlines() or [type(error).__name__]
+            raise FailureError(f"ray: a rollout failed: {last.strip()[:300]}") from error
     return results
 
 
@@ -83,8 +84,3 @@ def _judge(
 ) -> ScenarioResult:
     """Ray hands recordings over as they are where they are parameters of their own."""
     return judge(scenario, agents, config, recordings, subjects)
-
-
-def _last_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1].strip()[:300]

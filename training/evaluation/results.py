@@ -19,7 +19,6 @@ import numpy as np
 
 from slicepilot.configs import ConfigError, load
 from slicepilot.data.files import replace_file
-from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.hardware import HardwareFile
 
 from .comparison import RIVALS, AgentResult, ScenarioResult, finite, over_json
@@ -118,15 +117,14 @@ def _scenario_document(result: ScenarioResult) -> dict[str, Any]:
                 "name": agent.name,
                 "role": agent.role,
                 "wall_s": agent.wall_s,
-                "summary": {key: _interval_document(result.summary(agent.name, key)) for key in agent.scores},
+                "summary": {
+                    key: {name: finite(value) for name, value in asdict(result.summary(agent.name, key)).items()}
+                    for key in agent.scores
+                },
             }
             for agent in result.agents
         ],
     }
-
-
-def _interval_document(interval: Interval) -> dict[str, float | None]:
-    return {name: finite(value) for name, value in asdict(interval).items()}
 
 
 def read(folder: Path) -> Evaluation:

@@ -19,7 +19,7 @@ from .comparison import RIVALS, AgentResult
 from .config import EvaluationConfig
 from .report import MOST_DETAILED, render
 from .results import ARRAYS_FILE, RESULTS_FILE, Evaluation
-from .suite import IN_JSON, against
+from .suite import IN_JSON, against, beside_rivals
 
 MOST_DATASETS = 100
 
@@ -112,24 +112,17 @@ def _figures(evaluation: Evaluation, name: str) -> dict[str, float]:
 
 def _pictures(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
     """The report's pictures, by name, as SVG."""
-    for name, figures in _figures_of_report(evaluation):
-        for number, svg in enumerate(svg_files(figures), 1):
-            yield f"{_plain(name)}{f' {number}' if number > 1 else ''}", svg
-
-
-def _figures_of_report(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
-    """Names, and HTML of one or several figures each."""
+    panels: dict[str, str] = {}
     results = evaluation.scenarios
     if len(results) > 1:
         for subject in dict.fromkeys(name for result in results for name in result.subjects):
             judged = [result for result in results if subject in result.subjects]
-            rows = [row for which in RIVALS if (row := against(judged, subject, which)) and RIVALS[which] != subject]
-            if rows:
-                yield f"{subject} against rivals", plots.axes_over_scenarios(rows)
+            if rows := beside_rivals(judged, subject):
+                panels[f"{subject} against rivals"] = plots.axes_over_scenarios(rows)
     for result in results[:MOST_DETAILED]:
-        yield f"{result.scenario} axes", plots.axes_of_agents(result)
-        yield f"{result.scenario} delay", plots.delay_ecdf(result)
-
-
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name)[:100]
+        panels[f"{result.scenario} axes"] = plots.axes_of_agents(result)
+        panels[f"{result.scenario} delay"] = plots.delay_ecdf(result)
+    for name, panel in panels.items():
+        plain = "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name)[:100]
+        for number, svg in enumerate(svg_files(panel), 1):
+            yield f"{plain}{f' {number}' if number > 1 else ''}", svg

@@ -106,7 +106,9 @@ class LoggedSupport:
         moves = episodes.transitions()
         self.slices = slices
         apart = max(1, round(APART_S / period_s))
-        chosen = np.concatenate([np.arange(0, len(episode), apart) + start for episode, start in _starts(episodes)])
+        lengths = [len(episode) for episode in episodes]
+        starts = np.cumsum([0, *lengths])
+        chosen = np.concatenate([np.arange(at, at + n, apart) for at, n in zip(starts.tolist(), lengths, strict=False)])
         if len(chosen) > MAX_STATES:
             chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_STATES, replace=False))
         self._rows = chosen + moves.episode[chosen]  # among T + 1 rows an episode
@@ -142,15 +144,8 @@ class LoggedSupport:
                 for index, action in zip(self._similar, actions, strict=True)
             ]
         )
-        return Coverage(
-            slices=self.slices,
-            support=near.mean(axis=0, dtype=np.float64),
-            states=self._share_known(visited),
-        )
-
-    def _share_known(self, visited: Floats) -> float:
-        near, _ = self._states.query(self._figures(visited))
-        return float(np.mean(near <= self._known))
+        distances, _ = self._states.query(self._figures(visited))
+        return Coverage(self.slices, near.mean(axis=0, dtype=np.float64), float(np.mean(distances <= self._known)))
 
 
 class _Standard:
@@ -176,12 +171,6 @@ def _lacking(episode: Any) -> npt.NDArray[np.bool_]:
     if episode.unmeasured is None:
         return np.zeros(len(episode), np.bool_)
     return np.asarray(episode.unmeasured[:-1].any(axis=1))
-
-
-def _starts(episodes: EpisodeSet) -> list[tuple[Any, int]]:
-    """Episodes with a step in them, each with the number of its first."""
-    own = [episode for episode in episodes if len(episode)]
-    return list(zip(own, np.cumsum([0, *map(len, own[:-1])]).tolist(), strict=True))
 
 
 def _nearest(points: Rows, count: int) -> npt.NDArray[np.int64]:

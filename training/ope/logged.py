@@ -108,7 +108,8 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
     agent.reset(node.slices, node.context(lanes, longest), seed)
     if isinstance(agent, StochasticAgent):  # only now: a draw's attributes belong to a run
         raise ConfigError(f"agent = {agent.name!r}: draws at random; expected a deterministic policy")
-    tables = np.stack([_padded(episode.observations, longest + 1) for episode in episodes], axis=1)
+    seen = [np.pad(e.observations, ((0, longest - len(e)), (0, 0), (0, 0)), mode="edge") for e in episodes]
+    tables = np.stack(seen, axis=1)
     wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)
     last: Knobs | None = None
     rows = np.empty(0, np.float32)
@@ -174,11 +175,6 @@ def arrivals(episode: Episode) -> Floats:
         offered = scaled("offered_mbps", episode.telemetry[:, SLICE_FIELDS.index("offered_mbps")])
         seen[..., OFFERED] = np.where(lacking & np.isfinite(offered), offered, seen[..., OFFERED])
     return seen
-
-
-def _padded(rows: Floats, length: int) -> Floats:
-    """The last row repeated."""
-    return np.concatenate([rows, np.repeat(rows[-1:], length - len(rows), axis=0)])
 
 
 def hardware_of(episodes: EpisodeSet) -> Hardware:

@@ -12,6 +12,7 @@ beside a bootstrap of episodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,7 @@ from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.evaluation.rollouts import collect_rollout
 
 from .coverage import APART_S
-from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
+from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, widened
 from .logged import Node, alike, run_numbers
 from .measured_loads import MeasuredLoads
 
@@ -206,10 +207,11 @@ class IdentifiedModel:
         scale = self.calibration
         if scale is None:
             steps = int(self._lengths.sum())
-            return refusal(
+            why = (
                 f"its errors are not known: everything was measured in 0 of {steps:,} steps, and it can be "
                 "held against such steps alone"
-            ), witness.observations
+            )
+            return Estimate(math.nan, math.nan, math.nan, {}, why), witness.observations
         runs = run_numbers(self.episodes)
         by_run, lengths = np.bincount(runs, earned), np.bincount(runs, self._lengths)
         draws = scale(bootstrap_ratio(by_run, lengths, resamples, self.seed))

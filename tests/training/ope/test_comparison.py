@@ -21,12 +21,14 @@ from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.training.ope.comparison import (
     MODEL,
     Comparison,
-    Difference,
+    Improvement,
+    PolicyEstimate,
     compare,
     improvement_over_best,
     mean_rewards,
 )
-from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
+from slicepilot.training.ope.coverage import Coverage
+from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, episodes_that_count, widened
 from slicepilot.training.ope.logged import Node, run_numbers
 from slicepilot.training.ope.model_based import IdentifiedModel
 
@@ -101,8 +103,10 @@ def test_of_one_episode_the_samples_error_is_not_known(log: EpisodeSet) -> None:
 def test_a_difference_is_reported_where_both_intervals_leave_no_zero(
     estimate: tuple[float, float, float], best: tuple[float, float, float], said: str
 ) -> None:
-    result = Difference.of(Estimate(*estimate), Interval(*best))
-    assert result.value == estimate[0] - best[0]
+    policy = PolicyEstimate("policy", Estimate(*estimate), Coverage((), np.empty((0, 3)), 1.0))
+    result = Improvement(policy, "best", Interval(*best))
+    assert result.difference is not None
+    assert result.difference.value == estimate[0] - best[0]
     assert result.verdict == said
 
 
@@ -118,7 +122,7 @@ def test_the_best_earned_most_among_those_with_as_many_slices(log: EpisodeSet) -
     assert result.best == max(rewards, key=lambda name: rewards[name].value)
     assert result.left_out == ("alone",)
     assert result.difference is not None
-    silent = replace(result, policy=replace(result.policy, estimate=refusal("why")))
+    silent = replace(result, policy=replace(result.policy, estimate=Estimate(math.nan, math.nan, math.nan, {}, "why")))
     assert silent.difference is None
     assert silent.to_json()["differences"] == {}
     assert silent.verdict == "cannot be told apart"

@@ -10,6 +10,7 @@ from slicepilot.training.reports.page import COLOURS, figure, log_axis, panel
 from slicepilot.training.statistics.figures import drawings
 from slicepilot.training.studies.study import Findings, Source
 
+from .played import NO_CONTROL
 from .samples import CLASSES, Table, analysis_of
 
 CAPTIONS = {
@@ -19,17 +20,16 @@ CAPTIONS = {
 }
 
 
-def pictures(baseline_agent: str, sources: Mapping[Source, Findings]) -> Sequence[str]:
+def pictures(sources: Mapping[Source, Findings]) -> Sequence[str]:
     """HTML figures of each source that has latencies."""
     result = []
     for source, findings in sources.items():
         rows = findings.material.get("rows")
         if not rows:
             continue
-        analysis = analysis_of(Table.of_rows(rows[baseline_agent]), "traffic_class", 0)
-        for name, draw in drawings(analysis).items():
-            with draw() as drawn:
-                result.append(panel(drawn, f"{source}-{name}", f"{source.capitalize()}. {CAPTIONS[name]}"))
+        analysis = analysis_of(Table.of_rows(rows[NO_CONTROL]), "traffic_class", 0)
+        for name, drawn in drawings(analysis):
+            result.append(panel(drawn, f"{source}-{name}", f"{source.capitalize()}. {CAPTIONS[name]}"))
         if len(rows) > 1:
             result.append(_loop(source, {agent: Table.of_rows(own) for agent, own in rows.items()}))
     return result
