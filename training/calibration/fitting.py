@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from slicepilot.data.intervals import Array
+from slicepilot.data.intervals import Array, weighted_quantile
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.simulator.hardware import Hardware
 
 # What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period).
@@ -39,6 +40,12 @@ class Observed:
     offered_mbps: Array
     carried_mbps: Array
     delay_p99_us: Array
+
+    @classmethod
+    def of(cls, series: FloatArray) -> Observed:
+        """Means of the rates, and the percentile by volume, of offered and carried rate and p99 delay (T, 3, S, N)."""
+        offered, carried, delay = (series[:, row].astype(np.float64) for row in range(3))
+        return cls(offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T)
 
 
 @dataclass(frozen=True)
