@@ -79,13 +79,6 @@ def measure(effort: Effort, store: Store) -> Findings:
     return result
 
 
-def scaled_scenario(load: str, seconds: float) -> Scenario:
-    """One of the study's loads for so long, with less TCP."""
-    scenario = scenario_of(load)
-    tcp = tuple(replace(each, rate_mbps=TCP_SCALE * each.rate_mbps) for each in scenario.loads["mMTC"])
-    return replace(scenario, duration_s=seconds, loads=scenario.loads | {"mMTC": tcp})
-
-
 class _Testbed:
     """A testbed that is opened when the first run is to be played, and the controller of the run before."""
 
@@ -106,7 +99,9 @@ class _Testbed:
 
     def play(self, load: str, agent: str | None, seconds: float, seed: int, folder: Path | None) -> dict[str, Any]:
         """Cells of a load: delays by slice, and latencies by kind of transaction below ``pfcp/``."""
-        scenario = scaled_scenario(load, seconds)
+        scenario = scenario_of(load)
+        tcp = tuple(replace(each, rate_mbps=TCP_SCALE * each.rate_mbps) for each in scenario.loads["mMTC"])
+        scenario = replace(scenario, duration_s=seconds, loads=scenario.loads | {"mMTC": tcp})
         self._open(scenario)
         self._control(agent)
         self._backend.play(scenario)

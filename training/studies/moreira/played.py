@@ -8,11 +8,11 @@ from typing import Any
 
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.training.evaluation.rollouts import simulate_rollout
-from slicepilot.training.studies.study import Effort, Figure, Findings, Store
+from slicepilot.training.studies.study import Effort, Findings, Store
 from slicepilot.training.studies.testbed import StudyTestbed
 
 from .conditions import QUARTER, RATE_SCALE, rows_of, scenario
-from .samples import BASELINE, CLASSES, QFIS, Table, figures_of_table
+from .samples import BASELINE, CLASSES, QFIS, figures_of_table, table_of
 
 NO_CONTROL = "no-control"
 CLOSED_LOOP = ("queue-greedy",)
@@ -71,9 +71,11 @@ def _findings(
     for done, cell in enumerate(cells):
         effort.say(f"{source}: {cell[0]} beside {cell[1]}, QFI {cell[2]}", done / len(cells))
         rows.setdefault(cell[0], []).extend(store.get("/".join(map(str, cell)), lambda: play(*cell)))  # noqa: B023
-    result = Findings(extra=quarter_of(rows[NO_CONTROL], effort.seed))
+    pair = table_of(row for row in rows[NO_CONTROL] if row["traffic_class"] in (BASELINE, QUARTER))
+    quarter = {key: each for key, each in figures_of_table(pair, effort.seed).items() if f"/{QUARTER}/" in key}
+    result = Findings(extra=quarter)
     rows[NO_CONTROL] = [row for row in rows[NO_CONTROL] if row["traffic_class"] != QUARTER]
-    tables = {agent: Table.of_rows(own) for agent, own in rows.items()}
+    tables = {agent: table_of(own) for agent, own in rows.items()}
     result.values = figures_of_table(tables.pop(NO_CONTROL), effort.seed)
     for agent, table in tables.items():
         own = figures_of_table(table, effort.seed)
@@ -82,10 +84,3 @@ def _findings(
     result.material["rows"] = rows
     result.remarks.append(f"{source}: {how}, seed {effort.seed}; {HOW}")
     return result
-
-
-def quarter_of(rows: list[dict[str, Any]], seed: int) -> dict[str, Figure]:
-    """A quarter of the flood against Baseline: rows that the study has not."""
-    own = Table.of_rows(row for row in rows if row["traffic_class"] in (BASELINE, QUARTER))
-    figures = figures_of_table(own, seed)
-    return {key: figure for key, figure in figures.items() if f"/{QUARTER}/" in key}
