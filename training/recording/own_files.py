@@ -114,7 +114,10 @@ def to_episodes(table: Stream, spec: EpisodesSpec, weights: RewardWeights) -> Ep
     context = _context(spec, slices, columns)
     result: list[Episode] = []
     for run, trace in columns.traces(slices, context):
-        result += _episodes(run, trace, slices, context, spec, weights)
+        acted = spec.behaviour or next((run[name] for name in BEHAVIOURS if run.get(name)), "as-logged")
+        about = {"backend": "own files", "scenario": None, "run": dict(run), "request_mcpu": [0.0] * len(slices)}
+        stretches = episodes_of(trace, slices, context, weights, acted, context.num_steps)
+        result += [replace(episode, info=about) for _, _, episode in stretches if episode is not None]
     if not result:
         raise ConfigError(
             "episodes: no two periods in a row with offered and carried rate and delay of a slice; expected a longer "
@@ -192,15 +195,13 @@ class _Columns:
         of_slice = slice_of_word[self.words["slice"][0]]
         for run in range(len(runs)):
             rows = np.flatnonzero(index.reshape(-1) == run)
-            words = {name: self._word(name, int(code)) for name, code in zip(names, runs[run].tolist(), strict=False)}
+            coded = zip(names, runs[run].tolist(), strict=False)
+            words = {name: self.words[name][1][code] if code >= 0 else "" for name, code in coded}
             steps = np.unique(self.step[rows])
             for stretch in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
                 if len(stretch) > 1:
                     inside = rows[(self.step[rows] >= stretch[0]) & (self.step[rows] <= stretch[-1])]
                     yield words, self._trace(inside, of_slice, int(stretch[0]), len(stretch), context)
-
-    def _word(self, name: str, code: int) -> str:
-        return self.words[name][1][code] if code >= 0 else ""
 
     def _run_words(self) -> list[str]:
         """Words by which runs differ: not those that only say more of a slice."""
@@ -299,13 +300,3 @@ def _context(spec: EpisodesSpec, slices: SliceSet, columns: _Columns) -> Context
     used = used[np.isfinite(used)]
     cpus = spec.logical_cpus or max(1.0, math.ceil(len(slices) * float(used.max(initial=0.0)) / 1000.0))
     return Context.alike(slices, spec.period_s, cpus, spec.uplink_mbps, max(1, int(spec.episode_s / spec.period_s)))
-
-
-def _episodes(
-    run: Mapping[str, str], trace: Trace, slices: SliceSet, context: Context, spec: EpisodesSpec, weights: RewardWeights
-) -> list[Episode]:
-    """A stretch as episodes of the longest length or less."""
-    acted = spec.behaviour or next((run[name] for name in BEHAVIOURS if run.get(name)), "as-logged")
-    about = {"backend": "own files", "scenario": None, "run": dict(run), "request_mcpu": [0.0] * len(slices)}
-    stretches = episodes_of(trace, slices, context, weights, acted, context.num_steps)
-    return [replace(episode, info=about) for _, _, episode in stretches if episode is not None]

@@ -124,8 +124,7 @@ def to_episodes(
     step = max(1, min(MOST_STEPS, MOST_POINTS // (2 * len(slices))))
     tables: dict[tuple[str, str], list[Array]] = {(row.kind, row.name): [] for row in rows}
     newest: list[Array] = []
-    why: tuple[str, ...] = ()
-    partial, remarks = 0, dict[str, None]()
+    partial, remarks, why = 0, dict[str, None](), dict[str, None]()
     for first in range(0, len(times_s), step):
         part, doubted = times_s[first : first + step], False
         oldest = np.full((len(part), len(slices)), np.inf)
@@ -135,34 +134,25 @@ def to_episodes(
             remarks |= dict.fromkeys(f"{row.name}: {text}" for text in reading.infos)
             if reading.partial is not None:
                 partial += 1
-                # Without a knob's row the knob would be taken for none.
+                # Without a knob's row the knob would be taken for none: nothing of slices counts as measured then.
                 doubted = doubted or row.kind == "knob"
-                why = tuple(dict.fromkeys([*why, reading.partial]))
+                why[reading.partial] = None
             if row.kind == "slice":
                 oldest = np.minimum(oldest, np.where(np.isfinite(reading.newest_s), reading.newest_s, -np.inf))
-                why = _noted(why, slices, reading.why)
+                of_slices = zip(slices.names, reading.why, strict=True)
+                why |= dict.fromkeys(f"{name}: {text}" for name, text in of_slices if text is not None)
         if doubted:
-            _forget(tables)
+            for (kind, _), parts in tables.items():
+                if kind == "slice":
+                    parts[-1] = np.full_like(parts[-1], np.nan)
         newest.append(part[:, None] - oldest)
         on_step(min(1.0, (first + step) / len(times_s)))
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
     cpus = node.get("logical_cpus") or os.cpu_count() or 1
     context = Context.alike(slices, requested.period_s, cpus, node.get("uplink_mbps") or None, requested.episode_steps)
     trace = _course(whole, rows, slices, context)
-    episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, why)
-    return Imported(episodes, left_out, why, partial, tuple(remarks))
-
-
-def _forget(tables: Mapping[tuple[str, str], list[Array]]) -> None:
-    """Leave nothing measured of slices in the newest part."""
-    for (kind, _), parts in tables.items():
-        if kind == "slice":
-            parts[-1] = np.full_like(parts[-1], np.nan)
-
-
-def _noted(known: tuple[str, ...], slices: SliceSet, why: tuple[str | None, ...]) -> tuple[str, ...]:
-    new = [f"{name}: {text}" for name, text in zip(slices.names, why, strict=True) if text is not None]
-    return tuple(dict.fromkeys([*known, *new]))
+    episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, tuple(why))
+    return Imported(episodes, left_out, tuple(why), partial, tuple(remarks))
 
 
 def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: SliceSet, context: Context) -> Trace:

@@ -115,11 +115,6 @@ def record_live(
     return EpisodeSet(tuple(result), facts_of(backend.slices, backend.context, weights))
 
 
-def record(backend: Backend, agent: Agent, seed: int, weights: RewardWeights) -> tuple[Episode, ...]:
-    """One run of any backend, which stays open; an episode per lane."""
-    return tuple(run(backend, agent, seed).episodes(weights, {}))
-
-
 def on_declared_pods(agent: Agent) -> Agent:
     """The agent without CPU requests of its own, so that the pods keep those that the slices declare.
 

@@ -25,7 +25,7 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.minari_files import read_minari
-from slicepilot.training.recording.recording import on_declared_pods, record, record_simulated, run
+from slicepilot.training.recording.recording import on_declared_pods, record_simulated, run
 from slicepilot.training.recording.relabel import Trace, relabel
 from tests.command import slicepilot
 from tests.loads import context_of
@@ -94,7 +94,7 @@ def test_what_agents_saw_is_what_is_kept(name: str) -> None:
 
     agent.decide = watched  # type: ignore[method-assign]
     backend = SimulatorBackend(ScenarioRuns(SCENARIO, request_mcpu=agent.request_mcpu))
-    [episode] = record(backend, agent, 2, WEIGHTS)
+    [episode] = run(backend, agent, 2).episodes(WEIGHTS, {})
     encoder, decoder = ObservationEncoder(backend.context), KnobDecoder(SLICES)
     for t, (telemetry, knobs) in enumerate(seen):
         nice = np.zeros_like(knobs.nice) if knobs.nice_scope == "process" else knobs.nice
