@@ -25,10 +25,9 @@ from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Ro
 from slicepilot.controller.telemetry.prometheus.source import secrets_of
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.env.backend import Context
-from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.slices import SliceSet
-from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.env.telemetry import SLICE_FIELDS
 
 from .recording import facts_of
 from .relabel import Trace, episodes_of
@@ -150,36 +149,20 @@ def to_episodes(
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
     cpus = node.get("logical_cpus") or os.cpu_count() or 1
     context = Context.alike(slices, requested.period_s, cpus, node.get("uplink_mbps") or None, requested.episode_steps)
-    trace = _course(whole, rows, slices, context)
+    trace = _course(whole, rows, context)
     episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, tuple(why))
     return Imported(episodes, left_out, tuple(why), partial, tuple(remarks))
 
 
-def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: SliceSet, context: Context) -> Trace:
+def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], context: Context) -> Trace:
     """One lane of all measurements."""
-    count, num = len(next(iter(whole.values()))), len(slices)
-    readings = np.full((count, len(SLICE_FIELDS), num), np.nan)
-    for index, name in enumerate(SLICE_FIELDS):
-        if ("slice", name) in whole:
-            readings[:, index] = whole["slice", name]
-    offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
-    readings[:, loss] = np.clip(1.0 - readings[:, carried] / np.maximum(readings[:, offered], 1e-6), 0.0, 1.0)
-    had = [SLICE_FIELDS.index(row.name) for row in rows if row.kind == "slice"]
-    valid = np.asarray(np.isfinite(readings[:, had]).all(axis=1))
-    node = np.full((count, len(NODE_FIELDS)), np.nan)
-    for index, name in enumerate(NODE_FIELDS):
-        if ("node", name) in whole:
-            node[:, index] = whole["node", name][:, 0]
-    uplink = NODE_FIELDS.index("uplink_use_ratio")
-    if ("node", NODE_FIELDS[uplink]) not in whole and np.isfinite(context.uplink_mbps[0]):
-        node[:, uplink] = readings[:, carried].sum(axis=1) / float(context.uplink_mbps[0])
-    knobs = np.full((count, NUM_KNOBS, num), np.inf)
-    knobs[:, NICE] = 0.0
-    for index, name in enumerate(KNOB_FIELDS):
-        if ("knob", name) in whole:
-            known = whole["knob", name]
-            knobs[:, index] = np.where(np.isfinite(known), known, knobs[:, index])
-    return Trace.of_readings(readings, node, valid, knobs, ~valid)
+    slices, node, knobs = (
+        {name: values for (own, name), values in whole.items() if own == kind} for kind in ("slice", "node", "knob")
+    )
+    of_node = {name: values[:, 0] for name, values in node.items()}
+    if "uplink_use_ratio" not in of_node and np.isfinite(context.uplink_mbps[0]):
+        of_node["uplink_use_ratio"] = slices["carried_mbps"].sum(axis=1) / float(context.uplink_mbps[0])
+    return Trace.of_columns(slices, of_node, knobs, [row.name for row in rows if row.kind == "slice"])
 
 
 def _episodes(
