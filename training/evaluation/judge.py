@@ -139,16 +139,11 @@ def role_of(agent: Agent) -> Role:
     """Kind of an agent; a published setting for fewer active slices is a reference."""
     if _active_slices(agent) < ALL_SLICES:
         return "reference"
-    kinds: tuple[tuple[type, Role], ...] = (
-        (LearnedAgent, "learned"),
-        (PredictingAgent, "learned"),
-        (FixedAgent, "fixed"),
-        (Clairvoyant, "clairvoyant"),
-    )
-    for kind, role in kinds:
-        if isinstance(agent, kind):
-            return role
-    return "adaptive"
+    if isinstance(agent, (LearnedAgent, PredictingAgent)):
+        return "learned"
+    if isinstance(agent, FixedAgent):
+        return "fixed"
+    return "clairvoyant" if isinstance(agent, Clairvoyant) else "adaptive"
 
 
 def _first_active(slices: SliceSet, count: int) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from .comparison import RIVALS, AgentResult, ScenarioResult, finite, over_json
 
 FORMAT = 3
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
-_TUPLES = ("slice_names", "weight", "committed_mbps", "delay_bound_ms", "subjects")
 
 
 @dataclass(frozen=True)
@@ -167,9 +166,8 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
             AgentResult(agent["name"], agent["role"], scores, own["ecdf_us"], own.get("trace"), agent["wall_s"])
         )
     known = {f.name: plain[f.name] for f in fields(ScenarioResult) if f.name != "agents"}
-    known |= {name: tuple(known[name]) for name in _TUPLES}
-    window = known["loss_window_s"]
-    return ScenarioResult(**{**known, "loss_window_s": tuple(window) if window else None, "agents": tuple(agents)})
+    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    return ScenarioResult(**known, agents=tuple(agents))
 
 
 def candidate_of(address: str, digest: str, training: Any) -> dict[str, Any]:

@@ -132,7 +132,11 @@ class _Runs:
     def trace(self, measured: Mapping[str, Mapping[Key, Array]]) -> Trace:
         """Telemetry and knobs at each point; slices that were not measured then are not valid and have zeros, and in
         the readings NaN for what is missing of them."""
-        latency, carried, cpu = (self._side_by_side(measured.get(name, {})) for name in ("latency", "receive", "cpu"))
+        nothing = np.full((POINTS, len(self.slices)), np.nan)
+        latency, carried, cpu = (
+            np.stack([measured.get(name, {}).get(key, nothing) for key in self.keys], axis=-1)
+            for name in ("latency", "receive", "cpu")
+        )
         valid = np.isfinite(latency) & np.isfinite(carried) & self.active
         offered = np.broadcast_to(self._plan[..., None], latency.shape)
         rows: dict[str, Array] = {
@@ -162,11 +166,6 @@ class _Runs:
             "process_nice": knobs.nice[:, 0].tolist(),
             "request_mcpu": requests_of(knobs)[:, 0].tolist(),
         }
-
-    def _side_by_side(self, grids: Mapping[Key, Array]) -> Array:
-        """One quantity (42, S, L), NaN where there is none."""
-        unknown = np.full((POINTS, len(self.slices)), np.nan)
-        return np.stack([grids.get(key, unknown) for key in self.keys], axis=-1)
 
 
 def _grids(table: Stream, num_slices: int) -> dict[Key, Array]:

@@ -171,7 +171,9 @@ class Kept:
 
     def episodes(self, weights: RewardWeights, info: dict[str, Any]) -> list[Episode]:
         """An episode per lane; ``info`` is added to the facts of the run."""
-        own: dict[str, Any] = {"seed": self.seed, "request_mcpu": self._requests()}
+        requests = self.agent.request_mcpu
+        requests = self.slices.column("cpu_request_mcpu")[:, 0] if requests is None else requests
+        own: dict[str, Any] = {"seed": self.seed, "request_mcpu": [float(value) for value in requests]}
         if self._process_nice is not None:
             own["process_nice"] = self._process_nice
         seen = relabel(self.trace, self.slices, self.context, weights)
@@ -195,12 +197,6 @@ class Kept:
         if knobs.nice_scope == "process":
             self._process_nice = knobs.nice[:, 0].tolist()
         return knobs.between_groups().values
-
-    def _requests(self) -> list[float]:
-        """CPU requests of the pods."""
-        own = self.agent.request_mcpu
-        requests = self.slices.column("cpu_request_mcpu")[:, 0] if own is None else own
-        return [float(value) for value in requests]
 
 
 def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = None) -> Kept:
