@@ -70,11 +70,7 @@ def hardware_document(hardware: Hardware, errors: dict[str, float], what: str) -
 def draw_schedule(slices: str, hardware: Hardware, count: int, seed: int) -> list[Segment]:
     """Random segments: every kind of load, from an idle node to twice its capacity, under every kind of knob.
 
-    Args:
-        slices: name or file of the slice set.
-        hardware: roughly the node; fixes how much load is much.
-        count: segments.
-        seed: same seed, same schedule.
+    ``hardware`` is roughly the node, and fixes how much load is much. The same seed gives the same schedule.
     """
     rng = np.random.default_rng(seed)
     packet_cost_s = 1e-6 * (hardware.upf_cost_us + hardware.rx_cost_us + hardware.tx_cost_us)

@@ -33,14 +33,7 @@ def evaluate_scenario(
     subjects: Sequence[str] = (),
     on_period: OnPeriod | None = None,
 ) -> ScenarioResult:
-    """Run all agents on the same seeds and score them.
-
-    Args:
-        scenario: what happens.
-        agents: names must differ. Those named in ``subjects`` are judged.
-        config: seeds, windows, intervals.
-        subjects: names of the agents whose verdict is wanted, the most important first.
-        on_period: progress.
+    """Run all agents on the same seeds and score them; verdicts are of ``subjects``, the most important first.
 
     Raises:
         ValueError: two agents of the same name, or a subject that is not among the agents.

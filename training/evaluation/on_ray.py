@@ -36,13 +36,8 @@ def evaluate_on_ray(
 ) -> list[ScenarioResult]:
     """The results of `slicepilot.training.evaluation.judge.evaluate_scenario` for each scenario.
 
-    Args:
-        scenarios: what happens.
-        agents: of each scenario; names must differ.
-        config: seeds, windows, intervals.
-        subjects: of each scenario, names of the agents whose verdict is wanted.
-        address: of a Ray cluster, whose nodes see the same files; None = this machine.
-        on_rollout: progress.
+    Each has agents and subjects of its own. ``address`` is of a Ray cluster, whose nodes see the same files; None: this
+    machine.
 
     Raises:
         ConfigError: Ray is not installed, no cluster answers.

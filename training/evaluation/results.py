@@ -173,10 +173,7 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
 def candidate_of(address: str, digest: str, training: Any) -> dict[str, Any]:
     """Facts of a learned policy that an evaluation stores.
 
-    Args:
-        address: as the command line gives its bundle.
-        digest: of the bundle.
-        training: its `slicepilot.agents.learned.bundle.TrainingRecord`.
+    ``address`` is its bundle as on the command line, ``training`` a `slicepilot.agents.learned.bundle.TrainingRecord`.
     """
     return {
         "bundle": address,

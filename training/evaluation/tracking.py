@@ -38,10 +38,7 @@ def log_evaluation(
     pictures and results as files.
 
     Args:
-        evaluation: what to log.
         scenarios: as they were played.
-        config: agents, seeds and windows.
-        labels: of the command line.
         results: folder with the files of `slicepilot.training.evaluation.results.save`.
 
     Raises:

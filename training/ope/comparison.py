@@ -64,13 +64,7 @@ class Comparison:
 def compare(
     episodes: EpisodeSet, agents: Sequence[Agent], hardware: Hardware, on_step: OnStep | None = None
 ) -> Comparison:
-    """Estimate what several policies would have earned.
-
-    Args:
-        episodes: the log.
-        agents: the policies, with names that differ.
-        hardware: the node as identified.
-        on_step: progress.
+    """Estimate what several policies, with names that differ, would have earned on a node as identified.
 
     Raises:
         ConfigError: episodes without the needed facts or telemetry; a policy that draws at random, sees the future or
@@ -188,10 +182,7 @@ def improvement_over_best(
 
     Only episodes with the most slices are compared: a behaviour with one slice of five earns more, and is no better.
 
-    Args:
-        agent: the policy, on the pods as declared.
-        episodes: in stretches that have rewards (`EpisodeSet.unbroken`).
-        hardware, on_step: as for `compare`.
+    Episodes are stretches that have rewards (`EpisodeSet.unbroken`), and the policy runs on the pods as declared.
 
     Raises:
         ConfigError: as `compare`.

@@ -93,14 +93,7 @@ class Coverage:
 
 
 class LoggedSupport:
-    """Logged actions by state, with which policies are compared.
-
-    Args:
-        episodes: what was logged.
-        slices: names.
-        period_s: of the episodes.
-        seed: of the choice of states, where there are very many.
-    """
+    """Logged actions by state, with which policies are compared; the seed chooses states where there are very many."""
 
     def __init__(self, episodes: EpisodeSet, slices: tuple[str, ...], period_s: float, seed: int = 0) -> None:
         moves = episodes.transitions()

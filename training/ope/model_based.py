@@ -43,12 +43,7 @@ SPREAD = 0.1
 
 
 class Replayed:
-    """An agent that replays logged actions, to measure the model's errors.
-
-    Args:
-        episodes: an episode per lane.
-        node: of them.
-    """
+    """An agent that replays logged actions, an episode in each lane, to measure the model's errors."""
 
     name = "replayed"
     request_mcpu: FloatArray | None = None
@@ -70,12 +65,7 @@ class Replayed:
 
 
 class Witness:
-    """Wraps an agent and keeps some of its observations.
-
-    Args:
-        agent: takes the decisions.
-        every: control periods between kept observations.
-    """
+    """Wraps an agent and keeps its observations, one in so many control periods."""
 
     request_mcpu: FloatArray | None = None
 
@@ -153,9 +143,6 @@ class IdentifiedModel:
 
     Args:
         episodes: with telemetry, at least one step each.
-        node: of the episodes.
-        hardware: as identified on that node.
-        seed: of the noise.
         on_progress: called with the share of the current run that is done, 0..1; may be replaced between runs.
 
     Attributes:
