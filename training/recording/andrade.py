@@ -83,7 +83,6 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
     Args:
         tables: ``latency``, ``receive`` and optionally ``cpu``, as
             `slicepilot.data.studies.andrade.tables.read_andrade` and `slicepilot.data.tables.tidy.read_tidy` give them.
-        weights: of the reward.
 
     Raises:
         ConfigError: a table is missing, or of no run a step can be scored.

@@ -98,12 +98,7 @@ def read_spec(section: Mapping[str, Any], source: str, table_period_s: float | N
 
 
 def to_episodes(table: Stream, spec: EpisodesSpec, weights: RewardWeights) -> EpisodeSet:
-    """Episodes of a table with a row for each slice and period.
-
-    Args:
-        table: of `slicepilot.data.own.join.joined`, in periods of the spec.
-        spec: what the table does not say.
-        weights: of the reward.
+    """Episodes of a table with a row for each slice and period (`slicepilot.data.own.join.joined`) of the spec.
 
     Raises:
         ConfigError: what the table lacks for it, all of it; slices without promises; no step that can be scored.

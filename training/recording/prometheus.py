@@ -105,11 +105,7 @@ def to_episodes(
     """Ask a server for a range, and make episodes of the answers.
 
     Args:
-        spec: of the server.
-        slices: of the node.
         node: ``uplink_mbps`` and ``logical_cpus``, None where not known.
-        requested: the range.
-        weights: of the reward.
         on_step: called with the share of queries that is done.
 
     Raises:

@@ -129,14 +129,7 @@ def on_declared_pods(agent: Agent) -> Agent:
 
 
 class Kept:
-    """Data of a run of T decisions: plain copies, made between two measurements.
-
-    Args:
-        agent: takes the decisions; has been reset.
-        slices: S of them.
-        context: of the run of L lanes.
-        seed: of the run.
-    """
+    """Data of a run of T decisions, S slices and L lanes: plain copies, made between two measurements."""
 
     def __init__(self, agent: Agent, slices: SliceSet, context: Context, seed: int) -> None:
         self.agent, self.slices, self.context, self.seed = agent, slices, context, seed

@@ -88,11 +88,8 @@ def analyse(
 ) -> Analysis:
     """The suite of all groups against a baseline, and the regression on all covariates.
 
-    Args:
-        delays: what was read.
-        baseline: a group [default: a group named like a baseline, else the first].
-        resamples, seed: see `slicepilot.training.statistics.comparison.noisy_neighbour`.
-        on_progress: called with the part that is done, 0..1.
+    The baseline is a group [default: a group named like a baseline, else the first]. Other arguments are as in
+    `slicepilot.training.statistics.comparison.noisy_neighbour`.
 
     Raises:
         ConfigError: no such baseline, or it has fewer than two delays.

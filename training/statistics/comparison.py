@@ -135,9 +135,7 @@ def noisy_neighbour(
     Args:
         groups: delays (N,) of each group, at least two of them, in any order.
         baseline: the group that the others are held against.
-        unit: of the delays.
-        resamples: of each interval and permutation test.
-        seed: of the resamples.
+        resamples, seed: of each interval and permutation test.
         on_progress: called with the part that is done, 0..1.
 
     Raises:

@@ -102,11 +102,9 @@ def folder_of(store: Store, name: str) -> Path | None:
 
 
 def write_forwarding(path: Path, parts: Sequence[Mapping[str, Any]]) -> None:
-    """A forwarding file as the study's repository describes it (docs/03_dataset_schema.md).
+    """A file ``o1_forwarding_exp_LOAD.csv`` as the study's repository describes it (docs/03_dataset_schema.md).
 
-    Args:
-        path: of the file, ``o1_forwarding_exp_LOAD.csv``.
-        parts: of each slice ``slice``, ``received_ns`` and ``sent_ns`` (N,), ``packet_bytes`` (N,) or a number.
+    Parts have of each slice ``slice``, ``received_ns`` and ``sent_ns`` (N,), ``packet_bytes`` (N,) or a number.
     """
     received, sent = (
         np.concatenate([part[name] for part in parts]).astype(np.int64) for name in ("received_ns", "sent_ns")
