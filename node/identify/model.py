@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
 from slicepilot.env.simulator.kernels import DEFAULT_PACKET_BYTES
 from slicepilot.env.slices import Promises, SliceSet
-from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.calibration.fitting import Observed
 
 from .segments import SETTLE_S, Segment
@@ -56,7 +54,8 @@ def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, 
     series = []
     for knobs in np.stack([item.knobs for item in segments], axis=-1)[1:]:
         backend.apply(Knobs(np.ascontiguousarray(knobs)))
-        series.append(_figures(backend.observe()))
+        seen = backend.observe()
+        series.append((seen.offered_mbps, seen.carried_mbps, seen.delay_p99_us))
     return Observed.of(np.asarray(series)[round(SETTLE_S / period_s) :])
 
 
@@ -64,7 +63,3 @@ def observed(segments: Sequence[Segment], period_s: float) -> Observed:
     """The measured values, in the same form."""
     rows = [np.stack([item.offered_mbps, item.carried_mbps, item.delay_p99_us], axis=1) for item in segments]
     return Observed.of(np.stack(rows, axis=-1)[1:][round(SETTLE_S / period_s) :])
-
-
-def _figures(telemetry: Telemetry) -> FloatArray:
-    return np.stack((telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us))
