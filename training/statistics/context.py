@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -51,14 +51,6 @@ class Context(Protocol):
         ...
 
 
-class _Second(NamedTuple):
-    """Packets received in a second of the clock, and the times of the first and the last."""
-
-    packets: int
-    first_ns: float
-    last_ns: float
-
-
 class PacketRate:
     """Packets of all groups of a table that were received in the same second, by the part of it that there are packets
     of: a file begins and ends amid a second. The clocks of different files say nothing of each other."""
@@ -69,7 +61,8 @@ class PacketRate:
     def __init__(self) -> None:
         self.loads: Mapping[str, str] = {"packets": "packets_per_s"}
         self.note = "packets_per_s: packets of all groups of a table that were received in the same second"
-        self._seconds: dict[tuple[int, int], _Second] = {}
+        # Of each second of a table's clock: packets, and the times of the first and the last, ns.
+        self._seconds: dict[tuple[int, int], tuple[int, float, float]] = {}
 
     def see(self, batch: pa.RecordBatch, source: int) -> None:
         """Count."""
@@ -79,10 +72,8 @@ class PacketRate:
         for start, end in pairwise(edges):
             first, last = float(received_ns[start]), float(received_ns[end - 1])
             key = source, int(seconds[start])
-            known = self._seconds.get(key, _Second(0, first, last))
-            self._seconds[key] = _Second(
-                known.packets + end - start, min(known.first_ns, first), max(known.last_ns, last)
-            )
+            packets, earliest, latest = self._seconds.get(key, (0, first, last))
+            self._seconds[key] = packets + end - start, min(earliest, first), max(latest, last)
 
     def beside(self, rows: Rows) -> dict[str, Array]:
         """The rate in each row's second."""
@@ -91,10 +82,10 @@ class PacketRate:
         return {"packets": np.asarray([rates[key] for key in keys], np.float64)}
 
     def _rate(self, source: int, second: int) -> float:
-        own = self._seconds[source, second]
-        start_ns = second * NS if (source, second - 1) in self._seconds else own.first_ns
-        end_ns = (second + 1) * NS if (source, second + 1) in self._seconds else own.last_ns
-        return own.packets / max((end_ns - start_ns) / NS, LEAST_PART)
+        packets, first_ns, last_ns = self._seconds[source, second]
+        start_ns = second * NS if (source, second - 1) in self._seconds else first_ns
+        end_ns = (second + 1) * NS if (source, second + 1) in self._seconds else last_ns
+        return packets / max((end_ns - start_ns) / NS, LEAST_PART)
 
 
 class RunResources:
