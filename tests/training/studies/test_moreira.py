@@ -12,7 +12,7 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.training.statistics.comparison import magnitude
-from slicepilot.training.studies.moreira.conditions import QUARTER, scenario
+from slicepilot.training.studies.moreira.played import QUARTER, scenario
 from slicepilot.training.studies.moreira.release import read_release
 from slicepilot.training.studies.moreira.samples import CLASSES, QFIS, figures_of_table, table_of
 from slicepilot.training.studies.reproduce import Reproduction, study_of
