@@ -1,11 +1,16 @@
-"""Load while a delay was measured, from other columns or another table."""
+"""Load while a delay was measured, from other columns or another table.
+
+A `Context` is shown all rows by ``see``, with the number of the table that they are from, and makes covariates of some
+of them (M,) by ``beside``: ``loads``, by the name that the regression has for them, and what each is. These rows must
+have kept `SOURCE` and the columns ``numbers`` and ``texts``; ``note`` is what to know about the covariates.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,29 +31,6 @@ NS = 1e9
 LEAST_PART = 0.1  # of a second that a rate is worked out from
 
 Rows = Mapping[str, npt.NDArray[Any]]
-
-
-class Context(Protocol):
-    """Makes covariates of rows.
-
-    Attributes:
-        numbers, texts: columns that the rows must have kept.
-        loads: the covariates, by the name that the regression has for them, and what each is.
-        note: what to know about them.
-    """
-
-    numbers: tuple[str, ...]
-    texts: tuple[str, ...]
-    loads: Mapping[str, str]
-    note: str
-
-    def see(self, batch: pa.RecordBatch, source: int) -> None:
-        """All rows go by here, with the number of the table that they are from."""
-        ...
-
-    def beside(self, rows: Rows) -> dict[str, Array]:
-        """The covariates of some of the rows (M,), which have `SOURCE` too."""
-        ...
 
 
 class PacketRate:
@@ -142,6 +124,9 @@ class RunResources:
                     np.minimum((share[mine] * len(seconds)).astype(np.int64), len(seconds) - 1)
                 ]
         return result
+
+
+Context = PacketRate | RunResources
 
 
 def numbers(column: pa.Array) -> Array:
