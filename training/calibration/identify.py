@@ -200,7 +200,7 @@ def fit(
 ) -> Hardware:
     """The parameters within `BOUNDS` under which the simulator fits the measurements best."""
 
-    def loss(hardware: Hardware) -> float:
-        return loss_of(compare(observed, simulate(segments, slices, hardware, seed=1)))
+    def losses(nodes: Sequence[Hardware]) -> list[float]:
+        return [loss_of(compare(observed, simulate(segments, slices, node, seed=1))) for node in nodes]
 
-    return search(start, BOUNDS, loss, generations, on_generation=on_generation)
+    return search(start, BOUNDS, losses, generations, on_generation)
