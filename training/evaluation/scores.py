@@ -99,15 +99,10 @@ def delay_ecdf_us(recording: Rollout) -> npt.NDArray[np.float32]:
     return values[order][np.minimum(at, len(values) - 1)]
 
 
-def violation_s(recording: Rollout) -> Array:
-    """Seconds in which each slice's promise was broken, (S, L), not weighted."""
-    return recording.violated.sum(axis=0) * recording.period_s
-
-
 def broken_s(recording: Rollout) -> Array:
     """Seconds of broken promises, weighted by slice, (L,)."""
-    weight = recording.weight.astype(np.float64)
-    return (violation_s(recording) * weight / weight.sum(axis=0)).sum(axis=0)
+    weight, broken = recording.weight.astype(np.float64), recording.violated.sum(axis=0) * recording.period_s
+    return (broken * weight / weight.sum(axis=0)).sum(axis=0)
 
 
 def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: Window | None) -> Scores:
