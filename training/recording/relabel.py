@@ -59,26 +59,31 @@ class Trace:
         needed: Sequence[str],
         there: npt.NDArray[np.bool_] | bool = True,
     ) -> Trace:
-        """One lane of columns by name, NaN where nothing is known; loss is worked out, and unknown knobs were none.
+        """Columns by name, NaN where nothing is known; loss is worked out, and unknown knobs were none.
 
         Args:
-            slices, knobs: (N, S) each; ``node``: (N,) each.
+            slices, knobs: (N, S, L) each, or (N, S) for a single lane; ``node``: the same without S.
             needed: without any of these a slice was not measured, and is not shown.
-            there: which slices were, (S,).
+            there: which slices were, (S, L) or (S,).
         """
         unknown = np.full_like(slices[needed[0]], np.nan)
         offered, carried, loss = (slices.get(name, unknown) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
         lost = np.clip(1.0 - carried / np.maximum(offered, 1e-6), 0.0, 1.0)
         columns = {**slices, "loss_ratio": np.where(np.isfinite(loss), loss, lost)}
-        readings = np.stack([columns.get(name, unknown) for name in SLICE_FIELDS], axis=1)
+        readings = np.stack([columns.get(name, unknown) for name in SLICE_FIELDS], axis=1).astype(np.float32)
         valid = np.isfinite([slices[name] for name in needed]).all(axis=0)
-        shown = np.where(valid[:, None], readings, 0.0)
-        of_node = np.stack([node.get(name, unknown[:, 0]) for name in NODE_FIELDS], axis=1)
-        settings = np.stack([knobs.get(name, unknown) for name in KNOB_FIELDS], axis=1)
-        settings = np.where(np.isfinite(settings), settings, Knobs.none(1).values[:, 0])
-        lanes = (np.asarray(part, np.float32)[..., None] for part in (shown, of_node, settings, readings))
-        own_slices, own_node, own_knobs, own_readings = lanes
-        return cls(own_slices, own_node, valid[..., None], own_knobs, (there & ~valid)[..., None], own_readings)
+        of_node = np.stack([node.get(name, unknown[:, 0]) for name in NODE_FIELDS], axis=1).astype(np.float32)
+        settings = np.stack([knobs.get(name, unknown) for name in KNOB_FIELDS], axis=1).astype(np.float32)
+        count, num = valid.shape[:2]
+        settings = settings.reshape(count, len(KNOB_FIELDS), num, -1)
+        return cls(
+            slices=np.where(valid[:, None], readings, np.float32(0.0)).reshape(count, len(SLICE_FIELDS), num, -1),
+            node=of_node.reshape(count, len(NODE_FIELDS), -1),
+            valid=valid.reshape(count, num, -1),
+            knobs=np.where(np.isfinite(settings), settings, Knobs.none(1).values),
+            unmeasured=(there & ~valid).reshape(count, num, -1),
+            readings=readings.reshape(count, len(SLICE_FIELDS), num, -1),
+        )
 
     def __len__(self) -> int:
         """Number of measurements N."""
