@@ -15,7 +15,7 @@ from slicepilot.training.runs.tracking import Tracker, finite_only
 
 from . import plots
 from .axes import AXES, RELATIONS
-from .comparison import RIVALS, AgentResult
+from .comparison import RIVALS
 from .config import EvaluationConfig
 from .report import MOST_DETAILED, render
 from .results import ARRAYS_FILE, RESULTS_FILE, Evaluation
@@ -61,10 +61,13 @@ def log_evaluation(
             }
         )
         tracker.datasets([scenario_dataset(played, EVALUATION) for played in scenarios[:MOST_DATASETS]])
-        for name, agents in _by_name(evaluation).items():
+        roles: dict[str, str] = {}
+        for agent in (agent for result in evaluation.scenarios for agent in result.rivals):
+            roles.setdefault(agent.name, agent.role)
+        for name, role in roles.items():
             known = evaluation.candidates.get(name, {})
-            tags = {"role": agents[0].role, "digest": known.get("digest"), "trained_by": known.get("run_id")}
-            parameters = {"agent": name, "role": agents[0].role, **known}
+            tags = {"role": role, "digest": known.get("digest"), "trained_by": known.get("run_id")}
+            parameters = {"agent": name, "role": role, **known}
             tracker.part(name, tags | dict(labels.tags), parameters, _figures(evaluation, name), known.get("digest"))
         tracker.text("report.html", render(evaluation))
         for name, picture in _pictures(evaluation):
@@ -73,15 +76,6 @@ def log_evaluation(
             for file in (RESULTS_FILE, ARRAYS_FILE):
                 tracker.artifact(results / file)
     return tracker.run_id
-
-
-def _by_name(evaluation: Evaluation) -> dict[str, list[AgentResult]]:
-    """Every candidate's results in the scenarios that it played."""
-    names: dict[str, list[AgentResult]] = {}
-    for result in evaluation.scenarios:
-        for agent in result.rivals:
-            names.setdefault(agent.name, []).append(agent)
-    return names
 
 
 def _figures(evaluation: Evaluation, name: str) -> dict[str, float]:

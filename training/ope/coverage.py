@@ -11,7 +11,7 @@ as logged states of different episodes lie to each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,11 +107,11 @@ class LoggedSupport:
         self._rows = chosen + moves.episode[chosen]  # among T + 1 rows an episode
         self._actions = moves.actions[chosen]
         came = np.concatenate([arrivals(episode)[:-1] for episode in episodes])[chosen]
-        self._similar = _nearest(_Standard(came, ARRIVALS)(came), max(1, round(SIMILAR * len(chosen))))
+        self._similar = _nearest(_standard(came, ARRIVALS)(came), max(1, round(SIMILAR * len(chosen))))
         # A slice that was not measured looks as if it were not there: no state of the node is like that.
         whole = chosen[~np.concatenate([_lacking(episode) for episode in episodes])[chosen]]
         whole = whole if len(whole) else chosen
-        self._figures = _Standard(moves.observations[whole], FIGURES)
+        self._figures = _standard(moves.observations[whole], FIGURES)
         self._states = KDTree(self._figures(moves.observations[whole]))
         self._known = self._usual_distance(moves.episode[whole])
 
@@ -141,22 +141,18 @@ class LoggedSupport:
         return Coverage(self.slices, near.mean(axis=0, dtype=np.float64), float(np.mean(distances <= self._known)))
 
 
-class _Standard:
-    """Some columns of observations (N, S, D) as (N, S * columns) of mean 0 and deviation 1.
+def _standard(observations: Floats, columns: list[int]) -> Callable[[Floats], Rows]:
+    """Turns some columns of observations (N, S, D) into rows (N, S * columns) of mean 0 and deviation 1 in these.
 
     Columns that never varied in the data are left out; states in which they vary are unknown to the data in any case.
     """
 
-    def __init__(self, observations: Floats, columns: list[int]) -> None:
-        self._columns = columns
-        rows = self._rows(observations)
-        self._mean, self._scale = rows.mean(axis=0), np.maximum(rows.std(axis=0), STEADY)
+    def rows(some: Floats) -> Rows:
+        return some[..., columns].reshape(len(some), -1)
 
-    def _rows(self, observations: Floats) -> Rows:
-        return observations[..., self._columns].reshape(len(observations), -1)
-
-    def __call__(self, observations: Floats) -> Rows:
-        return (self._rows(observations) - self._mean) / self._scale
+    known = rows(observations)
+    mean, scale = known.mean(axis=0), np.maximum(known.std(axis=0), STEADY)
+    return lambda some: (rows(some) - mean) / scale
 
 
 def _lacking(episode: Any) -> npt.NDArray[np.bool_]:

@@ -107,7 +107,7 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
         points += length
         if np.isfinite(seen.rewards[lane, : length - 1]).any():
             own = knobs[lane]
-            info = {"experiment": experiment, "cycle": cycle, "start_s": 0, "backend": "study"}
+            info: dict[str, Any] = {"experiment": experiment, "cycle": cycle, "start_s": 0, "backend": "study"}
             info |= {"process_nice": own.nice[:, 0].tolist(), "request_mcpu": requests_of(own)[:, 0].tolist()}
             result.append(episode_of(seen, lane, 0, length - 1, f"experiment-{experiment}", info=info))
     if not result:
