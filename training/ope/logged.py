@@ -23,7 +23,6 @@ from slicepilot.env.encoding import (
     scaled,
     unscaled,
 )
-from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import SliceSet
@@ -111,14 +110,10 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
     seen = [np.pad(e.observations, ((0, longest - len(e)), (0, 0), (0, 0)), mode="edge") for e in episodes]
     tables = np.stack(seen, axis=1)
     wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)
-    last: Knobs | None = None
-    rows = np.empty(0, np.float32)
     for t, table in enumerate(tables):
         knobs, _ = node.decoder.decode(table[..., KNOBS])
-        decided_knobs = agent.decide(telemetry_of(table), knobs)
-        if last is None or not decided_knobs.same_as(last):
-            rows, last = node.decoder.encode(decided_knobs.between_groups()).transpose(2, 1, 0), decided_knobs
-        wanted[t] = rows
+        decided = agent.decide(telemetry_of(table), knobs).between_groups()
+        wanted[t] = node.decoder.encode(decided).transpose(2, 1, 0)
     return [wanted[: len(episode) + 1, lane] for lane, episode in enumerate(episodes)]
 
 
