@@ -251,13 +251,12 @@ def _held(own: Array) -> Array:
 def _slice_set(spec: EpisodesSpec, columns: _Columns) -> SliceSet:
     """The slices with their promises, and bounds that hold all logged settings."""
     bounds = KnobBounds()
-    limits = {}
-    for name, plain in (("cpu_limit_mcpu", bounds.cpu_limit_mcpu), ("egress_mbps", bounds.egress_mbps)):
+    wide: dict[str, Any] = {}
+    for name in ("cpu_limit_mcpu", "egress_mbps"):
         own = columns.numbers.get(name, np.empty(0))
-        own = own[np.isfinite(own) & (own > 0)]
-        limits[name] = (min([plain[0], *own[:1], *([own.min()] if len(own) else [])]), max([plain[1], *own]))
-    wide = {name: (float(low), float(high)) for name, (low, high) in limits.items()}
-    wide_bounds = replace(bounds, cpu_limit_mcpu=wide["cpu_limit_mcpu"], egress_mbps=wide["egress_mbps"])
+        own, (low, high) = own[np.isfinite(own) & (own > 0)], getattr(bounds, name)
+        wide[name] = (float(own.min(initial=low)), float(own.max(initial=high)))
+    wide_bounds = replace(bounds, **wide)
     specs = tuple(
         SliceSpec(
             name=own.name,
