@@ -132,8 +132,8 @@ def search(
     while not strategy.stop():
         points = strategy.ask()
         outside = [50.0 * sum(max(0.0, -x, x - 1.0) ** 2 for x in point) for point in points]
-        found = losses([hardware_of(point) for point in points])
-        strategy.tell(points, [own + beyond for own, beyond in zip(found, outside, strict=True)])
+        reached = losses([hardware_of(point) for point in points])
+        strategy.tell(points, [own + beyond for own, beyond in zip(reached, outside, strict=True)])
         if on_generation is not None:
             on_generation(float(strategy.result.fbest))
     best = strategy.result.xbest

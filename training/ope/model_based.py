@@ -65,7 +65,7 @@ class Replayed:
 
 
 class Witness:
-    """Wraps an agent and keeps its observations, one in so many control periods."""
+    """Wraps an agent and keeps its observations every so many control periods."""
 
     request_mcpu: FloatArray | None = None
 

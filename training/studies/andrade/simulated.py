@@ -19,7 +19,7 @@ from .samples import EXPERIMENTS, figures_of_samples
 
 REPETITIONS, QUICK_REPETITIONS = 10, 3
 FREE = 5
-"""The experiment without control, in whose place agents act."""
+"""The experiment without control, which agents play instead."""
 
 
 def simulate(effort: Effort, store: Store) -> Findings:
