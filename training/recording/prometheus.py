@@ -145,12 +145,12 @@ def to_episodes(
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
     cpus = node.get("logical_cpus") or os.cpu_count() or 1
     context = Context.alike(slices, requested.period_s, cpus, node.get("uplink_mbps") or None, requested.episode_steps)
-    trace = _course(whole, rows, context)
+    trace = _trace(whole, rows, context)
     episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, tuple(why))
     return Imported(episodes, left_out, tuple(why), partial, tuple(remarks))
 
 
-def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], context: Context) -> Trace:
+def _trace(whole: Mapping[tuple[str, str], Array], rows: list[Row], context: Context) -> Trace:
     """One lane of all measurements."""
     slices, node, knobs = (
         {name: values for (own, name), values in whole.items() if own == kind} for kind in ("slice", "node", "knob")

@@ -188,3 +188,9 @@ def test_groups_of_one_delay_are_left_out_and_said() -> None:
     assert result.regression is None
     with pytest.raises(ConfigError, match="group = 'b': 1 values"):
         analyse(collect([source(slice=["a", "a", "b"], delay_us=np.arange(3.0))]), baseline="b", resamples=100)
+
+
+def test_words_of_many_levels_are_left_out_of_the_regression() -> None:
+    table = source(slice=["a", "b"] * 30, condition=[f"c{n % 30}" for n in range(60)], delay_us=np.arange(60.0))
+    notes = analyse(collect([table], by="slice"), resamples=100).notes
+    assert "condition has 30 levels and was left out of the regression" in notes

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 
-from slicepilot.configs import ConfigError
 from slicepilot.training.statistics.comparison import (
     P_VALUES,
     cliffs_delta,
@@ -244,17 +243,3 @@ def test_many_values_take_little_time_and_memory() -> None:
     assert result.magnitude == "negligible"
     truth = np.exp(3.01) - np.exp(3.0)
     assert result.median.low < truth < result.median.high
-
-
-@pytest.mark.parametrize(
-    ("groups", "baseline", "message"),
-    [
-        ({"a": [1.0, 2.0]}, "b", "baseline = 'b': expected a"),
-        ({"a": [1.0, 2.0], "b": [1.0]}, "a", "group = 'b': 1 values: expected at least 2"),
-        ({"a": [1.0, np.nan, 2.0]}, "a", "group = 'a': a delay is not finite: expected numbers"),
-    ],
-)
-def test_bad_groups_are_reported(groups: dict[str, list[float]], baseline: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        noisy_neighbour(groups, baseline, "us")
-    assert str(error.value) == message
