@@ -58,7 +58,7 @@ def test_a_difference_has_its_cause_and_a_finding_its_figures() -> None:
         "Nice beside CPU limits helps the priority slice.",
         "Settings 15 and 25 are the best compromise.",
     }
-    assert "Nice beside CPU limits" in render(result)
+    assert "Nice beside CPU limits" in render(result)["report.html"]
     throughput, latency, unshaped = result.ranks()
     assert throughput["rows"] == 24
     assert latency == {"order": latency["order"], "source": "simulated", "rows": 23, "spearman": 1.0}
