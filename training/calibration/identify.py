@@ -85,9 +85,10 @@ def _segment(
     num = len(slices)
     parts = rng.dirichlet(np.full(num, 3.0)) * capacity_mbps * rng.uniform(0.3, 1.7)
     rates = np.minimum(parts, 0.9 * uplink_mbps)
-    loads: dict[str, tuple[Load, ...]] = {
-        name: (_load(rng, float(rate)),) for name, rate in zip(slices.names, rates, strict=True)
-    }
+    loads: dict[str, tuple[Load, ...]] = {}
+    for name, rate in zip(slices.names, rates.tolist(), strict=True):
+        kind, packet_bytes = rng.choice(["cbr", "poisson", "video"]), float(rng.choice([1400, 1400, 700]))
+        loads[name] = (Load(kind, rate_mbps=round(rate, 2), packet_bytes=packet_bytes),)
     factor = rng.uniform(0.4, 1.2) * rates.sum() / uplink_mbps if rng.uniform() < 0.25 else 1.0
     profile = ((0.0, min(factor, 1.0)), (1e6, min(factor, 1.0))) if factor < 1 else ()
     scenario = Scenario(
@@ -101,11 +102,6 @@ def _segment(
         uplink_profile=profile,
     )
     return Segment(scenario, _knobs(slices, rng, rates))
-
-
-def _load(rng: np.random.Generator, rate_mbps: float) -> Load:
-    kind = rng.choice(["cbr", "poisson", "video"])
-    return Load(kind, rate_mbps=round(rate_mbps, 2), packet_bytes=float(rng.choice([1400, 1400, 700])))
 
 
 def _knobs(slices: SliceSet, rng: np.random.Generator, rates: Array) -> Knobs:
