@@ -93,9 +93,9 @@ class Coverage:
 
 
 class LoggedSupport:
-    """Logged actions by state, with which policies are compared; the seed chooses states where there are very many."""
+    """Logged actions by state, with which policies are compared; of very many states some are drawn at random."""
 
-    def __init__(self, episodes: EpisodeSet, slices: tuple[str, ...], period_s: float, seed: int = 0) -> None:
+    def __init__(self, episodes: EpisodeSet, slices: tuple[str, ...], period_s: float) -> None:
         moves = episodes.transitions()
         self.slices = slices
         apart = max(1, round(APART_S / period_s))
@@ -103,7 +103,7 @@ class LoggedSupport:
         starts = np.cumsum([0, *lengths])
         chosen = np.concatenate([np.arange(at, at + n, apart) for at, n in zip(starts.tolist(), lengths, strict=False)])
         if len(chosen) > MAX_STATES:
-            chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_STATES, replace=False))
+            chosen = np.sort(np.random.default_rng(0).choice(chosen, MAX_STATES, replace=False))
         self._rows = chosen + moves.episode[chosen]  # among T + 1 rows an episode
         self._actions = moves.actions[chosen]
         came = np.concatenate([arrivals(episode)[:-1] for episode in episodes])[chosen]

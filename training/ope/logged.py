@@ -94,7 +94,7 @@ def same_pods(episodes: EpisodeSet, node: Node) -> EpisodeSet:
     return EpisodeSet(own, episodes.facts)
 
 
-def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) -> list[Floats]:
+def watch(agent: Agent, episodes: Sequence[Episode], node: Node) -> list[Floats]:
     """An agent's decision after each observation, encoded: (T + 1, S, 3) an episode.
 
     It sees what the logged policy saw, knobs included. What an agent remembers (an integral, a mean) is therefore of
@@ -104,7 +104,7 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
         ConfigError: it draws at random.
     """
     lanes, longest = len(episodes), max(map(len, episodes))
-    agent.reset(node.slices, node.context(lanes, longest), seed)
+    agent.reset(node.slices, node.context(lanes, longest), 0)
     if isinstance(agent, StochasticAgent):  # only now: a draw's attributes belong to a run
         raise ConfigError(f"agent = {agent.name!r}: draws at random; expected a deterministic policy")
     seen = [np.pad(e.observations, ((0, longest - len(e)), (0, 0), (0, 0)), mode="edge") for e in episodes]

@@ -23,7 +23,6 @@ import numpy.typing as npt
 from slicepilot.agents.base import Agent
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.data.intervals import RESAMPLES
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
@@ -157,12 +156,11 @@ class IdentifiedModel:
         episodes: EpisodeSet,
         node: Node,
         hardware: Hardware,
-        seed: int = 0,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         if any(episode.telemetry is None for episode in episodes):
             raise ConfigError("telemetry = None: expected episodes that kept it, whose loads can be played again")
-        self.episodes, self.node, self.hardware, self.seed = episodes, node, hardware, seed
+        self.episodes, self.node, self.hardware = episodes, node, hardware
         self._lengths = np.asarray([len(episode) for episode in episodes])
         longest = int(self._lengths.max())
         self._all_steps = np.arange(longest)[:, None] < self._lengths
@@ -182,12 +180,12 @@ class IdentifiedModel:
                 if self.on_progress is not None:
                     self.on_progress(next(periods) / len(self._all_steps))
 
-            rewards = collect_rollout(agent, backend, self.seed, self.node.weights, on_period).reward
+            rewards = collect_rollout(agent, backend, 0, self.node.weights, on_period).reward
         finally:
             backend.close()
         return np.asarray(np.sum(rewards * (self._all_steps if counted is None else counted), axis=0, dtype=np.float64))
 
-    def estimate(self, agent: Agent, resamples: int = RESAMPLES) -> tuple[Estimate, FloatArray]:
+    def estimate(self, agent: Agent) -> tuple[Estimate, FloatArray]:
         """Mean reward per period on the scale of real rewards; and observations (N, S, D) of the agent's runs."""
         witness = Witness(agent, max(1, round(APART_S / self.node.period_s)))
         earned = self.earned(witness)
@@ -201,7 +199,7 @@ class IdentifiedModel:
             return Estimate(math.nan, math.nan, math.nan, {}, why), witness.observations
         runs = run_numbers(self.episodes)
         by_run, lengths = np.bincount(runs, earned), np.bincount(runs, self._lengths)
-        draws = scale(bootstrap_ratio(by_run, lengths, resamples, self.seed))
+        draws = scale(bootstrap_ratio(by_run, lengths))
         said = float(earned.sum() / self._lengths.sum())
         facts: dict[str, Any] = {
             "held_out_error": scale.error,
