@@ -56,7 +56,7 @@ class Comparison:
     Attributes:
         median: difference of medians with its BCa interval; ``p95``: of the 95th percentiles.
         p_perm_median, p_perm_p95: of permutation tests on these differences.
-        u: Mann-Whitney's statistic of the group; ``mann_whitney_p``: of the test that neither group tends to be larger.
+        mann_whitney_p: of Mann-Whitney's test that neither group tends to be larger.
         cliffs_delta: P(group > baseline) - P(group < baseline), -1..1.
         holm: the three p values, by name, after Holm's correction over all groups compared (S. Holm, "A simple
             sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
@@ -67,7 +67,6 @@ class Comparison:
     p_perm_median: float
     p95: Interval
     p_perm_p95: float
-    u: float
     mann_whitney_p: float
     cliffs_delta: float
     holm: Mapping[str, float]
@@ -177,9 +176,9 @@ def compare(group: str, ordered: Array, baseline: Array, resamples: int = RESAMP
     p_median, p_p95 = permutation_p(ordered, baseline, COMPARED, resamples, seed)
     # As SciPy chooses, p is exact where a group has at most 8 values and none are tied, else normal with corrections.
     test: Any = stats.mannwhitneyu(ordered, baseline, alternative="two-sided", method="auto")
-    u, p = float(test.statistic), float(test.pvalue)
+    p = float(test.pvalue)
     adjusted = dict(zip(P_VALUES, (p_median, p_p95, p), strict=True))
-    return Comparison(group, median, p_median, p95, p_p95, u, p, cliffs_delta(ordered, baseline), adjusted)
+    return Comparison(group, median, p_median, p95, p_p95, p, cliffs_delta(ordered, baseline), adjusted)
 
 
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:

@@ -74,10 +74,8 @@ def test_description_is_that_of_numpy_and_scipy(values: list[float]) -> None:
 
 def test_mann_whitney_is_that_of_r() -> None:
     exact = compare("at term", ordered(AT_TERM), ordered(EARLY), resamples=100)
-    assert exact.u == 35
     assert exact.mann_whitney_p == pytest.approx(2 * 382 / 3003, abs=1e-9)  # R prints 0.1272 for one side
     tied = compare("may", ordered(MAY), ordered(AUGUST), resamples=100)
-    assert tied.u == 127.5
     assert tied.mann_whitney_p == pytest.approx(0.0001208, abs=5e-8)  # normal, with corrections for ties and continuity
 
 
