@@ -144,8 +144,10 @@ def _trace(
     in_all = np.where(active, carried, 0.0).astype(np.float32).sum(axis=1)
     node = {"uplink_use_ratio": np.minimum(in_all / context.uplink_mbps, 1.0)}
     held = np.concatenate([own.between_groups().values for own in knobs], axis=-1)
-    settings = {name: np.broadcast_to(row, latency.shape) for name, row in zip(KNOB_FIELDS, held, strict=True)}
-    trace = Trace.of_columns(slices, node, settings, ["carried_mbps", "delay_p99_us"], active)
+    rows = np.broadcast_to(held[:, None], (len(held), *latency.shape))
+    trace = Trace.of_columns(
+        slices, node, dict(zip(map(str, KNOB_FIELDS), rows, strict=True)), ["carried_mbps", "delay_p99_us"], active
+    )
     assert trace.readings is not None
     return replace(trace, readings=np.where(active, trace.readings, np.float32(0.0)))
 

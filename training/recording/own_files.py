@@ -238,7 +238,7 @@ class _Columns:
         there = np.zeros(slices, np.bool_)
         there[of_slice[rows]] = True
         logged = self.knobs if self.spec.knobs == "logged" else []
-        knobs = {name: _held(grid(self.numbers[name])) for name in logged}
+        knobs: dict[str, Array] = {name: _held(grid(self.numbers[name])) for name in logged}
         return Trace.of_columns(columns, node, knobs, [*RATES, "delay_p99_us"], there)
 
 

@@ -71,7 +71,7 @@ class Trace:
         lost = np.clip(1.0 - carried / np.maximum(offered, 1e-6), 0.0, 1.0)
         columns = {**slices, "loss_ratio": np.where(np.isfinite(loss), loss, lost)}
         readings = np.stack([columns.get(name, unknown) for name in SLICE_FIELDS], axis=1).astype(np.float32)
-        valid = np.isfinite([slices[name] for name in needed]).all(axis=0)
+        valid = np.asarray(np.isfinite([slices[name] for name in needed]).all(axis=0))
         of_node = np.stack([node.get(name, unknown[:, 0]) for name in NODE_FIELDS], axis=1).astype(np.float32)
         settings = np.stack([knobs.get(name, unknown) for name in KNOB_FIELDS], axis=1).astype(np.float32)
         count, num = valid.shape[:2]
