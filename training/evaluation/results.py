@@ -165,8 +165,8 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
         agents.append(
             AgentResult(agent["name"], agent["role"], scores, own["ecdf_us"], own.get("trace"), agent["wall_s"])
         )
-    known = {f.name: plain[f.name] for f in fields(ScenarioResult) if f.name != "agents"}
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
+    saved = {f.name: plain[f.name] for f in fields(ScenarioResult) if f.name != "agents"}
+    known: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
     return ScenarioResult(**known, agents=tuple(agents))
 
 

@@ -184,7 +184,10 @@ def compare(group: str, ordered: Array, baseline: Array, resamples: int = RESAMP
 def _corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
     if not comparisons:
         return []
-    adjusted = {name: multipletests([getattr(c, name) for c in comparisons], method="holm")[1] for name in P_VALUES}
+    adjusted = {}
+    for name in P_VALUES:
+        corrected: Any = multipletests([getattr(c, name) for c in comparisons], method="holm")
+        adjusted[name] = corrected[1]
     return [
         replace(c, holm={name: float(adjusted[name][index]) for name in P_VALUES})
         for index, c in enumerate(comparisons)
