@@ -79,13 +79,12 @@ def reproduce(
 def _write(result: Any, out: Path, document: dict[str, Any]) -> None:
     from slicepilot.configs.documents import dumps
     from slicepilot.data.files import replace_file
-    from slicepilot.training.studies.report import pictures_of, render
+    from slicepilot.training.studies.report import render
 
     replace_file(out / "study.json", dumps(document, Reproduced).encode())
     replace_file(out / "rows.csv", result.csv().encode())
-    replace_file(out / "report.html", render(result).encode())
-    for name, svg in pictures_of(result).items():
-        replace_file(out / name, svg.encode())
+    for name, text in render(result).items():
+        replace_file(out / name, text.encode())
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -224,7 +224,7 @@ def _print_improvement(improvement: Improvement, missing: list[MissingOfSetting]
     estimate, own = improvement.policy.estimate, improvement.difference
     if own is not None:
         reach = f"±{(own.high - own.low) / 2:.2f}" if math.isfinite(own.high) else "±?"
-        table.add_row(figure_of(estimate), f"{own.value:+.2f} {reach}", own.verdict)
+        table.add_row(figure_of(estimate), f"{own.value:+.2f} {reach}", improvement.verdict)
         console.print(table)
     print_item(f"best policy in the data, chosen in hindsight: {improvement.best}, {earned}")
     if improvement.left_out:

@@ -92,7 +92,7 @@ def estimate_hardware(
 
     bounds = _that_matter(hardware, loss, {*facts, *measured})
     if bounds:
-        hardware = search(hardware, bounds, loss, generations, on_generation=on_generation)
+        hardware = search(hardware, bounds, lambda nodes: map(loss, nodes), generations, on_generation)
     played = model.simulate(judged_on, slices, hardware, period_s, seed=2)
     errors = compare(kept, played)
     return Estimate(hardware, tuple(facts), measured, tuple(bounds), cost_us, errors.summary())

@@ -6,15 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slicepilot.data.intervals import weighted_quantile
-from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import SimulatorBackend, SimulatorRun
 from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
 from slicepilot.env.simulator.kernels import DEFAULT_PACKET_BYTES
 from slicepilot.env.slices import Promises, SliceSet
-from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.calibration.fitting import Observed
 
 from .segments import SETTLE_S, Segment
@@ -57,22 +54,12 @@ def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, 
     series = []
     for knobs in np.stack([item.knobs for item in segments], axis=-1)[1:]:
         backend.apply(Knobs(np.ascontiguousarray(knobs)))
-        series.append(_figures(backend.observe()))
-    return _observed(np.asarray(series), period_s)
+        seen = backend.observe()
+        series.append((seen.offered_mbps, seen.carried_mbps, seen.delay_p99_us))
+    return Observed.of(np.asarray(series)[round(SETTLE_S / period_s) :])
 
 
 def observed(segments: Sequence[Segment], period_s: float) -> Observed:
     """The measured values, in the same form."""
     rows = [np.stack([item.offered_mbps, item.carried_mbps, item.delay_p99_us], axis=1) for item in segments]
-    return _observed(np.stack(rows, axis=-1)[1:], period_s)
-
-
-def _figures(telemetry: Telemetry) -> FloatArray:
-    return np.stack((telemetry.offered_mbps, telemetry.carried_mbps, telemetry.delay_p99_us))
-
-
-def _observed(series: FloatArray, period_s: float) -> Observed:
-    """Means of offered and carried rate and the p99 delay, after settling, (L, S) each, of a series (T, 3, S, L)."""
-    settled = series[round(SETTLE_S / period_s) :].astype(np.float64)
-    offered, carried, delay = (settled[:, row] for row in range(3))
-    return Observed(offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T)
+    return Observed.of(np.stack(rows, axis=-1)[1:][round(SETTLE_S / period_s) :])

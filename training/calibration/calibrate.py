@@ -14,13 +14,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import itertools
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import cma
 import numpy as np
 import numpy.typing as npt
 import yaml
@@ -40,6 +38,8 @@ from slicepilot.env.simulator.study import (
     relative_errors,
     summarise,
 )
+
+from .fitting import search
 
 Vector = npt.NDArray[np.float64]
 
@@ -152,41 +152,28 @@ def experiments() -> list[int]:
     return sorted({row.experiment for row in calibration_rows()} | {row.experiment for row in calibration_series()})
 
 
-def hardware_of(point: Sequence[float]) -> Hardware:
-    """Parameters for a point of the unit cube, rounded to four digits."""
-    values: dict[str, Any] = {
-        name: float(f"{low + (high - low) * min(max(float(x), 0.0), 1.0):.4g}")
-        for x, (name, (low, high)) in zip(point, BOUNDS.items(), strict=True)
-    }
-    return dataclasses.replace(BASE, **values)
-
-
-def _score(task: tuple[Sequence[float], int]) -> float:
-    point, repetitions = task
-    outside = sum(max(0.0, -x, x - 1.0) ** 2 for x in point)
-    return loss_of(play_study(find_settings(experiments()), hardware_of(point), repetitions, FIT_SEED)) + 50.0 * outside
+def _score(node: Hardware, repetitions: int) -> float:
+    return loss_of(play_study(find_settings(experiments()), node, repetitions, FIT_SEED))
 
 
 def calibrate(
     generations: int, population: int, repetitions: int, start: Hardware | None, workers: int = 1
-) -> tuple[Hardware, float]:
-    """Search; returns the best parameters and their loss."""
-    first = [0.5] * len(BOUNDS)
-    if start is not None:
-        first = [
-            min(max((getattr(start, name) - low) / (high - low), 0.02), 0.98) for name, (low, high) in BOUNDS.items()
-        ]
-    options = {"seed": 1, "popsize": population, "maxiter": generations, "verbose": -9}
-    search = cma.CMAEvolutionStrategy(first, 0.25 if start is None else 0.08, options)
+) -> Hardware:
+    """Search from a start, or from the middle of the bounds, for the best parameters."""
+    middle = {name: (low + high) / 2.0 for name, (low, high) in BOUNDS.items()}
+    known = middle if start is None else {name: getattr(start, name) for name in BOUNDS}
+    low, high = (end / known["upf_cost_us"] for end in BOUNDS["upf_cost_us"])
     with Progress(console=Console(stderr=True)) as progress, ProcessPoolExecutor(workers) as pool:
         task = progress.add_task("fitting", total=generations)
-        while not search.stop():
-            points = search.ask()
-            search.tell(points, list(pool.map(_score, [(point, repetitions) for point in points])))
-            progress.update(task, advance=1, description=f"fitting: loss {search.result.fbest:.3f}")
-    best = search.result.xbest
-    assert best is not None, "at least one candidate was evaluated"
-    return hardware_of(best), float(search.result.fbest)
+        return search(
+            dataclasses.replace(BASE, **known),
+            BOUNDS | {"upf_cost_us": (low, high)},
+            lambda nodes: pool.map(_score, nodes, itertools.repeat(repetitions)),
+            generations,
+            lambda least: progress.update(task, advance=1, description=f"fitting: loss {least:.3f}"),
+            population,
+            0.25 if start is None else 0.08,
+        )
 
 
 def errors_pct(samples: StudySamples) -> dict[str, float]:
@@ -220,7 +207,7 @@ def main() -> None:
     if args.generations == 0 and start is not None:
         hardware = start
     else:
-        hardware, _ = calibrate(args.generations, args.population, args.repetitions, start, args.workers)
+        hardware = calibrate(args.generations, args.population, args.repetitions, start, args.workers)
     samples = play_study(find_settings(experiments()), hardware, repetitions=30, seed=CHECK_SEED)
     fit = errors_pct(samples) | {"loss": loss_of(samples)}
     document = {

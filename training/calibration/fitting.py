@@ -4,13 +4,14 @@ arXiv:1604.00772)."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from slicepilot.data.intervals import Array
+from slicepilot.data.intervals import Array, weighted_quantile
+from slicepilot.env.arrays import FloatArray
 from slicepilot.env.simulator.hardware import Hardware
 
 # What is fitted and within which bounds; the rest is known (CPUs, link rate, buffers, CFS period).
@@ -39,6 +40,12 @@ class Observed:
     offered_mbps: Array
     carried_mbps: Array
     delay_p99_us: Array
+
+    @classmethod
+    def of(cls, series: FloatArray) -> Observed:
+        """Means of the rates, and the percentile by volume, of offered and carried rate and p99 delay (T, 3, S, N)."""
+        offered, carried, delay = (series[:, row].astype(np.float64) for row in range(3))
+        return cls(offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T)
 
 
 @dataclass(frozen=True)
@@ -86,17 +93,19 @@ def loss_of(errors: Errors) -> float:
 def search(
     start: Hardware,
     bounds: Mapping[str, tuple[float, float]],
-    loss_at: Callable[[Hardware], float],
+    losses: Callable[[Sequence[Hardware]], Iterable[float]],
     generations: int = GENERATIONS,
     on_generation: Callable[[float], None] | None = None,
+    population: int = POPULATION,
+    spread: float = 0.25,
 ) -> Hardware:
     """The hardware with the least loss, as far as the search got.
 
     Args:
         start: where the search begins, and all that is not searched for.
         bounds: what is searched for, and between what; ``upf_cost_us`` in times of the start's.
-        loss_at: what is minimised.
-        generations: of CMA-ES.
+        losses: what is minimised, of so many candidates.
+        generations, population, spread: of CMA-ES, the last in parts of the bounds.
         on_generation: called with the least loss so far after each generation.
     """
     import cma  # pulls in matplotlib
@@ -111,21 +120,20 @@ def search(
             values[name] = float(f"{value:.4g}")
         return dataclasses.replace(start, **values)
 
-    def loss(point: Sequence[float]) -> float:
-        outside = sum(max(0.0, -x, x - 1.0) ** 2 for x in point)
-        return loss_at(hardware_of(point)) + 50.0 * outside
-
     if len(bounds) == 1:  # CMA-ES needs two parameters; a single parameter is scanned on a grid
-        return min((hardware_of([x]) for x in np.linspace(0.0, 1.0, SCANNED)), key=loss_at)
+        scanned = [hardware_of([x]) for x in np.linspace(0.0, 1.0, SCANNED)]
+        return scanned[int(np.argmin(list(losses(scanned))))]
     first = [
         min(max((getattr(start, name) / scale.get(name, 1.0) - low) / (high - low), 0.05), 0.95)
         for name, (low, high) in bounds.items()
     ]
-    options = {"seed": 1, "popsize": POPULATION, "maxiter": generations, "verbose": -9}
-    strategy = cma.CMAEvolutionStrategy(first, 0.25, options)
+    options = {"seed": 1, "popsize": population, "maxiter": generations, "verbose": -9}
+    strategy = cma.CMAEvolutionStrategy(first, spread, options)
     while not strategy.stop():
         points = strategy.ask()
-        strategy.tell(points, [loss(point) for point in points])
+        outside = [50.0 * sum(max(0.0, -x, x - 1.0) ** 2 for x in point) for point in points]
+        reached = losses([hardware_of(point) for point in points])
+        strategy.tell(points, [own + beyond for own, beyond in zip(reached, outside, strict=True)])
         if on_generation is not None:
             on_generation(float(strategy.result.fbest))
     best = strategy.result.xbest

@@ -16,16 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from slicepilot.data.intervals import Array, weighted_quantile
+from slicepilot.data.intervals import Array
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Backend
 from slicepilot.env.encoding import KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
-from slicepilot.env.simulator.exogenous import NodeEvents, Traffic
 from slicepilot.env.simulator.hardware import Hardware, HardwareArrays
 from slicepilot.env.simulator.scenario import Load, Scenario
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.training.evaluation.rollouts import LiveRunBackend
 
 from .fitting import BOUNDS, GENERATIONS, Observed, compare, loss_of, search
@@ -71,11 +70,7 @@ def hardware_document(hardware: Hardware, errors: dict[str, float], what: str) -
 def draw_schedule(slices: str, hardware: Hardware, count: int, seed: int) -> list[Segment]:
     """Random segments: every kind of load, from an idle node to twice its capacity, under every kind of knob.
 
-    Args:
-        slices: name or file of the slice set.
-        hardware: roughly the node; fixes how much load is much.
-        count: segments.
-        seed: same seed, same schedule.
+    ``hardware`` is roughly the node, and fixes how much load is much. The same seed gives the same schedule.
     """
     rng = np.random.default_rng(seed)
     packet_cost_s = 1e-6 * (hardware.upf_cost_us + hardware.rx_cost_us + hardware.tx_cost_us)
@@ -90,9 +85,10 @@ def _segment(
     num = len(slices)
     parts = rng.dirichlet(np.full(num, 3.0)) * capacity_mbps * rng.uniform(0.3, 1.7)
     rates = np.minimum(parts, 0.9 * uplink_mbps)
-    loads: dict[str, tuple[Load, ...]] = {
-        name: (_load(rng, float(rate)),) for name, rate in zip(slices.names, rates, strict=True)
-    }
+    loads: dict[str, tuple[Load, ...]] = {}
+    for name, rate in zip(slices.names, rates.tolist(), strict=True):
+        kind, packet_bytes = rng.choice(["cbr", "poisson", "video"]), float(rng.choice([1400, 1400, 700]))
+        loads[name] = (Load(kind, rate_mbps=round(rate, 2), packet_bytes=packet_bytes),)
     factor = rng.uniform(0.4, 1.2) * rates.sum() / uplink_mbps if rng.uniform() < 0.25 else 1.0
     profile = ((0.0, min(factor, 1.0)), (1e6, min(factor, 1.0))) if factor < 1 else ()
     scenario = Scenario(
@@ -106,11 +102,6 @@ def _segment(
         uplink_profile=profile,
     )
     return Segment(scenario, _knobs(slices, rng, rates))
-
-
-def _load(rng: np.random.Generator, rate_mbps: float) -> Load:
-    kind = rng.choice(["cbr", "poisson", "video"])
-    return Load(kind, rate_mbps=round(rate_mbps, 2), packet_bytes=float(rng.choice([1400, 1400, 700])))
 
 
 def _knobs(slices: SliceSet, rng: np.random.Generator, rates: Array) -> Knobs:
@@ -132,32 +123,29 @@ def observe(
     segments: Sequence[Segment], backend: LiveRunBackend, seed: int, on_segment: Callable[[], None] | None = None
 ) -> Observed:
     """Play the segments in sequence on a live backend."""
-    rows = []
+    series = []
     for number, segment in enumerate(segments):
         backend.play(segment.scenario)
-        rows.append(_play(backend, segment.knobs, seed + number))
+        series.append(_play(backend, segment.knobs, seed + number))
         if on_segment is not None:
             on_segment()
-    return Observed(*(np.concatenate([row[i] for row in rows]) for i in range(3)))
+    return Observed.of(np.concatenate(series, axis=-1))
 
 
 def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, seed: int) -> Observed:
     """Play all segments side by side in the simulator, each in its own lane."""
     backend = SimulatorBackend(ScheduleEpisodes(segments, slices, hardware), len(segments))
     knobs = Knobs(np.concatenate([segment.knobs.values for segment in segments], axis=2))
-    return Observed(*_play(backend, knobs, seed))
+    return Observed.of(_play(backend, knobs, seed))
 
 
-def _play(backend: Backend, knobs: Knobs, seed: int) -> tuple[Array, Array, Array]:
-    """Offered, carried (means) and p99 delay after settling, (L, S) each."""
+def _play(backend: Backend, knobs: Knobs, seed: int) -> FloatArray:
+    """Offered and carried rate and p99 delay after settling, (T, 3, S, L)."""
     backend.reset(seed)
     backend.apply(knobs)
-    period_s = float(backend.context.period_s[0])
-    skip, steps = round(SETTLE_S / period_s), backend.context.num_steps
-    seen = (backend.observe() for _ in range(steps))
-    series = np.asarray([np.stack((item.offered_mbps, item.carried_mbps, item.delay_p99_us)) for item in seen])[skip:]
-    offered, carried, delay = (series[:, i].astype(np.float64) for i in range(3))
-    return offered.mean(0).T, carried.mean(0).T, weighted_quantile(delay, carried, 0.99).T
+    seen = (backend.observe() for _ in range(backend.context.num_steps))
+    series = np.asarray([np.stack((item.offered_mbps, item.carried_mbps, item.delay_p99_us)) for item in seen])
+    return series[round(SETTLE_S / float(backend.context.period_s[0])) :]
 
 
 class ScheduleEpisodes:
@@ -169,50 +157,32 @@ class ScheduleEpisodes:
     def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One run of all segments; ``lanes`` is their number."""
         assert lanes == len(self.segments)
+        # With as many knots in all of them.
+        profiles = [segment.scenario.uplink_profile or ((0.0, 1.0), (1e6, 1.0)) for segment in self.segments]
         runs = [
-            ScenarioRuns(segment.scenario, self.hardware, slices=self.slices).draw(1, rng) for segment in self.segments
+            ScenarioRuns(
+                dataclasses.replace(segment.scenario, uplink_profile=profile), self.hardware, slices=self.slices
+            ).draw(1, rng)
+            for segment, profile in zip(self.segments, profiles, strict=True)
         ]
-        first = runs[0]
         return SimulatorRun(
-            traffic=_joined(Traffic, [run.traffic for run in runs]),
-            events=_padded_events([run.events for run in runs]),
+            traffic=_joined([run.traffic for run in runs], axis=2),
+            events=_joined([run.events for run in runs], axis=0, absent_from_s=-1, absent_to_s=-1),
             hardware=HardwareArrays(self.hardware, lanes),
             period_s=np.concatenate([run.period_s for run in runs]),
-            promises=_joined(Promises, [run.promises for run in runs]),
+            promises=_joined([run.promises for run in runs], axis=-1),
             threads=np.concatenate([run.threads for run in runs], axis=-1),
             request_mcpu=np.concatenate([run.request_mcpu for run in runs], axis=-1),
-            num_steps=first.num_steps,
+            num_steps=runs[0].num_steps,
         )
 
 
-def _joined(kind: type[Any], parts: Sequence[Any]) -> Any:
-    """Dataclasses of arrays with the lanes at axis 2 (sources) or last (promises), side by side."""
-    axis = 2 if kind is Traffic else -1
-    names = [field.name for field in dataclasses.fields(kind) if isinstance(getattr(parts[0], field.name), np.ndarray)]
-    joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts], axis) for name in names}
-    return kind(**joined)
-
-
-def _padded_events(parts: Sequence[NodeEvents]) -> NodeEvents:
-    """Join node events of single lanes side by side; the last knot of shorter profiles is repeated."""
-    knots = max(part.uplink_time_s.shape[1] for part in parts)
-
-    def pad(times: FloatArray, factors: FloatArray) -> tuple[FloatArray, FloatArray]:
-        missing = knots - times.shape[1]
-        later = times[:, -1:] + np.arange(1, missing + 1, dtype=np.float32)
-        return np.concatenate([times, later], 1), np.concatenate([factors, np.repeat(factors[:, -1:], missing, 1)], 1)
-
-    uplink = [pad(part.uplink_time_s, part.uplink_factor) for part in parts]
-    cpu = [pad(part.cpu_time_s, part.cpu_factor) for part in parts]
-    uplink_time_s, uplink_factor = (np.concatenate(column) for column in zip(*uplink, strict=True))
-    cpu_time_s, cpu_factor = (np.concatenate(column) for column in zip(*cpu, strict=True))
-    return NodeEvents(
-        uplink_time_s,
-        uplink_factor,
-        cpu_time_s,
-        cpu_factor,
-        np.concatenate([part.absent_from_s for part in parts], -1),
-        np.concatenate([part.absent_to_s for part in parts], -1),
+def _joined(parts: Sequence[Any], axis: int, **axes: int) -> Any:
+    """Dataclasses of arrays side by side; lanes are at an axis of all arrays, or at those named."""
+    fields = [field.name for field in dataclasses.fields(parts[0])]
+    names = [name for name in fields if isinstance(getattr(parts[0], name), np.ndarray)]
+    return type(parts[0])(
+        **{name: np.concatenate([getattr(part, name) for part in parts], axes.get(name, axis)) for name in names}
     )
 
 
@@ -226,7 +196,7 @@ def fit(
 ) -> Hardware:
     """The parameters within `BOUNDS` under which the simulator fits the measurements best."""
 
-    def loss(hardware: Hardware) -> float:
-        return loss_of(compare(observed, simulate(segments, slices, hardware, seed=1)))
+    def losses(nodes: Sequence[Hardware]) -> list[float]:
+        return [loss_of(compare(observed, simulate(segments, slices, node, seed=1))) for node in nodes]
 
-    return search(start, BOUNDS, loss, generations, on_generation=on_generation)
+    return search(start, BOUNDS, losses, generations, on_generation)

@@ -66,9 +66,12 @@ def read_all(folders: Sequence[tuple[str, Path]]) -> list[Candidate]:
     evaluated: list[Candidate] = []
     for name, folder in folders:
         if (folder / RESULTS_FILE).is_file():
-            evaluated += _of_evaluation(folder)
+            evaluation = read(folder)
+            agents = dict.fromkeys(agent.name for result in evaluation.scenarios for agent in result.rivals)
+            evaluated += [_of_agent(evaluation, agent, folder) for agent in agents]
         elif (folder / SWEEP_FILE).is_file():
-            trained += [_of_run(trial, f"{name}/{trial.name}") for trial in _trials(folder)]
+            trials = sorted(path.parent for path in (folder / TRIALS).glob(f"*/{RUN_FILE}"))
+            trained += [_of_run(trial, f"{name}/{trial.name}") for trial in trials]
         elif (folder / RUN_FILE).is_file():
             trained.append(_of_run(folder, name))
         elif (folder / SUMS_FILE).is_file():
@@ -87,10 +90,6 @@ def differing(candidates: Iterable[Candidate]) -> dict[str, list[str | None]]:
     names = dict.fromkeys(name for candidate in given for name in candidate.parameters)
     values = {name: [candidate.parameters.get(name) for candidate in given] for name in names}
     return {name: row for name, row in values.items() if len(set(row)) > 1}
-
-
-def _trials(folder: Path) -> list[Path]:
-    return sorted(path.parent for path in (folder / TRIALS).glob(f"*/{RUN_FILE}"))
 
 
 def _of_run(folder: Path, name: str) -> Candidate:
@@ -132,14 +131,8 @@ def _of_bundle(folder: Path, name: str) -> Candidate:
     return Candidate(name, "bundle", str(folder), files.digest, facts, parameters, figures)
 
 
-def _of_evaluation(folder: Path) -> list[Candidate]:
-    """All agents of an evaluation but the references, rules and fixed settings included."""
-    evaluation = read(folder)
-    names = dict.fromkeys(agent.name for result in evaluation.scenarios for agent in result.rivals)
-    return [_of_agent(evaluation, name, folder) for name in names]
-
-
 def _of_agent(evaluation: Evaluation, name: str, folder: Path) -> Candidate:
+    """An agent of an evaluation that is no reference, a rule or a fixed setting included."""
     known = evaluation.candidates.get(name, {})
     figures: dict[str, float] = {}
     role = "agent"

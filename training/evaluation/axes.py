@@ -121,12 +121,7 @@ class Over:
 
     def better_on(self) -> tuple[Axis, ...]:
         """Axes on which the other is worse."""
-        better = (
-            self.broken * BROKEN_NOT_WORSE < 1.0,
-            -self.best_effort < BEST_EFFORT_NOT_WORSE,
-            self.cpu * CPU_NOT_WORSE < 1.0,
-        )
-        return tuple(axis for axis, is_better in zip(AXES, better, strict=True) if is_better)
+        return Over(1.0 / self.broken, -self.best_effort, 1.0 / self.cpu, self.relation).worse_on()
 
 
 def shown(axis: Axis, value: float) -> str:

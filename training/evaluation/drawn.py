@@ -97,7 +97,7 @@ def _draw(folder: Path, seed: int, number: int, given_s: float | None) -> Scenar
         document["edge"] = {"threads": node["logical_cpus"], "cpu_request_mcpu": request}
     if rng.random() < 0.4:
         scarce = "uplink_profile" if bottleneck in {"uplink", "both"} else "cpu_profile"
-        document[scarce] = _dip(rng, duration_s, (0.5, 0.9))
+        document[scarce] = _bump(rng, duration_s, (0.1, 0.9), (0.5, 0.9))
     if rng.random() < 0.3:
         start, end = np.sort(rng.uniform(0.1, 0.9, 2)) * duration_s
         document["absent"] = {slices[int(rng.integers(1, len(slices)))]["name"]: [float(start), float(end)]}
@@ -188,28 +188,19 @@ def _load(
     load |= {"flows": flows, "rate_mbps": mbps / flows}
     chance = rng.random()
     if chance < 0.4:
-        load["profile"] = _swell(rng, duration_s)
+        load["profile"] = _bump(rng, duration_s, (0.05, 0.95), (0.3, 1.8))
     elif chance < 0.6:
         load["start_s"] = float(rng.uniform(0.05, 0.5) * duration_s)
     return load
 
 
-def _swell(rng: np.random.Generator, duration_s: float) -> list[list[float]]:
-    """A load that rises or falls, stays so, and comes back."""
-    times = np.sort(rng.uniform(0.05, 0.95, 4)) * duration_s
-    level = float(rng.uniform(0.3, 1.8))
-    return _knots(times, (1.0, level, level, 1.0))
-
-
-def _dip(rng: np.random.Generator, duration_s: float, level: tuple[float, float]) -> list[list[float]]:
-    """A resource of which less is left for a while."""
-    times = np.sort(rng.uniform(0.1, 0.9, 4)) * duration_s
-    left = float(rng.uniform(*level))
-    return _knots(times, (1.0, left, left, 1.0))
-
-
-def _knots(times: np.ndarray, values: tuple[float, ...]) -> list[list[float]]:
-    return [[0.0, values[0]], *([float(time), value] for time, value in zip(times, values, strict=True))]
+def _bump(
+    rng: np.random.Generator, duration_s: float, span: tuple[float, float], level: tuple[float, float]
+) -> list[list[float]]:
+    """Something that goes from 1 to another level, stays there and comes back, at random times of a part of the run."""
+    times = np.sort(rng.uniform(*span, 4)) * duration_s
+    there = float(rng.uniform(*level))
+    return [[0.0, 1.0], *([float(at), value] for at, value in zip(times, (1.0, there, there, 1.0), strict=True))]
 
 
 def _log(rng: np.random.Generator, span: tuple[float, float]) -> float:

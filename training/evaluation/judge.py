@@ -33,14 +33,7 @@ def evaluate_scenario(
     subjects: Sequence[str] = (),
     on_period: OnPeriod | None = None,
 ) -> ScenarioResult:
-    """Run all agents on the same seeds and score them.
-
-    Args:
-        scenario: what happens.
-        agents: names must differ. Those named in ``subjects`` are judged.
-        config: seeds, windows, intervals.
-        subjects: names of the agents whose verdict is wanted, the most important first.
-        on_period: progress.
+    """Run all agents on the same seeds and score them; verdicts are of ``subjects``, the most important first.
 
     Raises:
         ValueError: two agents of the same name, or a subject that is not among the agents.
@@ -139,16 +132,11 @@ def role_of(agent: Agent) -> Role:
     """Kind of an agent; a published setting for fewer active slices is a reference."""
     if _active_slices(agent) < ALL_SLICES:
         return "reference"
-    kinds: tuple[tuple[type, Role], ...] = (
-        (LearnedAgent, "learned"),
-        (PredictingAgent, "learned"),
-        (FixedAgent, "fixed"),
-        (Clairvoyant, "clairvoyant"),
-    )
-    for kind, role in kinds:
-        if isinstance(agent, kind):
-            return role
-    return "adaptive"
+    if isinstance(agent, (LearnedAgent, PredictingAgent)):
+        return "learned"
+    if isinstance(agent, FixedAgent):
+        return "fixed"
+    return "clairvoyant" if isinstance(agent, Clairvoyant) else "adaptive"
 
 
 def _first_active(slices: SliceSet, count: int) -> tuple[str, ...]:

@@ -36,13 +36,8 @@ def evaluate_on_ray(
 ) -> list[ScenarioResult]:
     """The results of `slicepilot.training.evaluation.judge.evaluate_scenario` for each scenario.
 
-    Args:
-        scenarios: what happens.
-        agents: of each scenario; names must differ.
-        config: seeds, windows, intervals.
-        subjects: of each scenario, names of the agents whose verdict is wanted.
-        address: of a Ray cluster, whose nodes see the same files; None = this machine.
-        on_rollout: progress.
+    Each has agents and subjects of its own. ``address`` is of a Ray cluster, whose nodes see the same files; None: this
+    machine.
 
     Raises:
         ConfigError: Ray is not installed, no cluster answers.
@@ -70,7 +65,8 @@ def evaluate_on_ray(
                 del done  # the recording goes when it has been scored
             results: list[ScenarioResult] = ray.get(judged)
         except ray.exceptions.RayError as error:
-            raise FailureError(f"ray: a rollout failed: {_last_line(error)}") from error
+            [*_, last] = str(error).strip().splitlines() or [type(error).__name__]
+            raise FailureError(f"ray: a rollout failed: {last.strip()[:300]}") from error
     return results
 
 
@@ -83,8 +79,3 @@ def _judge(
 ) -> ScenarioResult:
     """Ray hands recordings over as they are where they are parameters of their own."""
     return judge(scenario, agents, config, recordings, subjects)
-
-
-def _last_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1].strip()[:300]

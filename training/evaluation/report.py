@@ -21,7 +21,7 @@ from .axes import (
 from .comparison import RIVALS, RULE, AgentResult, ScenarioResult
 from .results import Evaluation
 from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED, EDGE_WORK
-from .suite import against
+from .suite import beside_rivals
 from .summary import count, figures_shown, headline, sentences, short_list, too_few, worst_of
 
 MOST_DETAILED = 8
@@ -82,8 +82,7 @@ def _verdict(evaluation: Evaluation, subjects: list[str]) -> str:
         said = "".join(f"<p>{escape(sentence)}</p>" for sentence in headline(results, subject))
         parts.append(f'<div class="verdict">{said}</div>')
         if len(results) > 1:
-            rows = [row for which in RIVALS if (row := against(results, subject, which))]
-            rows = [row for row in rows if RIVALS[row.rival] != subject]
+            rows = beside_rivals(results, subject)
             parts.append(plots.axes_over_scenarios(rows) if rows else "")
             parts += [f'<p class="note">{escape(worst_of(row))}</p>' for row in rows]
             parts.append(table(RELATIONS_HEAD, [_relations_row(r, subject) for r in results], (BEST,)))

@@ -19,14 +19,12 @@ import numpy as np
 
 from slicepilot.configs import ConfigError, load
 from slicepilot.data.files import replace_file
-from slicepilot.data.intervals import Interval
 from slicepilot.env.simulator.hardware import HardwareFile
 
 from .comparison import RIVALS, AgentResult, ScenarioResult, finite, over_json
 
 FORMAT = 3
 RESULTS_FILE, ARRAYS_FILE = "results.json", "arrays.npz"
-_TUPLES = ("slice_names", "weight", "committed_mbps", "delay_bound_ms", "subjects")
 
 
 @dataclass(frozen=True)
@@ -118,15 +116,14 @@ def _scenario_document(result: ScenarioResult) -> dict[str, Any]:
                 "name": agent.name,
                 "role": agent.role,
                 "wall_s": agent.wall_s,
-                "summary": {key: _interval_document(result.summary(agent.name, key)) for key in agent.scores},
+                "summary": {
+                    key: {name: finite(value) for name, value in asdict(result.summary(agent.name, key)).items()}
+                    for key in agent.scores
+                },
             }
             for agent in result.agents
         ],
     }
-
-
-def _interval_document(interval: Interval) -> dict[str, float | None]:
-    return {name: finite(value) for name, value in asdict(interval).items()}
 
 
 def read(folder: Path) -> Evaluation:
@@ -168,19 +165,15 @@ def _scenario(plain: dict[str, Any], arrays: dict[str, Any]) -> ScenarioResult:
         agents.append(
             AgentResult(agent["name"], agent["role"], scores, own["ecdf_us"], own.get("trace"), agent["wall_s"])
         )
-    known = {f.name: plain[f.name] for f in fields(ScenarioResult) if f.name != "agents"}
-    known |= {name: tuple(known[name]) for name in _TUPLES}
-    window = known["loss_window_s"]
-    return ScenarioResult(**{**known, "loss_window_s": tuple(window) if window else None, "agents": tuple(agents)})
+    saved = {f.name: plain[f.name] for f in fields(ScenarioResult) if f.name != "agents"}
+    known: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}
+    return ScenarioResult(**known, agents=tuple(agents))
 
 
 def candidate_of(address: str, digest: str, training: Any) -> dict[str, Any]:
     """Facts of a learned policy that an evaluation stores.
 
-    Args:
-        address: as the command line gives its bundle.
-        digest: of the bundle.
-        training: its `slicepilot.agents.learned.bundle.TrainingRecord`.
+    ``address`` is its bundle as on the command line, ``training`` a `slicepilot.agents.learned.bundle.TrainingRecord`.
     """
     return {
         "bundle": address,

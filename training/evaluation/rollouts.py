@@ -108,15 +108,8 @@ def simulate_rollout(
     """Run an agent to the end of a scenario on a fresh simulator.
 
     Same scenario, seed and number of lanes mean the same arrivals and noise for every agent, because the simulator
-    draws nothing that depends on an action (common random numbers).
-
-    Args:
-        agent: decides; its ``request_mcpu`` fixes what the pods start with.
-        scenario: what happens.
-        lanes: runs side by side, each with its own noise.
-        seed: of the simulator and of the agent.
-        weights: of the reward, else the default.
-        on_period: called after every control period (progress).
+    draws nothing that depends on an action (common random numbers). Lanes are runs side by side, each with its own
+    noise. Pods start with the agent's ``request_mcpu``; ``on_period`` is called after every control period.
     """
     backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu), lanes)
     try:

@@ -27,15 +27,10 @@ def in_window(recording: Rollout, window_s: Window | None) -> BoolArray:
     return (recording.time_s > window_s[0] + half) & (recording.time_s < window_s[1] + half)
 
 
-def carried_mbit(recording: Rollout, window_s: Window | None = None) -> Array:
-    """Volume that each slice got through, (S, L)."""
-    inside = recording.row("carried_mbps")[in_window(recording, window_s)]
-    return inside.sum(axis=0, dtype=np.float64) * recording.period_s
-
-
 def group_volumes(recording: Rollout, window_s: Window | None = None) -> tuple[Array, Array]:
     """Volume of the priority slice and of the others together, (L,) each; the others' is the mean of those present."""
-    volume = carried_mbit(recording, window_s)
+    inside = recording.row("carried_mbps")[in_window(recording, window_s)]
+    volume = inside.sum(axis=0, dtype=np.float64) * recording.period_s
     priority = recording.slices.priority_index
     others = np.delete(volume, priority, axis=0)
     present = np.delete(recording.valid.any(axis=(0, 2)), priority)
@@ -104,15 +99,10 @@ def delay_ecdf_us(recording: Rollout) -> npt.NDArray[np.float32]:
     return values[order][np.minimum(at, len(values) - 1)]
 
 
-def violation_s(recording: Rollout) -> Array:
-    """Seconds in which each slice's promise was broken, (S, L), not weighted."""
-    return recording.violated.sum(axis=0) * recording.period_s
-
-
 def broken_s(recording: Rollout) -> Array:
     """Seconds of broken promises, weighted by slice, (L,)."""
-    weight = recording.weight.astype(np.float64)
-    return (violation_s(recording) * weight / weight.sum(axis=0)).sum(axis=0)
+    weight, broken = recording.weight.astype(np.float64), recording.violated.sum(axis=0) * recording.period_s
+    return (broken * weight / weight.sum(axis=0)).sum(axis=0)
 
 
 def score(recording: Rollout, alone: Rollout, uncontrolled: Rollout, window_s: Window | None) -> Scores:

@@ -110,6 +110,12 @@ def against(results: Sequence[ScenarioResult], agent: str, rival: Rival) -> Agai
     return AgainstRival(agent, rival, names, known, first.resamples, first.level, first.seed)
 
 
+def beside_rivals(results: Sequence[ScenarioResult], agent: str) -> list[AgainstRival]:
+    """An agent against every rival that ran and is not the agent itself."""
+    rows = [against(results, agent, rival) for rival, name in RIVALS.items() if name != agent]
+    return [row for row in rows if row is not None]
+
+
 def compared(results: Sequence[ScenarioResult], rival: Rival) -> list[AgainstRival]:
     """The judged agents, then all other adaptive agents, against a rival; empty if the rival did not run everywhere."""
     subjects = results[0].subjects

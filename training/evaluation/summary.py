@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .axes import AXES, RELATIONS, Axis, Over, shown
 from .comparison import RIVALS, AgentResult, Rival, ScenarioResult
 from .scores import BEST_EFFORT_LOSS, BROKEN_S, CPU_WASTED
-from .suite import AgainstRival, against
+from .suite import AgainstRival, beside_rivals
 
 SHORT_LIST = 12
 FEW_SEEDS = 5
@@ -33,7 +33,8 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
         rival, over = result.rival(which), result.over(subject, which)
         if rival is None or over is None or rival == subject:
             continue
-        named = f"{rival}, {_fixed_words(result)}" if which == "best_fixed" else rival
+        only = "the only fixed setting here" if has_one_fixed(result) else "the best fixed setting in hindsight"
+        named = f"{rival}, {only}" if which == "best_fixed" else rival
         figures = _on_axes(over.broken, over.best_effort, over.cpu, result.has_edge)
         said.append(f"{_RELATE[over.relation].format(subject, named)}{_why_neither(over)}: {figures}.")
     return said
@@ -42,10 +43,6 @@ def sentences(result: ScenarioResult, subject: str) -> list[str]:
 def has_one_fixed(result: ScenarioResult) -> bool:
     """Whether there is a single fixed setting, which is no choice of the best."""
     return sum(agent.role == "fixed" for agent in result.rivals) == 1
-
-
-def _fixed_words(result: ScenarioResult) -> str:
-    return "the only fixed setting here" if has_one_fixed(result) else "the best fixed setting in hindsight"
 
 
 def too_few(results: Sequence[ScenarioResult]) -> str:
@@ -87,8 +84,7 @@ def headline(results: Sequence[ScenarioResult], subject: str) -> list[str]:
     """A subject over all scenarios, beside the rule and beside the best fixed settings."""
     if len(results) == 1:
         return sentences(results[0], subject)
-    rows = [against(results, subject, which) for which in RIVALS]
-    return [_over_all(row) for row in rows if row is not None and RIVALS[row.rival] != subject]
+    return [_over_all(row) for row in beside_rivals(results, subject)]
 
 
 def _over_all(row: AgainstRival) -> str:

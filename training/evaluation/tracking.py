@@ -15,11 +15,11 @@ from slicepilot.training.runs.tracking import Tracker, finite_only
 
 from . import plots
 from .axes import AXES, RELATIONS
-from .comparison import RIVALS, AgentResult
+from .comparison import RIVALS
 from .config import EvaluationConfig
 from .report import MOST_DETAILED, render
 from .results import ARRAYS_FILE, RESULTS_FILE, Evaluation
-from .suite import IN_JSON, against
+from .suite import IN_JSON, against, beside_rivals
 
 MOST_DATASETS = 100
 
@@ -38,10 +38,7 @@ def log_evaluation(
     pictures and results as files.
 
     Args:
-        evaluation: what to log.
         scenarios: as they were played.
-        config: agents, seeds and windows.
-        labels: of the command line.
         results: folder with the files of `slicepilot.training.evaluation.results.save`.
 
     Raises:
@@ -64,10 +61,13 @@ def log_evaluation(
             }
         )
         tracker.datasets([scenario_dataset(played, EVALUATION) for played in scenarios[:MOST_DATASETS]])
-        for name, agents in _by_name(evaluation).items():
+        roles: dict[str, str] = {}
+        for agent in (agent for result in evaluation.scenarios for agent in result.rivals):
+            roles.setdefault(agent.name, agent.role)
+        for name, role in roles.items():
             known = evaluation.candidates.get(name, {})
-            tags = {"role": agents[0].role, "digest": known.get("digest"), "trained_by": known.get("run_id")}
-            parameters = {"agent": name, "role": agents[0].role, **known}
+            tags = {"role": role, "digest": known.get("digest"), "trained_by": known.get("run_id")}
+            parameters = {"agent": name, "role": role, **known}
             tracker.part(name, tags | dict(labels.tags), parameters, _figures(evaluation, name), known.get("digest"))
         tracker.text("report.html", render(evaluation))
         for name, picture in _pictures(evaluation):
@@ -76,15 +76,6 @@ def log_evaluation(
             for file in (RESULTS_FILE, ARRAYS_FILE):
                 tracker.artifact(results / file)
     return tracker.run_id
-
-
-def _by_name(evaluation: Evaluation) -> dict[str, list[AgentResult]]:
-    """Every candidate's results in the scenarios that it played."""
-    names: dict[str, list[AgentResult]] = {}
-    for result in evaluation.scenarios:
-        for agent in result.rivals:
-            names.setdefault(agent.name, []).append(agent)
-    return names
 
 
 def _figures(evaluation: Evaluation, name: str) -> dict[str, float]:
@@ -112,24 +103,17 @@ def _figures(evaluation: Evaluation, name: str) -> dict[str, float]:
 
 def _pictures(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
     """The report's pictures, by name, as SVG."""
-    for name, figures in _figures_of_report(evaluation):
-        for number, svg in enumerate(svg_files(figures), 1):
-            yield f"{_plain(name)}{f' {number}' if number > 1 else ''}", svg
-
-
-def _figures_of_report(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
-    """Names, and HTML of one or several figures each."""
+    panels: dict[str, str] = {}
     results = evaluation.scenarios
     if len(results) > 1:
         for subject in dict.fromkeys(name for result in results for name in result.subjects):
             judged = [result for result in results if subject in result.subjects]
-            rows = [row for which in RIVALS if (row := against(judged, subject, which)) and RIVALS[which] != subject]
-            if rows:
-                yield f"{subject} against rivals", plots.axes_over_scenarios(rows)
+            if rows := beside_rivals(judged, subject):
+                panels[f"{subject} against rivals"] = plots.axes_over_scenarios(rows)
     for result in results[:MOST_DETAILED]:
-        yield f"{result.scenario} axes", plots.axes_of_agents(result)
-        yield f"{result.scenario} delay", plots.delay_ecdf(result)
-
-
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name)[:100]
+        panels[f"{result.scenario} axes"] = plots.axes_of_agents(result)
+        panels[f"{result.scenario} delay"] = plots.delay_ecdf(result)
+    for name, panel in panels.items():
+        plain = "".join(letter if letter.isalnum() or letter in "-_. " else "_" for letter in name)[:100]
+        for number, svg in enumerate(svg_files(panel), 1):
+            yield f"{plain}{f' {number}' if number > 1 else ''}", svg

@@ -64,13 +64,7 @@ class Comparison:
 def compare(
     episodes: EpisodeSet, agents: Sequence[Agent], hardware: Hardware, on_step: OnStep | None = None
 ) -> Comparison:
-    """Estimate what several policies would have earned.
-
-    Args:
-        episodes: the log.
-        agents: the policies, with names that differ.
-        hardware: the node as identified.
-        on_step: progress.
+    """Estimate what several policies, with names that differ, would have earned on a node as identified.
 
     Raises:
         ConfigError: episodes without the needed facts or telemetry; a policy that draws at random, sees the future or
@@ -131,32 +125,6 @@ def mean_rewards(episodes: EpisodeSet) -> dict[str, Interval]:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """An estimate less what the best behaviour earned, reward per control period, with its 95% interval.
-
-    The interval adds both intervals as independent errors. It is infinite where either is not known.
-    """
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> str:
-        """``better``, ``worse`` or ``cannot be told apart``."""
-        if self.low > 0:
-            return "better"
-        return "worse" if self.high < 0 else UNCERTAIN
-
-    @classmethod
-    def of(cls, estimate: Estimate, best: Interval) -> Difference:
-        """From an answered estimate."""
-        value = estimate.value - best.value
-        half = math.hypot((estimate.high - estimate.low) / 2, (best.high - best.low) / 2)
-        return cls(value, value - half, value + half)
-
-
-@dataclass(frozen=True)
 class Improvement:
     """A policy's estimate beside the best behaviour of the data.
 
@@ -172,15 +140,25 @@ class Improvement:
     left_out: tuple[str, ...] = ()
 
     @property
-    def difference(self) -> Difference | None:
-        """The estimate less the best reward; None where there is no estimate."""
-        estimate = self.policy.estimate
-        return Difference.of(estimate, self.best_reward) if estimate.answered else None
+    def difference(self) -> Interval | None:
+        """The estimate less the best reward, reward per control period; None where there is no estimate.
+
+        Its interval adds both intervals as independent errors, and is infinite where either is not known.
+        """
+        estimate, best = self.policy.estimate, self.best_reward
+        if not estimate.answered:
+            return None
+        value = estimate.value - best.value
+        half = math.hypot((estimate.high - estimate.low) / 2, (best.high - best.low) / 2)
+        return Interval(value, value - half, value + half)
 
     @property
     def verdict(self) -> str:
-        """That of the difference, `UNCERTAIN` without."""
-        return self.difference.verdict if self.difference else UNCERTAIN
+        """``better``, ``worse`` or ``cannot be told apart``, also where there is no estimate."""
+        own = self.difference
+        if own is None or not own.excludes_zero:
+            return UNCERTAIN
+        return "better" if own.value > 0 else "worse"
 
     def to_json(self) -> dict[str, Any]:
         """The same for JSON."""
@@ -191,7 +169,7 @@ class Improvement:
             "best_reward": _plain(self.best_reward),
             "left_out": list(self.left_out),
             "estimates": {MODEL: self.policy.estimate.to_json()},
-            "differences": {} if own is None else {MODEL: _plain(own) | {"verdict": own.verdict}},
+            "differences": {} if own is None else {MODEL: _plain(own) | {"verdict": self.verdict}},
             "verdict": self.verdict,
             "coverage": self.policy.coverage.to_json(),
         }
@@ -204,10 +182,7 @@ def improvement_over_best(
 
     Only episodes with the most slices are compared: a behaviour with one slice of five earns more, and is no better.
 
-    Args:
-        agent: the policy, on the pods as declared.
-        episodes: in stretches that have rewards (`EpisodeSet.unbroken`).
-        hardware, on_step: as for `compare`.
+    Episodes are stretches that have rewards (`EpisodeSet.unbroken`), and the policy runs on the pods as declared.
 
     Raises:
         ConfigError: as `compare`.
@@ -221,5 +196,5 @@ def improvement_over_best(
     return Improvement(compared.policies[0], best, reward, left_out)
 
 
-def _plain(interval: Interval | Difference) -> dict[str, Any]:
+def _plain(interval: Interval) -> dict[str, Any]:
     return {"value": interval.value, "ci95": finite_ends(interval.low, interval.high)}

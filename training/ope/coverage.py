@@ -11,7 +11,7 @@ as logged states of different episodes lie to each other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,30 +93,25 @@ class Coverage:
 
 
 class LoggedSupport:
-    """Logged actions by state, with which policies are compared.
+    """Logged actions by state, with which policies are compared; of very many states some are drawn at random."""
 
-    Args:
-        episodes: what was logged.
-        slices: names.
-        period_s: of the episodes.
-        seed: of the choice of states, where there are very many.
-    """
-
-    def __init__(self, episodes: EpisodeSet, slices: tuple[str, ...], period_s: float, seed: int = 0) -> None:
+    def __init__(self, episodes: EpisodeSet, slices: tuple[str, ...], period_s: float) -> None:
         moves = episodes.transitions()
         self.slices = slices
         apart = max(1, round(APART_S / period_s))
-        chosen = np.concatenate([np.arange(0, len(episode), apart) + start for episode, start in _starts(episodes)])
+        lengths = [len(episode) for episode in episodes]
+        starts = np.cumsum([0, *lengths])
+        chosen = np.concatenate([np.arange(at, at + n, apart) for at, n in zip(starts.tolist(), lengths, strict=False)])
         if len(chosen) > MAX_STATES:
-            chosen = np.sort(np.random.default_rng(seed).choice(chosen, MAX_STATES, replace=False))
+            chosen = np.sort(np.random.default_rng(0).choice(chosen, MAX_STATES, replace=False))
         self._rows = chosen + moves.episode[chosen]  # among T + 1 rows an episode
         self._actions = moves.actions[chosen]
         came = np.concatenate([arrivals(episode)[:-1] for episode in episodes])[chosen]
-        self._similar = _nearest(_Standard(came, ARRIVALS)(came), max(1, round(SIMILAR * len(chosen))))
+        self._similar = _nearest(_standard(came, ARRIVALS)(came), max(1, round(SIMILAR * len(chosen))))
         # A slice that was not measured looks as if it were not there: no state of the node is like that.
         whole = chosen[~np.concatenate([_lacking(episode) for episode in episodes])[chosen]]
         whole = whole if len(whole) else chosen
-        self._figures = _Standard(moves.observations[whole], FIGURES)
+        self._figures = _standard(moves.observations[whole], FIGURES)
         self._states = KDTree(self._figures(moves.observations[whole]))
         self._known = self._usual_distance(moves.episode[whole])
 
@@ -142,33 +137,22 @@ class LoggedSupport:
                 for index, action in zip(self._similar, actions, strict=True)
             ]
         )
-        return Coverage(
-            slices=self.slices,
-            support=near.mean(axis=0, dtype=np.float64),
-            states=self._share_known(visited),
-        )
-
-    def _share_known(self, visited: Floats) -> float:
-        near, _ = self._states.query(self._figures(visited))
-        return float(np.mean(near <= self._known))
+        distances, _ = self._states.query(self._figures(visited))
+        return Coverage(self.slices, near.mean(axis=0, dtype=np.float64), float(np.mean(distances <= self._known)))
 
 
-class _Standard:
-    """Some columns of observations (N, S, D) as (N, S * columns) of mean 0 and deviation 1.
+def _standard(observations: Floats, columns: list[int]) -> Callable[[Floats], Rows]:
+    """Turns some columns of observations (N, S, D) into rows (N, S * columns) of mean 0 and deviation 1 in these.
 
     Columns that never varied in the data are left out; states in which they vary are unknown to the data in any case.
     """
 
-    def __init__(self, observations: Floats, columns: list[int]) -> None:
-        self._columns = columns
-        rows = self._rows(observations)
-        self._mean, self._scale = rows.mean(axis=0), np.maximum(rows.std(axis=0), STEADY)
+    def rows(some: Floats) -> Rows:
+        return some[..., columns].reshape(len(some), -1)
 
-    def _rows(self, observations: Floats) -> Rows:
-        return observations[..., self._columns].reshape(len(observations), -1)
-
-    def __call__(self, observations: Floats) -> Rows:
-        return (self._rows(observations) - self._mean) / self._scale
+    known = rows(observations)
+    mean, scale = known.mean(axis=0), np.maximum(known.std(axis=0), STEADY)
+    return lambda some: (rows(some) - mean) / scale
 
 
 def _lacking(episode: Any) -> npt.NDArray[np.bool_]:
@@ -176,12 +160,6 @@ def _lacking(episode: Any) -> npt.NDArray[np.bool_]:
     if episode.unmeasured is None:
         return np.zeros(len(episode), np.bool_)
     return np.asarray(episode.unmeasured[:-1].any(axis=1))
-
-
-def _starts(episodes: EpisodeSet) -> list[tuple[Any, int]]:
-    """Episodes with a step in them, each with the number of its first."""
-    own = [episode for episode in episodes if len(episode)]
-    return list(zip(own, np.cumsum([0, *map(len, own[:-1])]).tolist(), strict=True))
 
 
 def _nearest(points: Rows, count: int) -> npt.NDArray[np.int64]:

@@ -47,11 +47,6 @@ class Estimate:
         return {"value": self.value, "ci95": finite_ends(self.low, self.high), "diagnostics": dict(self.diagnostics)}
 
 
-def refusal(reason: str) -> Estimate:
-    """No figure, and why."""
-    return Estimate(math.nan, math.nan, math.nan, {}, reason)
-
-
 def finite_ends(low: float, high: float) -> list[float] | None:
     """Ends of an interval for JSON, which has no infinity: None where they are not known."""
     return [low, high] if math.isfinite(high - low) else None

@@ -23,7 +23,6 @@ from slicepilot.env.encoding import (
     scaled,
     unscaled,
 )
-from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.slices import SliceSet
@@ -95,7 +94,7 @@ def same_pods(episodes: EpisodeSet, node: Node) -> EpisodeSet:
     return EpisodeSet(own, episodes.facts)
 
 
-def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) -> list[Floats]:
+def watch(agent: Agent, episodes: Sequence[Episode], node: Node) -> list[Floats]:
     """An agent's decision after each observation, encoded: (T + 1, S, 3) an episode.
 
     It sees what the logged policy saw, knobs included. What an agent remembers (an integral, a mean) is therefore of
@@ -105,19 +104,16 @@ def watch(agent: Agent, episodes: Sequence[Episode], node: Node, seed: int = 0) 
         ConfigError: it draws at random.
     """
     lanes, longest = len(episodes), max(map(len, episodes))
-    agent.reset(node.slices, node.context(lanes, longest), seed)
+    agent.reset(node.slices, node.context(lanes, longest), 0)
     if isinstance(agent, StochasticAgent):  # only now: a draw's attributes belong to a run
         raise ConfigError(f"agent = {agent.name!r}: draws at random; expected a deterministic policy")
-    tables = np.stack([_padded(episode.observations, longest + 1) for episode in episodes], axis=1)
+    seen = [np.pad(e.observations, ((0, longest - len(e)), (0, 0), (0, 0)), mode="edge") for e in episodes]
+    tables = np.stack(seen, axis=1)
     wanted = np.empty((longest + 1, lanes, len(node.slices), KNOBS.stop - KNOBS.start), np.float32)
-    last: Knobs | None = None
-    rows = np.empty(0, np.float32)
     for t, table in enumerate(tables):
         knobs, _ = node.decoder.decode(table[..., KNOBS])
-        decided_knobs = agent.decide(telemetry_of(table), knobs)
-        if last is None or not decided_knobs.same_as(last):
-            rows, last = node.decoder.encode(decided_knobs.between_groups()).transpose(2, 1, 0), decided_knobs
-        wanted[t] = rows
+        decided = agent.decide(telemetry_of(table), knobs).between_groups()
+        wanted[t] = node.decoder.encode(decided).transpose(2, 1, 0)
     return [wanted[: len(episode) + 1, lane] for lane, episode in enumerate(episodes)]
 
 
@@ -174,11 +170,6 @@ def arrivals(episode: Episode) -> Floats:
         offered = scaled("offered_mbps", episode.telemetry[:, SLICE_FIELDS.index("offered_mbps")])
         seen[..., OFFERED] = np.where(lacking & np.isfinite(offered), offered, seen[..., OFFERED])
     return seen
-
-
-def _padded(rows: Floats, length: int) -> Floats:
-    """The last row repeated."""
-    return np.concatenate([rows, np.repeat(rows[-1:], length - len(rows), axis=0)])
 
 
 def hardware_of(episodes: EpisodeSet) -> Hardware:

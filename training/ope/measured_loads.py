@@ -36,10 +36,7 @@ class MeasuredLoads:
     A slice that is absent throughout an episode is absent in its run; where it comes and goes it offers nothing
     meanwhile. Episodes shorter than the longest end with their last rates.
 
-    Args:
-        episodes: with telemetry.
-        node: of them.
-        hardware: as identified; CPUs and uplink are the node's.
+    Episodes need telemetry. The hardware is as identified, but CPUs and uplink are the node's.
     """
 
     def __init__(self, episodes: Sequence[Logged], node: Node, hardware: Hardware) -> None:

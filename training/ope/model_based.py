@@ -12,6 +12,7 @@ beside a bootstrap of episodes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,6 @@ import numpy.typing as npt
 from slicepilot.agents.base import Agent
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.data.intervals import RESAMPLES
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
@@ -34,7 +34,7 @@ from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.evaluation.rollouts import collect_rollout
 
 from .coverage import APART_S
-from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
+from .estimate import Array, Estimate, bootstrap_ratio, episodes_that_count, widened
 from .logged import Node, alike, run_numbers
 from .measured_loads import MeasuredLoads
 
@@ -42,12 +42,7 @@ SPREAD = 0.1
 
 
 class Replayed:
-    """An agent that replays logged actions, to measure the model's errors.
-
-    Args:
-        episodes: an episode per lane.
-        node: of them.
-    """
+    """An agent that replays logged actions, an episode in each lane, to measure the model's errors."""
 
     name = "replayed"
     request_mcpu: FloatArray | None = None
@@ -69,12 +64,7 @@ class Replayed:
 
 
 class Witness:
-    """Wraps an agent and keeps some of its observations.
-
-    Args:
-        agent: takes the decisions.
-        every: control periods between kept observations.
-    """
+    """Wraps an agent and keeps its observations every so many control periods."""
 
     request_mcpu: FloatArray | None = None
 
@@ -152,9 +142,6 @@ class IdentifiedModel:
 
     Args:
         episodes: with telemetry, at least one step each.
-        node: of the episodes.
-        hardware: as identified on that node.
-        seed: of the noise.
         on_progress: called with the share of the current run that is done, 0..1; may be replaced between runs.
 
     Attributes:
@@ -169,12 +156,11 @@ class IdentifiedModel:
         episodes: EpisodeSet,
         node: Node,
         hardware: Hardware,
-        seed: int = 0,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         if any(episode.telemetry is None for episode in episodes):
             raise ConfigError("telemetry = None: expected episodes that kept it, whose loads can be played again")
-        self.episodes, self.node, self.hardware, self.seed = episodes, node, hardware, seed
+        self.episodes, self.node, self.hardware = episodes, node, hardware
         self._lengths = np.asarray([len(episode) for episode in episodes])
         longest = int(self._lengths.max())
         self._all_steps = np.arange(longest)[:, None] < self._lengths
@@ -194,25 +180,26 @@ class IdentifiedModel:
                 if self.on_progress is not None:
                     self.on_progress(next(periods) / len(self._all_steps))
 
-            rewards = collect_rollout(agent, backend, self.seed, self.node.weights, on_period).reward
+            rewards = collect_rollout(agent, backend, 0, self.node.weights, on_period).reward
         finally:
             backend.close()
         return np.asarray(np.sum(rewards * (self._all_steps if counted is None else counted), axis=0, dtype=np.float64))
 
-    def estimate(self, agent: Agent, resamples: int = RESAMPLES) -> tuple[Estimate, FloatArray]:
+    def estimate(self, agent: Agent) -> tuple[Estimate, FloatArray]:
         """Mean reward per period on the scale of real rewards; and observations (N, S, D) of the agent's runs."""
         witness = Witness(agent, max(1, round(APART_S / self.node.period_s)))
         earned = self.earned(witness)
         scale = self.calibration
         if scale is None:
             steps = int(self._lengths.sum())
-            return refusal(
+            why = (
                 f"its errors are not known: everything was measured in 0 of {steps:,} steps, and it can be "
                 "held against such steps alone"
-            ), witness.observations
+            )
+            return Estimate(math.nan, math.nan, math.nan, {}, why), witness.observations
         runs = run_numbers(self.episodes)
         by_run, lengths = np.bincount(runs, earned), np.bincount(runs, self._lengths)
-        draws = scale(bootstrap_ratio(by_run, lengths, resamples, self.seed))
+        draws = scale(bootstrap_ratio(by_run, lengths))
         said = float(earned.sum() / self._lengths.sum())
         facts: dict[str, Any] = {
             "held_out_error": scale.error,

@@ -17,12 +17,8 @@ from .comparison import Comparison
 def log_estimates(comparison: Comparison, data: str, episodes: EpisodeSet, labels: RunLabels) -> str:
     """Log a comparison to MLflow; returns its run's id.
 
-    Args:
-        comparison: what to log: of each policy its estimate with the ends of its interval, and of the policies that
-            were logged what they earned.
-        data: name or path of the episodes.
-        episodes: the same, for their number.
-        labels: of the command line.
+    Figures are each policy's estimate and its interval, and what the logged policies earned. ``data`` is the name or
+    path of the episodes.
 
     Raises:
         ConfigError: the tracking server does not answer at first.

@@ -21,7 +21,7 @@ too little of them the step has none. ``decisions["unmeasured_share"]`` is the s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ from slicepilot.data.reference import published_settings
 from slicepilot.data.studies.andrade.tables import END_S, LAST_S, STEP_S
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.backend import Context
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.published import requests_of, setting_knobs
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Load, Scenario
@@ -83,7 +84,6 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
     Args:
         tables: ``latency``, ``receive`` and optionally ``cpu``, as
             `slicepilot.data.studies.andrade.tables.read_andrade` and `slicepilot.data.tables.tidy.read_tidy` give them.
-        weights: of the reward.
 
     Raises:
         ConfigError: a table is missing, or of no run a step can be scored.
@@ -91,82 +91,65 @@ def to_episodes(tables: Mapping[str, Stream], weights: RewardWeights) -> Joined:
     if missing := {"latency", "receive"} - set(tables):
         raise ConfigError(f"tables: no {', '.join(sorted(missing))}; expected latency, receive and, if there, cpu")
     scenario = Scenario.from_yaml(RAMP)
-    measured = {name: _grids(table, len(scenario.slice_set())) for name, table in tables.items()}
-    runs = _Runs(sorted(set(measured["latency"]) | set(measured["receive"])), scenario)
-    trace = runs.trace(measured)
-    seen = relabel(trace, runs.slices, runs.context, weights)
+    slices, node = scenario.slice_set(), scenario.hardware_spec()
+    measured = {name: _grids(table, len(slices)) for name, table in tables.items()}
+    keys = sorted(set(measured["latency"]) | set(measured["receive"]))
+    known = {setting.experiment: setting for setting in published_settings()}
+    settings = [known[experiment] for experiment, _ in keys]
+    knobs = [setting_knobs(setting, len(slices), slices.priority_index) for setting in settings]
+    active = np.arange(len(slices))[:, None] < [setting.active_slices for setting in settings]
+    context = Context.alike(slices, STEP_S, node.logical_cpus, node.uplink_mbps, POINTS - 1, len(keys))
+    trace = _trace(keys, measured, scenario, active, knobs, context)
+    seen = relabel(trace, slices, context, weights)
     result, points = [], 0
-    for lane, (experiment, cycle) in enumerate(runs.keys):
+    for lane, (experiment, cycle) in enumerate(keys):
         length = POINTS if trace.valid[-1, :, lane].any() else USUAL_POINTS
         points += length
         if np.isfinite(seen.rewards[lane, : length - 1]).any():
-            info = {"experiment": experiment, "cycle": cycle, "start_s": 0} | runs.info(lane)
+            own = knobs[lane]
+            info: dict[str, Any] = {"experiment": experiment, "cycle": cycle, "start_s": 0, "backend": "study"}
+            info |= {"process_nice": own.nice[:, 0].tolist(), "request_mcpu": requests_of(own)[:, 0].tolist()}
             result.append(episode_of(seen, lane, 0, length - 1, f"experiment-{experiment}", info=info))
     if not result:
         raise ConfigError(
             "tables: no run with a step of which enough was measured for a reward; expected whole exports"
         )
-    facts = facts_of(runs.slices, runs.context, weights) | {"stand_ins": STAND_INS}
+    facts = facts_of(slices, context, weights) | {"stand_ins": STAND_INS}
     held = sum(len(episode) + 1 for episode in result)
-    return Joined(EpisodeSet(tuple(result), facts), len(runs.keys), points - held)
+    return Joined(EpisodeSet(tuple(result), facts), len(keys), points - held)
 
 
-class _Runs:
-    """All runs side by side, as lanes: lane l is the l-th key.
-
-    Attributes:
-        active: bool (S, L), the slices that have traffic by design.
-        context: of the study's node.
-    """
-
-    def __init__(self, keys: Sequence[Key], scenario: Scenario) -> None:
-        known = {setting.experiment: setting for setting in published_settings()}
-        settings = [known[experiment] for experiment, _ in keys]
-        self.keys, self.slices = keys, scenario.slice_set()
-        self._knobs = [setting_knobs(setting, len(self.slices), self.slices.priority_index) for setting in settings]
-        self.active = np.arange(len(self.slices))[:, None] < [setting.active_slices for setting in settings]
-        self._plan = np.stack([_planned_mbps(scenario.loads[name]) for name in self.slices.names], axis=1)
-        node = scenario.hardware_spec()
-        self.context = Context.alike(self.slices, STEP_S, node.logical_cpus, node.uplink_mbps, POINTS - 1, len(keys))
-
-    def trace(self, measured: Mapping[str, Mapping[Key, Array]]) -> Trace:
-        """Telemetry and knobs at each point; slices that were not measured then are not valid and have zeros, and in
-        the readings NaN for what is missing of them."""
-        latency, carried, cpu = (self._side_by_side(measured.get(name, {})) for name in ("latency", "receive", "cpu"))
-        valid = np.isfinite(latency) & np.isfinite(carried) & self.active
-        offered = np.broadcast_to(self._plan[..., None], latency.shape)
-        rows: dict[str, Array] = {
-            "offered_mbps": offered,
-            "carried_mbps": carried,
-            "delay_p50_us": 1e3 * latency,
-            "delay_p99_us": 1e3 * latency,
-            "loss_ratio": np.clip(1.0 - carried / np.maximum(offered, 1e-6), 0.0, 1.0),
-            "cpu_use_mcpu": cpu,
-        }
-        unknown = np.full(latency.shape, np.nan)
-        table = np.stack([rows.get(name, unknown) for name in SLICE_FIELDS], axis=1)
-        readings = np.where(np.broadcast_to(self.active, valid.shape)[:, None], table, 0.0).astype(np.float32)
-        table = np.where(valid[:, None], table, 0.0).astype(np.float32)
-        node = np.full((POINTS, len(NODE_FIELDS), len(self.keys)), np.nan, np.float32)
-        in_all = readings[:, SLICE_FIELDS.index("carried_mbps")].sum(axis=1)
-        node[:, NODE_FIELDS.index("uplink_use_ratio")] = np.minimum(in_all / self.context.uplink_mbps, 1.0)
-        held = [knobs.between_groups().values for knobs in self._knobs]
-        knobs = np.repeat(np.concatenate(held, axis=-1)[None], POINTS, axis=0)
-        return Trace(table, node, valid, knobs, self.active & ~valid, readings)
-
-    def info(self, lane: int) -> dict[str, Any]:
-        """Further facts of a run."""
-        knobs = self._knobs[lane]
-        return {
-            "backend": "study",
-            "process_nice": knobs.nice[:, 0].tolist(),
-            "request_mcpu": requests_of(knobs)[:, 0].tolist(),
-        }
-
-    def _side_by_side(self, grids: Mapping[Key, Array]) -> Array:
-        """One quantity (42, S, L), NaN where there is none."""
-        unknown = np.full((POINTS, len(self.slices)), np.nan)
-        return np.stack([grids.get(key, unknown) for key in self.keys], axis=-1)
+def _trace(
+    keys: Sequence[Key],
+    measured: Mapping[str, Mapping[Key, Array]],
+    scenario: Scenario,
+    active: Array,
+    knobs: Sequence[Knobs],
+    context: Context,
+) -> Trace:
+    """All runs side by side, lane l of the l-th key; slices that are not ``active`` (S, L) have no traffic by plan."""
+    nothing = np.full((POINTS, len(active)), np.nan)
+    latency, carried, cpu = (
+        np.stack([measured.get(name, {}).get(key, nothing) for key in keys], axis=-1)
+        for name in ("latency", "receive", "cpu")
+    )
+    plan = np.stack([_planned_mbps(scenario.loads[name]) for name in scenario.slice_set().names], axis=1)
+    slices = {
+        "offered_mbps": np.broadcast_to(plan[..., None], latency.shape),
+        "carried_mbps": np.where(active, carried, np.nan),
+        "delay_p50_us": 1e3 * latency,
+        "delay_p99_us": 1e3 * latency,
+        "cpu_use_mcpu": cpu,
+    }
+    in_all = np.where(active, carried, 0.0).astype(np.float32).sum(axis=1)
+    node = {"uplink_use_ratio": np.minimum(in_all / context.uplink_mbps, 1.0)}
+    held = np.concatenate([own.between_groups().values for own in knobs], axis=-1)
+    rows = np.broadcast_to(held[:, None], (len(held), *latency.shape))
+    trace = Trace.of_columns(
+        slices, node, dict(zip(map(str, KNOB_FIELDS), rows, strict=True)), ["carried_mbps", "delay_p99_us"], active
+    )
+    assert trace.readings is not None
+    return replace(trace, readings=np.where(active, trace.readings, np.float32(0.0)))
 
 
 def _grids(table: Stream, num_slices: int) -> dict[Key, Array]:

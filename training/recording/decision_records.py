@@ -134,7 +134,11 @@ class _Run:
             if mode is Mode.SHADOW:
                 density[:], decisions["held"][:] = np.nan, False
             acted = OTHERS if mode is Mode.SHADOW else description["agent"]
-            info = _info(description, mode, int(own["time_ns"][0]))
+            info = {name: description[name] for name in ("run_id", "backend", "agent")} | {
+                "mode": mode.label,
+                "bundle": description["bundle"] and description["bundle"]["digest"],
+                "start": rfc3339(int(own["time_ns"][0])),
+            }
             drawn = {"wanted": wanted.astype(np.float32), "log_density": density}
             yield episode_of(seen, 0, first, end, acted, **drawn, decisions=decisions, info=info)
 
@@ -157,18 +161,6 @@ def _decisions(ticks: Records) -> dict[str, npt.NDArray[Any]]:
         "level": ticks["level"].copy(),
         "node_reasons": ticks["node_reasons"].copy(),
         "reasons": ticks["reasons"].copy(),
-    }
-
-
-def _info(description: dict[str, Any], mode: Mode, start_ns: int) -> dict[str, Any]:
-    bundle = description["bundle"]
-    return {
-        "run_id": description["run_id"],
-        "backend": description["backend"],
-        "mode": mode.label,
-        "agent": description["agent"],
-        "bundle": bundle and bundle["digest"],
-        "start": rfc3339(start_ns),
     }
 
 

@@ -25,7 +25,7 @@ from slicepilot.data.own.reading import scaled
 from slicepilot.data.own.units import factor
 from slicepilot.data.tables.tidy import Stream, unit_of
 from slicepilot.env.backend import Context
-from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
+from slicepilot.env.knobs import KNOB_FIELDS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.slices import KnobBounds, Sla, SliceSet, SliceSpec, SNssai
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
@@ -98,12 +98,7 @@ def read_spec(section: Mapping[str, Any], source: str, table_period_s: float | N
 
 
 def to_episodes(table: Stream, spec: EpisodesSpec, weights: RewardWeights) -> EpisodeSet:
-    """Episodes of a table with a row for each slice and period.
-
-    Args:
-        table: of `slicepilot.data.own.join.joined`, in periods of the spec.
-        spec: what the table does not say.
-        weights: of the reward.
+    """Episodes of a table with a row for each slice and period (`slicepilot.data.own.join.joined`) of the spec.
 
     Raises:
         ConfigError: what the table lacks for it, all of it; slices without promises; no step that can be scored.
@@ -114,7 +109,10 @@ def to_episodes(table: Stream, spec: EpisodesSpec, weights: RewardWeights) -> Ep
     context = _context(spec, slices, columns)
     result: list[Episode] = []
     for run, trace in columns.traces(slices, context):
-        result += _episodes(run, trace, slices, context, spec, weights)
+        acted = spec.behaviour or next((run[name] for name in BEHAVIOURS if run.get(name)), "as-logged")
+        about = {"backend": "own files", "scenario": None, "run": dict(run), "request_mcpu": [0.0] * len(slices)}
+        stretches = episodes_of(trace, slices, context, weights, acted, context.num_steps)
+        result += [replace(episode, info=about) for _, _, episode in stretches if episode is not None]
     if not result:
         raise ConfigError(
             "episodes: no two periods in a row with offered and carried rate and delay of a slice; expected a longer "
@@ -192,15 +190,13 @@ class _Columns:
         of_slice = slice_of_word[self.words["slice"][0]]
         for run in range(len(runs)):
             rows = np.flatnonzero(index.reshape(-1) == run)
-            words = {name: self._word(name, int(code)) for name, code in zip(names, runs[run].tolist(), strict=False)}
+            coded = zip(names, runs[run].tolist(), strict=False)
+            words = {name: self.words[name][1][code] if code >= 0 else "" for name, code in coded}
             steps = np.unique(self.step[rows])
             for stretch in np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1):
                 if len(stretch) > 1:
                     inside = rows[(self.step[rows] >= stretch[0]) & (self.step[rows] <= stretch[-1])]
                     yield words, self._trace(inside, of_slice, int(stretch[0]), len(stretch), context)
-
-    def _word(self, name: str, code: int) -> str:
-        return self.words[name][1][code] if code >= 0 else ""
 
     def _run_words(self) -> list[str]:
         """Words by which runs differ: not those that only say more of a slice."""
@@ -220,63 +216,47 @@ class _Columns:
             own[self.step[rows] - first, of_slice[rows]] = column[rows]
             return own
 
-        readings = np.full((count, len(SLICE_FIELDS), slices), np.nan)
-        for row, name in enumerate(SLICE_FIELDS):
-            chosen = self.delays.get(name)
-            source, scale = (name, 1.0) if chosen is None else chosen
+        columns = {}
+        for name in SLICE_FIELDS:
+            source, scale = self.delays.get(name) or (name, 1.0)
             if source in self.numbers:
-                readings[:, row] = scale * grid(self.numbers[source])
-        offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
-        lost = np.clip(1.0 - readings[:, carried] / np.maximum(readings[:, offered], 1e-6), 0.0, 1.0)
-        readings[:, loss] = np.where(np.isfinite(readings[:, loss]), readings[:, loss], lost)
-        silent = (readings[:, offered] <= SILENT_MBPS) & ~(readings[:, carried] > SILENT_MBPS)
+                columns[name] = scale * grid(self.numbers[source])
+        offered, carried = (columns[name] for name in RATES)
+        silent = (offered <= SILENT_MBPS) & ~(carried > SILENT_MBPS)
         for name in DELAYS:
-            row = SLICE_FIELDS.index(name)
-            readings[:, row] = np.where(silent & np.isnan(readings[:, row]), 0.0, readings[:, row])
-        had = [SLICE_FIELDS.index(name) for name in (*RATES, "delay_p99_us")]
-        valid: npt.NDArray[np.bool_] = np.asarray(np.isfinite(readings[:, had]).all(axis=1))
-        there = np.zeros(slices, np.bool_)
-        there[of_slice[rows]] = True
-        node, knobs = self._node(readings[:, carried], grid, context), self._knobs(grid, count, slices)
-        return Trace.of_readings(readings, node, valid, knobs, there & ~valid)
-
-    def _node(self, carried: Array, grid: Any, context: Context) -> Array:
-        node = np.full((len(carried), len(NODE_FIELDS)), np.nan, np.float32)
-        for row, name in enumerate(NODE_FIELDS):
+            own = columns.get(name, np.full((count, slices), np.nan))
+            columns[name] = np.where(silent & np.isnan(own), 0.0, own)
+        node = {}
+        for name in NODE_FIELDS:
             if name in self.numbers:
                 own = grid(self.numbers[name])
                 known = np.isfinite(own)
                 counts = known.sum(axis=1)
-                node[:, row] = np.where(counts, np.where(known, own, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)
-        uplink = NODE_FIELDS.index("uplink_use_ratio")
-        if "uplink_use_ratio" not in self.numbers and np.isfinite(context.uplink_mbps[0]):
-            node[:, uplink] = np.minimum(np.nansum(carried, axis=1) / float(context.uplink_mbps[0]), 1.0)
-        return node
+                node[name] = np.where(counts, np.where(known, own, 0.0).sum(axis=1) / np.maximum(counts, 1), np.nan)
+        if "uplink_use_ratio" not in node and np.isfinite(context.uplink_mbps[0]):
+            node["uplink_use_ratio"] = np.minimum(np.nansum(carried, axis=1) / float(context.uplink_mbps[0]), 1.0)
+        there = np.zeros(slices, np.bool_)
+        there[of_slice[rows]] = True
+        logged = self.knobs if self.spec.knobs == "logged" else []
+        knobs: dict[str, Array] = {name: _held(grid(self.numbers[name])) for name in logged}
+        return Trace.of_columns(columns, node, knobs, [*RATES, "delay_p99_us"], there)
 
-    def _knobs(self, grid: Any, count: int, slices: int) -> Array:
-        """Settings (T, 3, S); settings that are not logged in a period are those of the period before."""
-        knobs = np.full((count, NUM_KNOBS, slices), np.inf)
-        knobs[:, NICE] = 0.0
-        for row, name in enumerate(KNOB_FIELDS):
-            if name in self.numbers and self.spec.knobs == "logged":
-                own = grid(self.numbers[name])
-                known = ~np.isnan(own)
-                last = np.maximum.accumulate(np.where(known, np.arange(count)[:, None], -1), axis=0)
-                held = own[np.maximum(last, 0), np.arange(slices)]
-                knobs[:, row] = np.where(last >= 0, held, knobs[:, row])
-        return np.asarray(knobs, np.float32)
+
+def _held(own: Array) -> Array:
+    """Settings (T, S); settings that are not logged in a period are those of the period before."""
+    last = np.maximum.accumulate(np.where(np.isnan(own), -1, np.arange(len(own))[:, None]), axis=0)
+    return np.where(last >= 0, own[np.maximum(last, 0), np.arange(own.shape[1])], np.nan)
 
 
 def _slice_set(spec: EpisodesSpec, columns: _Columns) -> SliceSet:
     """The slices with their promises, and bounds that hold all logged settings."""
     bounds = KnobBounds()
-    limits = {}
-    for name, plain in (("cpu_limit_mcpu", bounds.cpu_limit_mcpu), ("egress_mbps", bounds.egress_mbps)):
+    wide: dict[str, Any] = {}
+    for name in ("cpu_limit_mcpu", "egress_mbps"):
         own = columns.numbers.get(name, np.empty(0))
-        own = own[np.isfinite(own) & (own > 0)]
-        limits[name] = (min([plain[0], *own[:1], *([own.min()] if len(own) else [])]), max([plain[1], *own]))
-    wide = {name: (float(low), float(high)) for name, (low, high) in limits.items()}
-    wide_bounds = replace(bounds, cpu_limit_mcpu=wide["cpu_limit_mcpu"], egress_mbps=wide["egress_mbps"])
+        own, (low, high) = own[np.isfinite(own) & (own > 0)], getattr(bounds, name)
+        wide[name] = (float(own.min(initial=low)), float(own.max(initial=high)))
+    wide_bounds = replace(bounds, **wide)
     specs = tuple(
         SliceSpec(
             name=own.name,
@@ -299,13 +279,3 @@ def _context(spec: EpisodesSpec, slices: SliceSet, columns: _Columns) -> Context
     used = used[np.isfinite(used)]
     cpus = spec.logical_cpus or max(1.0, math.ceil(len(slices) * float(used.max(initial=0.0)) / 1000.0))
     return Context.alike(slices, spec.period_s, cpus, spec.uplink_mbps, max(1, int(spec.episode_s / spec.period_s)))
-
-
-def _episodes(
-    run: Mapping[str, str], trace: Trace, slices: SliceSet, context: Context, spec: EpisodesSpec, weights: RewardWeights
-) -> list[Episode]:
-    """A stretch as episodes of the longest length or less."""
-    acted = spec.behaviour or next((run[name] for name in BEHAVIOURS if run.get(name)), "as-logged")
-    about = {"backend": "own files", "scenario": None, "run": dict(run), "request_mcpu": [0.0] * len(slices)}
-    stretches = episodes_of(trace, slices, context, weights, acted, context.num_steps)
-    return [replace(episode, info=about) for _, _, episode in stretches if episode is not None]

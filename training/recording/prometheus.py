@@ -25,10 +25,9 @@ from slicepilot.controller.telemetry.prometheus.config import PrometheusSpec, Ro
 from slicepilot.controller.telemetry.prometheus.source import secrets_of
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.env.backend import Context
-from slicepilot.env.knobs import KNOB_FIELDS, NICE, NUM_KNOBS
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.slices import SliceSet
-from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
+from slicepilot.env.telemetry import SLICE_FIELDS
 
 from .recording import facts_of
 from .relabel import Trace, episodes_of
@@ -106,11 +105,7 @@ def to_episodes(
     """Ask a server for a range, and make episodes of the answers.
 
     Args:
-        spec: of the server.
-        slices: of the node.
         node: ``uplink_mbps`` and ``logical_cpus``, None where not known.
-        requested: the range.
-        weights: of the reward.
         on_step: called with the share of queries that is done.
 
     Raises:
@@ -124,8 +119,7 @@ def to_episodes(
     step = max(1, min(MOST_STEPS, MOST_POINTS // (2 * len(slices))))
     tables: dict[tuple[str, str], list[Array]] = {(row.kind, row.name): [] for row in rows}
     newest: list[Array] = []
-    why: tuple[str, ...] = ()
-    partial, remarks = 0, dict[str, None]()
+    partial, remarks, why = 0, dict[str, None](), dict[str, None]()
     for first in range(0, len(times_s), step):
         part, doubted = times_s[first : first + step], False
         oldest = np.full((len(part), len(slices)), np.inf)
@@ -135,61 +129,36 @@ def to_episodes(
             remarks |= dict.fromkeys(f"{row.name}: {text}" for text in reading.infos)
             if reading.partial is not None:
                 partial += 1
-                # Without a knob's row the knob would be taken for none.
+                # Without a knob's row the knob would be taken for none: nothing of slices counts as measured then.
                 doubted = doubted or row.kind == "knob"
-                why = tuple(dict.fromkeys([*why, reading.partial]))
+                why[reading.partial] = None
             if row.kind == "slice":
                 oldest = np.minimum(oldest, np.where(np.isfinite(reading.newest_s), reading.newest_s, -np.inf))
-                why = _noted(why, slices, reading.why)
+                of_slices = zip(slices.names, reading.why, strict=True)
+                why |= dict.fromkeys(f"{name}: {text}" for name, text in of_slices if text is not None)
         if doubted:
-            _forget(tables)
+            for (kind, _), parts in tables.items():
+                if kind == "slice":
+                    parts[-1] = np.full_like(parts[-1], np.nan)
         newest.append(part[:, None] - oldest)
         on_step(min(1.0, (first + step) / len(times_s)))
     whole = {key: np.concatenate(parts) for key, parts in tables.items()}
     cpus = node.get("logical_cpus") or os.cpu_count() or 1
     context = Context.alike(slices, requested.period_s, cpus, node.get("uplink_mbps") or None, requested.episode_steps)
-    trace = _course(whole, rows, slices, context)
-    episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, why)
-    return Imported(episodes, left_out, why, partial, tuple(remarks))
+    trace = _trace(whole, rows, context)
+    episodes, left_out = _episodes(trace, np.concatenate(newest), slices, context, requested, weights, spec, tuple(why))
+    return Imported(episodes, left_out, tuple(why), partial, tuple(remarks))
 
 
-def _forget(tables: Mapping[tuple[str, str], list[Array]]) -> None:
-    """Leave nothing measured of slices in the newest part."""
-    for (kind, _), parts in tables.items():
-        if kind == "slice":
-            parts[-1] = np.full_like(parts[-1], np.nan)
-
-
-def _noted(known: tuple[str, ...], slices: SliceSet, why: tuple[str | None, ...]) -> tuple[str, ...]:
-    new = [f"{name}: {text}" for name, text in zip(slices.names, why, strict=True) if text is not None]
-    return tuple(dict.fromkeys([*known, *new]))
-
-
-def _course(whole: Mapping[tuple[str, str], Array], rows: list[Row], slices: SliceSet, context: Context) -> Trace:
+def _trace(whole: Mapping[tuple[str, str], Array], rows: list[Row], context: Context) -> Trace:
     """One lane of all measurements."""
-    count, num = len(next(iter(whole.values()))), len(slices)
-    readings = np.full((count, len(SLICE_FIELDS), num), np.nan)
-    for index, name in enumerate(SLICE_FIELDS):
-        if ("slice", name) in whole:
-            readings[:, index] = whole["slice", name]
-    offered, carried, loss = (SLICE_FIELDS.index(name) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
-    readings[:, loss] = np.clip(1.0 - readings[:, carried] / np.maximum(readings[:, offered], 1e-6), 0.0, 1.0)
-    had = [SLICE_FIELDS.index(row.name) for row in rows if row.kind == "slice"]
-    valid = np.asarray(np.isfinite(readings[:, had]).all(axis=1))
-    node = np.full((count, len(NODE_FIELDS)), np.nan)
-    for index, name in enumerate(NODE_FIELDS):
-        if ("node", name) in whole:
-            node[:, index] = whole["node", name][:, 0]
-    uplink = NODE_FIELDS.index("uplink_use_ratio")
-    if ("node", NODE_FIELDS[uplink]) not in whole and np.isfinite(context.uplink_mbps[0]):
-        node[:, uplink] = readings[:, carried].sum(axis=1) / float(context.uplink_mbps[0])
-    knobs = np.full((count, NUM_KNOBS, num), np.inf)
-    knobs[:, NICE] = 0.0
-    for index, name in enumerate(KNOB_FIELDS):
-        if ("knob", name) in whole:
-            known = whole["knob", name]
-            knobs[:, index] = np.where(np.isfinite(known), known, knobs[:, index])
-    return Trace.of_readings(readings, node, valid, knobs, ~valid)
+    slices, node, knobs = (
+        {name: values for (own, name), values in whole.items() if own == kind} for kind in ("slice", "node", "knob")
+    )
+    of_node = {name: values[:, 0] for name, values in node.items()}
+    if "uplink_use_ratio" not in of_node and np.isfinite(context.uplink_mbps[0]):
+        of_node["uplink_use_ratio"] = slices["carried_mbps"].sum(axis=1) / float(context.uplink_mbps[0])
+    return Trace.of_columns(slices, of_node, knobs, [row.name for row in rows if row.kind == "slice"])
 
 
 def _episodes(

@@ -115,11 +115,6 @@ def record_live(
     return EpisodeSet(tuple(result), facts_of(backend.slices, backend.context, weights))
 
 
-def record(backend: Backend, agent: Agent, seed: int, weights: RewardWeights) -> tuple[Episode, ...]:
-    """One run of any backend, which stays open; an episode per lane."""
-    return tuple(run(backend, agent, seed).episodes(weights, {}))
-
-
 def on_declared_pods(agent: Agent) -> Agent:
     """The agent without CPU requests of its own, so that the pods keep those that the slices declare.
 
@@ -134,14 +129,7 @@ def on_declared_pods(agent: Agent) -> Agent:
 
 
 class Kept:
-    """Data of a run of T decisions: plain copies, made between two measurements.
-
-    Args:
-        agent: takes the decisions; has been reset.
-        slices: S of them.
-        context: of the run of L lanes.
-        seed: of the run.
-    """
+    """Data of a run of T decisions, S slices and L lanes: plain copies, made between two measurements."""
 
     def __init__(self, agent: Agent, slices: SliceSet, context: Context, seed: int) -> None:
         self.agent, self.slices, self.context, self.seed = agent, slices, context, seed
@@ -176,7 +164,9 @@ class Kept:
 
     def episodes(self, weights: RewardWeights, info: dict[str, Any]) -> list[Episode]:
         """An episode per lane; ``info`` is added to the facts of the run."""
-        own: dict[str, Any] = {"seed": self.seed, "request_mcpu": self._requests()}
+        requests = self.agent.request_mcpu
+        requests = self.slices.column("cpu_request_mcpu")[:, 0] if requests is None else requests
+        own: dict[str, Any] = {"seed": self.seed, "request_mcpu": [float(value) for value in requests]}
         if self._process_nice is not None:
             own["process_nice"] = self._process_nice
         seen = relabel(self.trace, self.slices, self.context, weights)
@@ -200,12 +190,6 @@ class Kept:
         if knobs.nice_scope == "process":
             self._process_nice = knobs.nice[:, 0].tolist()
         return knobs.between_groups().values
-
-    def _requests(self) -> list[float]:
-        """CPU requests of the pods."""
-        own = self.agent.request_mcpu
-        requests = self.slices.column("cpu_request_mcpu")[:, 0] if own is None else own
-        return [float(value) for value in requests]
 
 
 def run(backend: Backend, agent: Agent, seed: int, on_period: OnPeriod | None = None) -> Kept:

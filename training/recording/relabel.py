@@ -6,7 +6,7 @@ Measurements become lanes here, side by side, so that it is quick.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from slicepilot.data.episodes.missing import UNMEASURED_SHARE
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
-from slicepilot.env.knobs import Knobs
+from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.reward import TERMS, TINY, RewardModel, RewardWeights
 from slicepilot.env.simulator.lanes import tile
 from slicepilot.env.slices import SliceSet
@@ -51,20 +51,39 @@ class Trace:
     readings: FloatArray | None = None
 
     @classmethod
-    def of_readings(
+    def of_columns(
         cls,
-        readings: npt.NDArray[Any],
-        node: npt.NDArray[Any],
-        valid: npt.NDArray[np.bool_],
-        knobs: npt.NDArray[Any],
-        unmeasured: npt.NDArray[np.bool_],
+        slices: Mapping[str, npt.NDArray[Any]],
+        node: Mapping[str, npt.NDArray[Any]],
+        knobs: Mapping[str, npt.NDArray[Any]],
+        needed: Sequence[str],
+        there: npt.NDArray[np.bool_] | bool = True,
     ) -> Trace:
-        """One lane of readings (N, F, S), of which only those of ``valid`` slices are shown; all without the lane."""
-        shown = np.where(valid[:, None], readings, 0.0)
-        slices, own_node, own_knobs, own = (
-            np.asarray(array, np.float32)[..., None] for array in (shown, node, knobs, readings)
+        """Columns by name, NaN where nothing is known; loss is worked out, and unknown knobs were none.
+
+        Args:
+            slices, knobs: (N, S, L) each, or (N, S) for a single lane; ``node``: the same without S.
+            needed: without any of these a slice was not measured, and is not shown.
+            there: which slices were, (S, L) or (S,).
+        """
+        unknown = np.full_like(slices[needed[0]], np.nan)
+        offered, carried, loss = (slices.get(name, unknown) for name in ("offered_mbps", "carried_mbps", "loss_ratio"))
+        lost = np.clip(1.0 - carried / np.maximum(offered, 1e-6), 0.0, 1.0)
+        columns = {**slices, "loss_ratio": np.where(np.isfinite(loss), loss, lost)}
+        readings = np.stack([columns.get(name, unknown) for name in SLICE_FIELDS], axis=1).astype(np.float32)
+        valid = np.asarray(np.isfinite([slices[name] for name in needed]).all(axis=0))
+        of_node = np.stack([node.get(name, unknown[:, 0]) for name in NODE_FIELDS], axis=1).astype(np.float32)
+        settings = np.stack([knobs.get(name, unknown) for name in KNOB_FIELDS], axis=1).astype(np.float32)
+        count, num = valid.shape[:2]
+        settings = settings.reshape(count, len(KNOB_FIELDS), num, -1)
+        return cls(
+            slices=np.where(valid[:, None], readings, np.float32(0.0)).reshape(count, len(SLICE_FIELDS), num, -1),
+            node=of_node.reshape(count, len(NODE_FIELDS), -1),
+            valid=valid.reshape(count, num, -1),
+            knobs=np.where(np.isfinite(settings), settings, Knobs.none(1).values),
+            unmeasured=(there & ~valid).reshape(count, num, -1),
+            readings=readings.reshape(count, len(SLICE_FIELDS), num, -1),
         )
-        return cls(slices, own_node, valid[..., None], own_knobs, unmeasured[..., None], own)
 
     def __len__(self) -> int:
         """Number of measurements N."""

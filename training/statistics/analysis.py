@@ -17,13 +17,13 @@ from slicepilot.data.files import replace_file
 from .collect import Delays
 from .columns import FILE, baseline_of, in_order
 from .comparison import Suite, noisy_neighbour
-from .quantile_regression import MAX_LEVELS, Regression, regress
+from .quantile_regression import Regression, regress
 from .resampling import RESAMPLES
 
 STUDY_NAMES = {"traffic_class": "ue_traffic"}
 """Names of columns in the published tables that differ from those of tidy tables."""
-FEW_ROWS = 30
-"""Fewer rows than these are not regressed."""
+FEW_ROWS, MAX_LEVELS = 30, 20
+"""Fewer rows than these are not regressed, nor are words of which there are more."""
 DEPENDENCE = (
     "p values take delays as independent; delays that follow each other are not, so with many of them p says little: "
     "read the differences, their intervals and Cliff's delta"
@@ -88,11 +88,8 @@ def analyse(
 ) -> Analysis:
     """The suite of all groups against a baseline, and the regression on all covariates.
 
-    Args:
-        delays: what was read.
-        baseline: a group [default: a group named like a baseline, else the first].
-        resamples, seed: see `slicepilot.training.statistics.comparison.noisy_neighbour`.
-        on_progress: called with the part that is done, 0..1.
+    The baseline is a group [default: a group named like a baseline, else the first]. Other arguments are as in
+    `slicepilot.training.statistics.comparison.noisy_neighbour`.
 
     Raises:
         ConfigError: no such baseline, or it has fewer than two delays.

@@ -58,13 +58,7 @@ class Columns:
 def choose(
     schema: pa.Schema, value: str | None = None, by: str | None = None, on: Sequence[str] | None = None
 ) -> Columns:
-    """The requested columns; where a column is not named, the first that looks like it.
-
-    Args:
-        schema: of the table.
-        value: the column of delays.
-        by: the column that groups, or `FILE`.
-        on: the covariates.
+    """The requested columns, of delays, groups (or `FILE`) and covariates; else the first that look like these.
 
     Raises:
         ConfigError: no such column, no similar column, or a column of the wrong type.

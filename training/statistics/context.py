@@ -1,11 +1,16 @@
-"""Load while a delay was measured, from other columns or another table."""
+"""Load while a delay was measured, from other columns or another table.
+
+A `Context` is shown all rows by ``see``, with the number of the table that they are from, and makes covariates of some
+of them (M,) by ``beside``: ``loads``, by the name that the regression has for them, and what each is. These rows must
+have kept `SOURCE` and the columns ``numbers`` and ``texts``; ``note`` is what to know about the covariates.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,37 +33,6 @@ LEAST_PART = 0.1  # of a second that a rate is worked out from
 Rows = Mapping[str, npt.NDArray[Any]]
 
 
-class Context(Protocol):
-    """Makes covariates of rows.
-
-    Attributes:
-        numbers, texts: columns that the rows must have kept.
-        loads: the covariates, by the name that the regression has for them, and what each is.
-        note: what to know about them.
-    """
-
-    numbers: tuple[str, ...]
-    texts: tuple[str, ...]
-    loads: Mapping[str, str]
-    note: str
-
-    def see(self, batch: pa.RecordBatch, source: int) -> None:
-        """All rows go by here, with the number of the table that they are from."""
-        ...
-
-    def beside(self, rows: Rows) -> dict[str, Array]:
-        """The covariates of some of the rows (M,), which have `SOURCE` too."""
-        ...
-
-
-class _Second(NamedTuple):
-    """Packets received in a second of the clock, and the times of the first and the last."""
-
-    packets: int
-    first_ns: float
-    last_ns: float
-
-
 class PacketRate:
     """Packets of all groups of a table that were received in the same second, by the part of it that there are packets
     of: a file begins and ends amid a second. The clocks of different files say nothing of each other."""
@@ -69,7 +43,8 @@ class PacketRate:
     def __init__(self) -> None:
         self.loads: Mapping[str, str] = {"packets": "packets_per_s"}
         self.note = "packets_per_s: packets of all groups of a table that were received in the same second"
-        self._seconds: dict[tuple[int, int], _Second] = {}
+        # Of each second of a table's clock: packets, and the times of the first and the last, ns.
+        self._seconds: dict[tuple[int, int], tuple[int, float, float]] = {}
 
     def see(self, batch: pa.RecordBatch, source: int) -> None:
         """Count."""
@@ -79,10 +54,8 @@ class PacketRate:
         for start, end in pairwise(edges):
             first, last = float(received_ns[start]), float(received_ns[end - 1])
             key = source, int(seconds[start])
-            known = self._seconds.get(key, _Second(0, first, last))
-            self._seconds[key] = _Second(
-                known.packets + end - start, min(known.first_ns, first), max(known.last_ns, last)
-            )
+            packets, earliest, latest = self._seconds.get(key, (0, first, last))
+            self._seconds[key] = packets + end - start, min(earliest, first), max(latest, last)
 
     def beside(self, rows: Rows) -> dict[str, Array]:
         """The rate in each row's second."""
@@ -91,10 +64,10 @@ class PacketRate:
         return {"packets": np.asarray([rates[key] for key in keys], np.float64)}
 
     def _rate(self, source: int, second: int) -> float:
-        own = self._seconds[source, second]
-        start_ns = second * NS if (source, second - 1) in self._seconds else own.first_ns
-        end_ns = (second + 1) * NS if (source, second + 1) in self._seconds else own.last_ns
-        return own.packets / max((end_ns - start_ns) / NS, LEAST_PART)
+        packets, first_ns, last_ns = self._seconds[source, second]
+        start_ns = second * NS if (source, second - 1) in self._seconds else first_ns
+        end_ns = (second + 1) * NS if (source, second + 1) in self._seconds else last_ns
+        return packets / max((end_ns - start_ns) / NS, LEAST_PART)
 
 
 class RunResources:
@@ -151,6 +124,9 @@ class RunResources:
                     np.minimum((share[mine] * len(seconds)).astype(np.int64), len(seconds) - 1)
                 ]
         return result
+
+
+Context = PacketRate | RunResources
 
 
 def numbers(column: pa.Array) -> Array:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +23,25 @@ WIDE = 30.0  # ratio of large to small delays from which an axis is logarithmic
 EDGE = 0.001  # part of the delays at either end that a figure leaves out
 LEVELS = np.linspace(EDGE, 1.0 - EDGE, 999)
 FITTED, ENOUGH = 4000, 10  # rows of a group that a curve is fitted to at most, and that it needs
-SMOOTH, STEP = 0.3, 0.01  # LOWESS: share of the points around each point; distance of fits, part of the range
-ENDS = 0.01  # part of a group's rows at either end that its curve leaves out
+# LOWESS (W. Cleveland, "Robust locally weighted regression and smoothing scatterplots", JASA 74, 1979): share of the
+# points around each point; distance of fits as a part of the range, with straight lines between them.
+SMOOTH, STEP = 0.3, 0.01
+ENDS = 0.01  # part of a group's rows at either end that its curve leaves out, where a few points would bend it
 LONGEST = 30  # characters of a group's name
 
 
-Drawing = Callable[[], AbstractContextManager[Figure]]
-"""Draws a figure; the context is open while it is saved."""
+def drawings(analysis: Analysis) -> Iterator[tuple[str, Figure]]:
+    """Figures with the names of their files, all that the data allow; each is to be saved before the next is asked for.
 
-
-def drawings(analysis: Analysis) -> dict[str, Drawing]:
-    """By the name of their files, all that the data allow: without a number that varies there is no curve over it."""
+    Without a number that varies there is no curve over it.
+    """
     delays = analysis.delays
-    drawn: dict[str, Drawing] = {"ecdf": partial(_ecdf, analysis), "violin": partial(_violin, analysis)}
+    yield from _ecdf(analysis)
+    yield from _violin(analysis)
     for term in delays.columns.loads:
         if term in delays.rows and np.unique(delays.rows[term][np.isfinite(delays.rows[term])]).size > 2:
-            return drawn | {"lowess": partial(_lowess, analysis, term)}
-    return drawn
+            yield from _lowess(analysis, term)
+            return
 
 
 def series(analysis: Analysis) -> list[tuple[str, str, Any]]:
@@ -66,8 +66,7 @@ def plain(column: str) -> str:
     return name.removesuffix("_per").replace("_", " ")
 
 
-@contextmanager
-def _ecdf(analysis: Analysis) -> Iterator[Figure]:
+def _ecdf(analysis: Analysis) -> Iterator[tuple[str, Figure]]:
     delays, shown = analysis.delays, series(analysis)
     with figure(4.3) as (drawn, (axes,)):
         for name, colour, dash in shown:
@@ -79,11 +78,10 @@ def _ecdf(analysis: Analysis) -> Iterator[Figure]:
         axes.set_xlabel(axis_label(delays.columns.value))
         axes.set_ylabel("% at or below")
         axes.legend()
-        yield drawn
+        yield "ecdf", drawn
 
 
-@contextmanager
-def _violin(analysis: Analysis) -> Iterator[Figure]:
+def _violin(analysis: Analysis) -> Iterator[tuple[str, Figure]]:
     delays, shown = analysis.delays, series(analysis)
     labels = [shortened(name, LONGEST) for name, _, _ in shown]
     with figure(1.0 + 0.5 * len(shown), label_width_in(labels)) as (drawn, (axes,)):
@@ -101,11 +99,10 @@ def _violin(analysis: Analysis) -> Iterator[Figure]:
         axes.grid(axis="y", visible=False)
         axes.set_title("Shape of the distributions")
         axes.set_xlabel(f"{axis_label(delays.columns.value)} (marks: median, p95, p99)")
-        yield drawn
+        yield "violin", drawn
 
 
-@contextmanager
-def _lowess(analysis: Analysis, term: str) -> Iterator[Figure]:
+def _lowess(analysis: Analysis, term: str) -> Iterator[tuple[str, Figure]]:
     delays, shown = analysis.delays, series(analysis)
     rows = delays.rows
     with figure(4.3, 0.8) as (drawn, (axes,)):
@@ -115,26 +112,16 @@ def _lowess(analysis: Analysis, term: str) -> Iterator[Figure]:
             own = np.random.default_rng(0).permutation(own)[:FITTED]
             x, y = rows[term][own].astype(np.float64), rows["delay"][own].astype(np.float64)
             if np.unique(x).size >= ENOUGH:  # fewer leave some neighbourhoods without any distance
-                at, values = smooth(x, np.log10(y) if log else y)
+                fitted = lowess(np.log10(y) if log else y, x, frac=SMOOTH, it=3, delta=STEP * float(np.ptp(x)))
+                low, high = np.quantile(x, [ENDS, 1.0 - ENDS])
+                at, values = fitted[(fitted[:, 0] >= low) & (fitted[:, 0] <= high)].T
                 axes.plot(at, 10**values if log else values, color=colour, ls=dash, label=shortened(name, LONGEST))
         axes.set_title(f"Delays over {plain(delays.columns.loads[term])}")
         axes.set_xlabel(axis_label(delays.columns.loads[term]))
         axes.set_ylabel(axis_label(delays.columns.value))
         if axes.get_legend_handles_labels()[0]:
             axes.legend()
-        yield drawn
-
-
-def smooth(x: Array, y: Array) -> tuple[Array, Array]:
-    """LOWESS (W. Cleveland, "Robust locally weighted regression and smoothing scatterplots", JASA 74, 1979): x, y (P,).
-
-    Fitted at points no nearer to each other than `STEP` of the range, straight lines between them; without the ends,
-    where a few points would bend it.
-    """
-    fitted = lowess(y, x, frac=SMOOTH, it=3, delta=STEP * float(np.ptp(x)))
-    low, high = np.quantile(x, [ENDS, 1.0 - ENDS])
-    inside = (fitted[:, 0] >= low) & (fitted[:, 0] <= high)
-    return fitted[inside, 0], fitted[inside, 1]
+        yield "lowess", drawn
 
 
 def _at(ordered: Array, levels: Array) -> Array:
@@ -160,9 +147,8 @@ def _delay_axis(axes: Axes, which: str, groups: Sequence[Array]) -> bool:
 def write_figures(analysis: Analysis, folder: Path) -> list[Path]:
     """Each figure as PNG and SVG; raises OSError."""
     paths = []
-    for name, draw in drawings(analysis).items():
-        with draw() as drawn:
-            for ending in ("png", "svg"):
-                paths.append(folder / f"{name}.{ending}")
-                save(drawn, paths[-1])
+    for name, drawn in drawings(analysis):
+        for ending in ("png", "svg"):
+            paths.append(folder / f"{name}.{ending}")
+            save(drawn, paths[-1])
     return paths

@@ -55,12 +55,7 @@ def permutation_p(
     of them; else random divisions and the observed division, so that p is never 0 (B. Phipson, G. Smyth,
     "Permutation p-values should never be zero", SAGMB 9(1), 2010).
 
-    Args:
-        first: ordered values (N,).
-        second: ordered values (M,).
-        levels: the quantiles, 0..1.
-        resamples: random divisions.
-        seed: of the divisions.
+    Both groups (N,), (M,) are ordered; levels of quantiles are 0..1.
     """
     pooled = np.concatenate([first, second])
     pooled.sort(kind="stable")  # merges what is in order already

@@ -79,7 +79,6 @@ def record_rows(folder: Path, broken: dict[str, str], on_progress: Callable[[flo
     """The ticks of a records folder, with the mode of each.
 
     Args:
-        folder: of the records.
         broken: filled with files that cannot be read, and the reason.
         on_progress: called with the share of the time that has been read, 0..1.
 

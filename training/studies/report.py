@@ -1,4 +1,4 @@
-"""A reproduced study as one HTML file to read."""
+"""A reproduced study as one HTML file to read, and its pictures."""
 
 from __future__ import annotations
 
@@ -13,27 +13,22 @@ from .reproduce import COMPARED, Reproduction
 WORDS = {True: "yes", False: "no", None: "-"}
 
 
-def render(result: Reproduction) -> str:
-    """The whole document."""
+def render(result: Reproduction) -> dict[str, str]:
+    """The report and each of its pictures alone, as files by name."""
     study, document = result.study, result.document()
-    pictures = "".join(study.pictures(result.sources))
+    panels = study.pictures(result.sources)
     sections = [
         ("findings", "What the study found", _findings(document["verdicts"])),
-        ("pictures", "Pictures", f'<div class="figures">{pictures}</div>'),
+        ("pictures", "Pictures", f'<div class="figures">{"".join(panels)}</div>'),
         ("ranks", "In the order of the study", _ranks(document["ranks"])),
         ("rows", "Its tables", _rows(document["rows"])),
         ("how", "How the figures were made", bullets(escape(remark) for remark in document["remarks"])),
     ]
-    return page(f"{study.title}, reproduced", f"{study.question} {study.citation}", sections, "slicepilot reproduce")
-
-
-def pictures_of(result: Reproduction) -> dict[str, str]:
-    """The pictures alone, as SVG files by name."""
-    files = {}
-    for panel in result.study.pictures(result.sources):
-        for svg in svg_files(panel):
-            name = re.sub(r"[^\w.-]+", "-", svg.partition('aria-label="')[2].partition('"')[0])
-            files[f"{name}.svg"] = svg
+    about = f"{study.question} {study.citation}"
+    files = {"report.html": page(f"{study.title}, reproduced", about, sections, "slicepilot reproduce")}
+    for svg in svg_files("".join(panels)):
+        name = re.sub(r"[^\w.-]+", "-", svg.partition('aria-label="')[2].partition('"')[0])
+        files[f"{name}.svg"] = svg
     return files
 
 

@@ -137,12 +137,9 @@ def reproduce(
     """Run a study's experiments and read its release.
 
     Args:
-        name: of the study.
         where: ``simulator``, ``testbed``, or both.
         data: folder of the study's release.
-        effort: how many and how long the runs are.
         folder: stores results for ``resume``; None stores nothing.
-        resume: reuse the results in the folder.
 
     Raises:
         ConfigError: an unknown study or agent, an incomplete release.

@@ -24,7 +24,7 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 from slicepilot.training.evaluation.drawn import draw_scenarios
 from slicepilot.training.evaluation.rollouts import simulate_rollout as play_scenario
-from slicepilot.training.evaluation.scores import violation_s
+from slicepilot.training.evaluation.scores import broken_s
 from tests.agents.played import play
 
 Granted = tuple[np.ndarray, np.ndarray]
@@ -80,11 +80,9 @@ def test_the_slice_of_the_highest_weight_is_kept(contended: Any) -> None:
     assert after.violated[0].max() < 0.1 * before.violated[0].min()
 
 
-def broken_s(agent: Any, scenario: Scenario) -> float:
+def broken(agent: Any, scenario: Scenario) -> float:
     """Broken seconds by weight, in the mean over four lanes."""
-    played = play_scenario(agent, scenario, 4, 0)
-    weight = played.slices.column("weight")
-    return float((violation_s(played) * weight / weight.sum()).sum(axis=0).mean())
+    return float(broken_s(play_scenario(agent, scenario, 4, 0)).mean())
 
 
 def test_a_rate_is_promised_on_average_over_a_window(node: tuple[SliceSet, Context]) -> None:
@@ -113,12 +111,12 @@ def test_a_rate_is_promised_on_average_over_a_window(node: tuple[SliceSet, Conte
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix"])
 def test_more_promises_are_kept_than_by_proportional_shares(name: str) -> None:
     scenario = Scenario.from_yaml(name)
-    assert broken_s(Greedy(), scenario) < 0.7 * broken_s(ProportionalShare(), scenario)
+    assert broken(Greedy(), scenario) < 0.7 * broken(ProportionalShare(), scenario)
 
 
 def test_a_short_uplink_is_divided_by_shaping_and_less_well_by_cpu() -> None:
     scenario = Scenario.from_yaml("link-degradation")
-    shaped, limited, free = (broken_s(agent, scenario) for agent in (Greedy(egress=True), Greedy(), no_control()))
+    shaped, limited, free = (broken(agent, scenario) for agent in (Greedy(egress=True), Greedy(), no_control()))
     assert shaped < 0.5 * limited
     assert limited < free
 
@@ -381,13 +379,13 @@ def test_a_slice_whose_promise_is_given_up_is_not_cut_off(node: tuple[SliceSet, 
 @pytest.mark.parametrize("name", ["slice-churn", "multi-promise", "edge-server", "application-mix", "link-degradation"])
 def test_it_breaks_no_more_promises_than_greedy(name: str) -> None:
     scenario = Scenario.from_yaml(name)
-    assert broken_s(QueueGreedy(), scenario) < 1.1 * broken_s(Greedy(egress=True), scenario) + 0.5
+    assert broken(QueueGreedy(), scenario) < 1.1 * broken(Greedy(egress=True), scenario) + 0.5
 
 
 def test_short_queues_let_a_tight_promise_be_kept_at_the_committed_rate(tmp_path: Path) -> None:
     """A development scenario in which all that is offered does not fit, and what is promised does."""
     scenario = draw_scenarios(tmp_path, seed=4, count=13)[12]
-    assert broken_s(QueueGreedy(), scenario) < 0.9 * broken_s(Greedy(egress=True), scenario)
+    assert broken(QueueGreedy(), scenario) < 0.9 * broken(Greedy(egress=True), scenario)
 
 
 SHORT_UPLINK = """

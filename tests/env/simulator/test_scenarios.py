@@ -11,7 +11,7 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import available
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.rollouts import Rollout, simulate_rollout
-from slicepilot.training.evaluation.scores import violation_s
+from slicepilot.training.evaluation.scores import broken_s
 
 # Those of the testbed are for real UPFs, in real time.
 UNSEEN = sorted(
@@ -29,9 +29,7 @@ def played(name: str, agent: str = "no-control") -> Rollout:
 
 
 def weighted_violation_share(recording: Rollout) -> float:
-    weight = recording.slices.column("weight")
-    broken_s = (violation_s(recording).mean(axis=1, keepdims=True) * weight).sum() / weight.sum()
-    return float(broken_s / (len(recording.time_s) * recording.period_s))
+    return float(broken_s(recording).mean() / (len(recording.time_s) * recording.period_s))
 
 
 @pytest.mark.parametrize("name", UNSEEN)

@@ -14,7 +14,6 @@ from slicepilot.agents.heuristics.registry import make
 from slicepilot.cli.evaluation.evaluate import BEST_FIXED, LEGEND, ONLY_FIXED, footer, print_result
 from slicepilot.configs import ConfigError, locate
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.training.evaluation.axes import Figures
 from slicepilot.training.evaluation.comparison import RULE, ScenarioResult
 from slicepilot.training.evaluation.config import EvaluationConfig
 from slicepilot.training.evaluation.judge import evaluate_scenario, role_of
@@ -32,9 +31,7 @@ from slicepilot.training.evaluation.scores import (
     best_effort_mbit,
     cpu_wasted_core_s,
     delay_p99_us,
-    in_window,
     score,
-    violation_s,
 )
 from slicepilot.training.evaluation.summary import sentences
 from slicepilot.training.evaluation.tracking import log_evaluation
@@ -105,6 +102,7 @@ def test_recording_keeps_what_happened(ramp: Scenario) -> None:
     assert (recording.row("cpu_limit_mcpu")[:, 1:] == 250).all()
     assert np.isinf(recording.row("egress_mbps")).all()
     assert recording.cpu_held == pytest.approx(2.0)
+    assert 200 < recording.cpu_use_mcpu.mean() <= 2000
     assert recording.churn[1:] == pytest.approx(0)
     assert recording.churn[0, 0] > 0, "setting the limits is a move"
 
@@ -128,12 +126,6 @@ def test_losses_are_what_the_references_say(ramp: Scenario) -> None:
     assert (same["cpu_held_core_s"] > squeezed["cpu_held_core_s"]).all()
 
 
-def test_window_takes_the_last_periods(ramp: Scenario) -> None:
-    recording = simulate_rollout(no_control(), ramp, 1, SEED)
-    assert in_window(recording, None).sum() == 120
-    assert np.flatnonzero(in_window(recording, (90, 120))).tolist() == list(range(90, 120))
-
-
 def test_delay_and_violations_by_hand(ramp: Scenario) -> None:
     recording = simulate_rollout(no_control(), ramp, 1, SEED)
     recording.row("delay_p99_us")[:] = 1000.0
@@ -147,7 +139,6 @@ def test_delay_and_violations_by_hand(ramp: Scenario) -> None:
     recording.violated[:7, 0] = True
     recording.violated[:14, 1] = True
     figures = score(recording, recording, recording, None)
-    assert violation_s(recording)[:2, 0].tolist() == [7.0, 14.0]
     weight = ramp.slice_set().column("weight")[:, 0]
     assert figures["sla_violation_s"][0] == pytest.approx((weight[0] * 7 + weight[1] * 14) / weight.sum())
 
@@ -198,15 +189,6 @@ def test_wasted_is_what_is_held_and_not_used() -> None:
     assert cpu_wasted_core_s(by_hand(4.0))[0] == pytest.approx(2.4)
 
 
-def test_use_of_cpu_is_recorded(ramp: Scenario) -> None:
-    """On a node of four CPUs, without limits: what the UPFs leave of it is wasted."""
-    recording = simulate_rollout(no_control(), ramp, LANES, SEED)
-    used_core_s = 1e-3 * recording.cpu_use_mcpu.sum(axis=0, dtype=np.float64)
-    assert (used_core_s > 0.2 * 120).all()
-    held_core_s = recording.cpu_held.sum(axis=0, dtype=np.float64)
-    assert cpu_wasted_core_s(recording) == pytest.approx(held_core_s - used_core_s, rel=1e-5)
-
-
 # -- who is better ---------------------------------------------------------------------------------------------------
 
 
@@ -235,14 +217,6 @@ def test_agents_beside_the_rule_and_the_best_fixed_setting(judged: ScenarioResul
     assert judged.figures["experiment-5"].over(judged.figures["no-control"]).relation == "equal"
     alone = replace(judged, agents=(mine,))
     assert (alone.over("reactive-sla", "rule"), alone.over("reactive-sla", "best_fixed")) == (None, None)
-
-
-def test_an_edge_applications_work_replaces_wasted_cpu(judged: ScenarioResult) -> None:
-    agents = [replace(a, scores=a.scores | {"edge_work": np.full(LANES, 100.0 * (1 + i))}) for i, a in
-              enumerate(judged.agents)]  # fmt: skip
-    result = replace(judged, agents=tuple(agents))
-    assert result.figures[result.agents[2].name].cpu == pytest.approx(1 / 300)
-    assert isinstance(result.figures[RULE], Figures)
 
 
 def test_the_table_and_its_legend_fit_80_columns(judged: ScenarioResult, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from slicepilot.training.evaluation.summary import headline, sentences, short_li
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
-def judge(name: str, duration_s: float, subjects: tuple[str, ...] = ("reactive-sla",)) -> ScenarioResult:
+def judge(name: str, duration_s: float) -> ScenarioResult:
     scenario = replace(Scenario.from_yaml(name), duration_s=duration_s)
     slices = scenario.slice_set()
     agents = [
@@ -30,9 +30,8 @@ def judge(name: str, duration_s: float, subjects: tuple[str, ...] = ("reactive-s
         static_weights(9, slices, 4),
     ]
     window = (duration_s - 20, duration_s)
-    return evaluate_scenario(
-        scenario, agents, EvaluationConfig((name,), seeds=3, loss_window_s={name: window}), subjects
-    )
+    config = EvaluationConfig((name,), seeds=3, loss_window_s={name: window})
+    return evaluate_scenario(scenario, agents, config, ["reactive-sla"])
 
 
 @pytest.fixture(scope="module")
@@ -195,9 +194,8 @@ def test_short_list_holds_the_judged_first_and_nobody_twice(evaluation: Evaluati
         assert set(result.featured) <= set(names)
 
 
-def test_page_without_a_judged_agent_says_so() -> None:
-    result = judge("bursty-neighbours", 25, subjects=())
-    page = render(Evaluation((result,), Provenance.here("x"), {"andrade": {}}))
+def test_page_without_a_judged_agent_says_so(evaluation: Evaluation) -> None:
+    page = render(replace(evaluation, scenarios=(replace(evaluation.scenarios[0], subjects=()),)))
     assert "No agent is judged" in page
 
 

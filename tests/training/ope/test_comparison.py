@@ -20,13 +20,14 @@ from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.training.ope.comparison import (
     MODEL,
-    Comparison,
-    Difference,
+    Improvement,
+    PolicyEstimate,
     compare,
     improvement_over_best,
     mean_rewards,
 )
-from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, episodes_that_count, refusal, widened
+from slicepilot.training.ope.coverage import Coverage
+from slicepilot.training.ope.estimate import Estimate, bootstrap_ratio, episodes_that_count, widened
 from slicepilot.training.ope.logged import Node, run_numbers
 from slicepilot.training.ope.model_based import IdentifiedModel
 
@@ -77,15 +78,12 @@ def test_bootstrap_draws_whole_episodes() -> None:
     assert draws.mean() == pytest.approx(1.0, abs=0.05)
 
 
-def test_of_one_episode_the_samples_error_is_not_known(log: EpisodeSet) -> None:
+def test_of_one_episode_the_samples_error_is_not_known() -> None:
     assert episodes_that_count([7, 7, 7]) == 3
     assert episodes_that_count([1000, 1, 1]) == 1
     estimate = widened(5.0, np.full(100, 5.0), 1, 0.1, 3, {})
     assert estimate.answered
     assert estimate.to_json()["ci95"] is None
-    alone = mean_rewards(EpisodeSet(log.episodes[:1], log.facts))
-    [own] = Comparison((), alone).to_json()["behaviours"].values()
-    assert own == {"value": pytest.approx(float(log.episodes[0].rewards.mean())), "ci95": None}
 
 
 @pytest.mark.parametrize(
@@ -101,8 +99,10 @@ def test_of_one_episode_the_samples_error_is_not_known(log: EpisodeSet) -> None:
 def test_a_difference_is_reported_where_both_intervals_leave_no_zero(
     estimate: tuple[float, float, float], best: tuple[float, float, float], said: str
 ) -> None:
-    result = Difference.of(Estimate(*estimate), Interval(*best))
-    assert result.value == estimate[0] - best[0]
+    policy = PolicyEstimate("policy", Estimate(*estimate), Coverage((), np.empty((0, 3)), 1.0))
+    result = Improvement(policy, "best", Interval(*best))
+    assert result.difference is not None
+    assert result.difference.value == estimate[0] - best[0]
     assert result.verdict == said
 
 
@@ -118,7 +118,7 @@ def test_the_best_earned_most_among_those_with_as_many_slices(log: EpisodeSet) -
     assert result.best == max(rewards, key=lambda name: rewards[name].value)
     assert result.left_out == ("alone",)
     assert result.difference is not None
-    silent = replace(result, policy=replace(result.policy, estimate=refusal("why")))
+    silent = replace(result, policy=replace(result.policy, estimate=Estimate(math.nan, math.nan, math.nan, {}, "why")))
     assert silent.difference is None
     assert silent.to_json()["differences"] == {}
     assert silent.verdict == "cannot be told apart"

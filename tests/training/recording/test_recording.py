@@ -15,7 +15,6 @@ from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.recorded import names, path
 from slicepilot.env.backend import Context
 from slicepilot.env.encoding import KnobDecoder, ObservationEncoder
-from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.env.environments.vector_env import ControlLoop
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import TERMS, RewardModel, RewardWeights
@@ -25,7 +24,7 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import SLICE_FIELDS, Telemetry
 from slicepilot.training.recording.minari_files import read_minari
-from slicepilot.training.recording.recording import on_declared_pods, record, record_simulated, run
+from slicepilot.training.recording.recording import on_declared_pods, record_simulated, run
 from slicepilot.training.recording.relabel import Trace, relabel
 from tests.command import slicepilot
 from tests.loads import context_of
@@ -41,40 +40,26 @@ def agent_of(name: str) -> Agent:
     return make(name, SLICES, SCENARIO.hardware_spec())
 
 
-@pytest.mark.parametrize("name", ["random", "exploring-experiment-7-scaled", "reactive-sla"])
-def test_an_episode_is_what_the_environment_gives(name: str) -> None:
+def test_lanes_are_episodes_as_the_environment_gives_them() -> None:
     """Whoever plays the recorded wishes in the environment sees, and earns, what was recorded."""
-    [episode] = record_simulated([on_declared_pods(agent_of(name))], SCENARIO, 1, 4, WEIGHTS)
-    env = SliceEnv(SimulatorBackend(ScenarioRuns(SCENARIO)), reward="delay-first")
-    observation, _ = env.reset(seed=4)
-    decoder = KnobDecoder(SLICES)
-    assert len(episode) == SCENARIO.num_steps == 60
-    for t in range(len(episode)):
-        np.testing.assert_allclose(observation, episode.observations[t].ravel(), atol=1e-6)
-        observation, reward, terminated, truncated, info = env.step(episode.wanted[t])
-        assert reward == pytest.approx(episode.rewards[t], abs=1e-5)
-        for term, values in episode.terms.items():
-            assert info["terms"][term] == pytest.approx(values[t], abs=1e-5)
-        np.testing.assert_allclose(decoder.encode(env.loop.knobs)[..., 0].T, episode.actions[t], atol=1e-6)
-        assert (terminated, truncated) == (False, t == len(episode) - 1)
-    np.testing.assert_allclose(observation, episode.observations[-1].ravel(), atol=1e-6)
-    assert not episode.terminated
-
-
-def test_lanes_are_episodes_of_their_own() -> None:
     episodes = record_simulated([agent_of("random"), agent_of("captain")], SCENARIO, 3, 1, WEIGHTS)
     assert episodes.behaviours == ("random", "captain")
     assert [episode.info["lane"] for episode in episodes] == [0, 1, 2, 0, 1, 2]
-    loop = ControlLoop(SimulatorBackend(ScenarioRuns(SCENARIO), 3), WEIGHTS)
-    observations = loop.reset(1)
-    mine = episodes.of("random").episodes
-    for t in range(SCENARIO.num_steps):
-        for lane in range(3):
-            np.testing.assert_allclose(observations[lane], mine[lane].observations[t], atol=1e-6)
-        observations, rewards, _ = loop.step(np.stack([own.wanted[t] for own in mine]))
-        np.testing.assert_allclose(rewards, [own.rewards[t] for own in mine], atol=1e-5)
+    assert {(len(own), own.terminated) for own in episodes} == {(60, False)}
+    decoder = KnobDecoder(SLICES)
+    for name in episodes.behaviours:
+        mine = episodes.of(name).episodes
+        loop = ControlLoop(SimulatorBackend(ScenarioRuns(SCENARIO), 3), WEIGHTS)
+        observations = loop.reset(1)
+        for t in range(SCENARIO.num_steps):
+            np.testing.assert_allclose(observations, [own.observations[t] for own in mine], atol=1e-6)
+            observations, rewards, _ = loop.step(np.stack([own.wanted[t] for own in mine]))
+            np.testing.assert_allclose(decoder.encode(loop.knobs).T, [own.actions[t] for own in mine], atol=1e-6)
+            np.testing.assert_allclose(rewards, [own.rewards[t] for own in mine], atol=1e-5)
+            for term, values in loop.terms.items():
+                np.testing.assert_allclose(values, [own.terms[term][t] for own in mine], atol=1e-5)
     # Arrivals and noise are the same for both agents, what came of them is not.
-    for item, other in zip(mine, episodes.of("captain"), strict=True):
+    for item, other in zip(episodes.of("random"), episodes.of("captain"), strict=True):
         assert item.telemetry is not None
         assert other.telemetry is not None
         np.testing.assert_array_equal(item.telemetry[:, 0], other.telemetry[:, 0])
@@ -94,7 +79,7 @@ def test_what_agents_saw_is_what_is_kept(name: str) -> None:
 
     agent.decide = watched  # type: ignore[method-assign]
     backend = SimulatorBackend(ScenarioRuns(SCENARIO, request_mcpu=agent.request_mcpu))
-    [episode] = record(backend, agent, 2, WEIGHTS)
+    [episode] = run(backend, agent, 2).episodes(WEIGHTS, {})
     encoder, decoder = ObservationEncoder(backend.context), KnobDecoder(SLICES)
     for t, (telemetry, knobs) in enumerate(seen):
         nice = np.zeros_like(knobs.nice) if knobs.nice_scope == "process" else knobs.nice

@@ -17,7 +17,7 @@ from slicepilot.data.studies.moreira.tables import LATENCY_SCHEMA
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.training.statistics.analysis import analyse
-from slicepilot.training.statistics.collect import Delays, Source, collect
+from slicepilot.training.statistics.collect import Source, collect
 from slicepilot.training.statistics.columns import FILE, baseline_of, choose, in_order
 from slicepilot.training.statistics.slice_rows import episode_rows, schema_of
 from tests.effort import examples
@@ -151,43 +151,13 @@ def test_the_clocks_of_two_tables_say_nothing_of_each_other() -> None:
     assert rates["heavy"] == pytest.approx([80.0] * 80, rel=1e-6)
 
 
-def moreira(seconds: int = 30, each: int = 4) -> Delays:
-    """Latencies and resources of two runs; CPU is 100 times the run's QFI and the second."""
-    latencies, resources = [], []
-    for qfi in (1, 9):
-        count = seconds * each
-        latencies.append(
-            source(
-                f"qfi{qfi}", rows=50, qfi=np.full(count, qfi, np.int16), condition=["load"] * count,
-                traffic_class=pa.nulls(count, pa.string()), sequence=np.arange(count), latency_ns=np.arange(count),
-            )
-        )  # fmt: skip
-        at = np.arange(float(seconds))
-        resources.append(
-            source(
-                rows=11, qfi=np.full(seconds, qfi, np.int16), condition=["load"] * seconds, time_s=at,
-                cpu_limit_used_pct=100.0 * qfi + at, net_packets_n3_received_pps=at % 7,
-            ).stream
-        )  # fmt: skip
-    return collect(latencies, resources=resources)
-
-
-def test_latencies_of_a_run_are_spread_over_its_seconds() -> None:
-    result = moreira()
-    assert result.columns.loads == {"cpu": "cpu_limit_used_pct", "packets": "net_packets_n3_received_pps"}
-    expected = np.concatenate([100.0 * qfi + np.repeat(np.arange(30.0), 4) for qfi in (1, 9)])
-    assert result.rows["cpu"].tolist() == expected.tolist()
-    assert "spread evenly" in result.notes[0]
-    regression = analyse(result, resamples=100).regression
-    assert regression is not None
-    assert [c.term.name for c in regression.fits[0].coefficients] == ["cpu", "packets", "qfi9"]
-
-
 def test_two_outputs_of_one_run_are_spread_over_its_seconds_each() -> None:
     run = {"qfi": np.full(10, 1, np.int16), "condition": ["load"] * 10}
     latencies = [source(name, **run, sequence=np.arange(10), latency_ns=np.arange(10)) for name in ("one", "other")]
     resources = source(**run, time_s=np.arange(10.0), cpu_limit_used_pct=np.arange(10.0)).stream
-    assert collect(latencies, resources=[resources]).rows["cpu"].tolist() == [*range(10)] * 2
+    result = collect(latencies, resources=[resources])
+    assert result.rows["cpu"].tolist() == [*range(10)] * 2
+    assert "spread evenly" in result.notes[0]
 
 
 def test_episodes_are_what_followed_the_decisions() -> None:
@@ -218,3 +188,9 @@ def test_groups_of_one_delay_are_left_out_and_said() -> None:
     assert result.regression is None
     with pytest.raises(ConfigError, match="group = 'b': 1 values"):
         analyse(collect([source(slice=["a", "a", "b"], delay_us=np.arange(3.0))]), baseline="b", resamples=100)
+
+
+def test_words_of_many_levels_are_left_out_of_the_regression() -> None:
+    table = source(slice=["a", "b"] * 30, condition=[f"c{n % 30}" for n in range(60)], delay_us=np.arange(60.0))
+    notes = analyse(collect([table], by="slice"), resamples=100).notes
+    assert "condition has 30 levels and was left out of the regression" in notes

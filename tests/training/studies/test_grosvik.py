@@ -55,7 +55,7 @@ def test_the_agent_loses_nothing_and_leaves_nothing(simulated: Reproduction) -> 
 
 
 def test_the_report_names_criteria_and_figures(simulated: Reproduction) -> None:
-    document = render(simulated)
+    document = render(simulated)["report.html"]
     assert "tail_drop: resource reallocation" in document
     assert "carried of what is left" in document
     rows = {row["row"]: row for row in simulated.rows()}

@@ -12,9 +12,9 @@ import pytest
 
 from slicepilot.configs import ConfigError
 from slicepilot.training.statistics.comparison import magnitude
-from slicepilot.training.studies.moreira.conditions import QUARTER, scenario
+from slicepilot.training.studies.moreira.played import QUARTER, scenario
 from slicepilot.training.studies.moreira.release import read_release
-from slicepilot.training.studies.moreira.samples import CLASSES, QFIS, Table, figures_of_table
+from slicepilot.training.studies.moreira.samples import CLASSES, QFIS, figures_of_table, table_of
 from slicepilot.training.studies.reproduce import Reproduction, study_of
 from slicepilot.training.studies.study import Effort, Figure, Findings
 from tests.command import slicepilot
@@ -49,7 +49,7 @@ def sample(shift: float = 0.0, count: int = 200, seed: int = 0) -> list[dict[str
 
 
 def test_figures_of_latencies_that_are_known() -> None:
-    figures = figures_of_table(Table.of_rows(sample(shift=-3.0)), seed=1)
+    figures = figures_of_table(table_of(sample(shift=-3.0)), seed=1)
     assert figures["test/Constant-Rate/delta_median"].value == pytest.approx(-3.0, abs=0.3)
     interval = figures["test/Constant-Rate/delta_median"]
     assert interval.low is not None

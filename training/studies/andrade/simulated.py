@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from slicepilot.agents.heuristics.registry import make
-from slicepilot.data.reference import published_settings
+from slicepilot.data.reference import PublishedSetting
 from slicepilot.env.simulator.hardware import Hardware
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.simulator.study import (
-    RAMP,
-    SAMPLE_S,
-    TABLE_MBIT,
-    WINDOW_S,
-    StudySamples,
-    play_study,
-)
+from slicepilot.env.simulator.study import RAMP, SAMPLE_S, TABLE_MBIT, WINDOW_S, find_settings, play_study
 from slicepilot.training.studies.study import Effort, Figure, Findings, Store, as_json, figures_of
 
 from .samples import EXPERIMENTS, figures_of_samples
 
 REPETITIONS, QUICK_REPETITIONS = 10, 3
+FREE = 5
+"""The experiment without control, which agents play instead."""
 
 
 def simulate(effort: Effort, store: Store) -> Findings:
     """The whole ramp of all settings, and of agents, on the fitted node."""
     repetitions = QUICK_REPETITIONS if effort.quick else REPETITIONS
-    node = Hardware.from_yaml("andrade")
-    parts = 1 + len(effort.agents)
+    result = Findings(material={"series": {}})
+    for part, agent in enumerate((None, *effort.agents)):
 
-    def step(part: int, done: int, total: int) -> None:
-        effort.say("simulating the ramp", (part + done / total) / parts)
+        def step(done: int, total: int, part: int = part) -> None:
+            effort.say("simulating the ramp", (part + done / total) / (1 + len(effort.agents)))
 
-    settings = partial(play_study, published_settings(), node, repetitions, effort.seed, on_step=partial(step, 0))
-    kept = store.get("settings", lambda: _summary(settings(), dict(zip(EXPERIMENTS, EXPERIMENTS, strict=True))))
-    result = Findings(values=figures_of(kept["figures"]), material={"series": kept["series"]})
-    free, slices = published_settings()[4], Scenario.from_yaml(RAMP).slice_set()
-    for part, agent in enumerate(effort.agents, start=1):
-        played = partial(
-            play_study,
-            [free],
-            node,
-            repetitions,
-            effort.seed,
-            on_step=partial(step, part),
-            control=make(agent, slices, node),
-        )
-        kept = store.get(f"agent/{agent}", lambda: _summary(played(), {free.experiment: agent}))  # noqa: B023
-        result.extra |= figures_of(kept["figures"])
+        settings = find_settings(EXPERIMENTS if agent is None else [FREE])
+        names: dict[int, int | str] = {setting.experiment: agent or setting.experiment for setting in settings}
+        played = partial(_play, settings, names, agent, repetitions, effort.seed, step)
+        kept = store.get("settings" if agent is None else f"agent/{agent}", played)
+        target = result.values if agent is None else result.extra
+        target |= figures_of(kept["figures"])
         result.material["series"] |= kept["series"]
     result.remarks.append(
         f"simulated: the ramp of 1200 s, {repetitions} repetitions, seed {effort.seed}; the node was fitted on the "
@@ -60,8 +45,18 @@ def simulate(effort: Effort, store: Store) -> Findings:
     return result
 
 
-def _summary(samples: StudySamples, names: Mapping[int, int | str]) -> dict[str, Any]:
-    """Figures and the ramp of all settings that were played, as JSON."""
+def _play(
+    settings: Sequence[PublishedSetting],
+    names: Mapping[int, int | str],
+    agent: str | None,
+    repetitions: int,
+    seed: int,
+    on_step: Callable[[int, int], None],
+) -> dict[str, Any]:
+    """Figures and the ramp of settings, as JSON."""
+    node = Hardware.from_yaml("andrade")
+    control = None if agent is None else make(agent, Scenario.from_yaml(RAMP).slice_set(), node)
+    samples = play_study(settings, node, repetitions, seed, on_step=on_step, control=control)
     last = slice(-round(WINDOW_S / SAMPLE_S), None)
     figures, series = dict[str, Figure](), dict[str, Any]()
     values = {"throughput": samples.server_mbps / TABLE_MBIT, "latency": samples.round_trip_ms}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from slicepilot.data.reference import bottleneck_scenarios, published_mechanisms
@@ -35,20 +35,32 @@ WEIGHTED_CAUSE = (
 )
 
 
-def isolates(values: Mapping[str, float]) -> bool | None:
+def _lost(run: Mapping[str, float]) -> float:
+    return max(run[f"critical/loss/{phase}"] for phase in ("on", "off", "change"))
+
+
+def _longer(run: Mapping[str, float]) -> float:
+    return run["critical/delay-p99/on"] - run["critical/delay-p99/off"]
+
+
+def _share(run: Mapping[str, float]) -> float:
+    return min(run[f"best-effort/share/{phase}"] for phase in ("on", "off"))
+
+
+def isolates(run: Mapping[str, float]) -> bool | None:
     """Whether the critical class is isolated by the figures of a run; None where some are missing."""
-    losses = [values.get(f"critical/loss/{phase}") for phase in ("on", "off", "change")]
-    with_more, without = (values.get(f"critical/delay-p99/{phase}") for phase in ("on", "off"))
-    if with_more is None or without is None or any(loss is None for loss in losses):
+    try:
+        return _lost(run) <= LOST_PCT and _longer(run) <= WAIT_MS
+    except KeyError:
         return None
-    return max(loss for loss in losses if loss is not None) <= LOST_PCT and with_more - without <= WAIT_MS
 
 
-def reallocates(values: Mapping[str, float]) -> bool | None:
+def reallocates(run: Mapping[str, float]) -> bool | None:
     """Whether best effort gets the remaining rate, by the figures of a run; None where some are missing."""
-    shares = [values.get(f"best-effort/share/{phase}") for phase in ("on", "off")]
-    known = [share for share in shares if share is not None]
-    return min(known) >= LEAST_SHARE_PCT if len(known) == len(shares) else None
+    try:
+        return _share(run) >= LEAST_SHARE_PCT
+    except KeyError:
+        return None
 
 
 def most_classes(policy: str, by_number: Mapping[int, Mapping[str, float]]) -> Iterator[tuple[str, Figure]]:
@@ -62,23 +74,21 @@ def most_classes(policy: str, by_number: Mapping[int, Mapping[str, float]]) -> I
 
 
 def _isolation(policy: str, values: Values) -> tuple[bool, str]:
-    cells = _cells(policy, values, isolates)
-    lost = max(cell[f"critical/loss/{phase}"] for cell in cells.values() for phase in ("on", "off", "change"))
-    longer = {n: cell["critical/delay-p99/on"] - cell["critical/delay-p99/off"] for n, cell in cells.items()}
+    cells = _cells(policy, values)
+    lost, longer = max(map(_lost, cells.values())), {number: _longer(cell) for number, cell in cells.items()}
     worst = max(longer, key=lambda number: longer[number])
     text = f"critical loses at most {lost:.2f}%, its delay grows by at most {longer[worst]:.2f} ms (load {worst})"
     framed = {phase: values.get(f"{policy}/frames/critical/delay-p99/{phase}") for phase in ("on", "off")}
     if framed["on"] and framed["off"]:
         text += f"; in frames by {framed['on'].value - framed['off'].value:.2f} ms"
-    return all(isolates(cell) for cell in cells.values()), text
+    return all(map(isolates, cells.values())), text
 
 
 def _reallocation(policy: str, values: Values) -> tuple[bool, str]:
-    cells = _cells(policy, values, reallocates)
-    shares = {n: min(cell[f"best-effort/share/{phase}"] for phase in ("on", "off")) for n, cell in cells.items()}
+    shares = {number: _share(cell) for number, cell in _cells(policy, values).items()}
     worst = min(shares, key=lambda number: shares[number])
     text = f"best effort carries at least {shares[worst]:.1f}% of what is left (load {worst})"
-    return all(reallocates(cell) for cell in cells.values()), text
+    return shares[worst] >= LEAST_SHARE_PCT, text
 
 
 def _scalability(policy: str, values: Values) -> tuple[bool, str]:
@@ -86,17 +96,15 @@ def _scalability(policy: str, values: Values) -> tuple[bool, str]:
     return classes >= MOST_CLASSES, f"{classes:.0f} classes"
 
 
-def _cells(
-    policy: str, values: Values, decides: Callable[[Mapping[str, float]], bool | None]
-) -> dict[int, dict[str, float]]:
-    """Figures of a policy by load; raises KeyError without any, and where some are missing to decide by."""
+def _cells(policy: str, values: Values) -> dict[int, dict[str, float]]:
+    """Figures of a policy by load; raises KeyError without any."""
     result: dict[int, dict[str, float]] = {}
     for load in bottleneck_scenarios():
         prefix = f"{policy}/{load.scenario}/"
         own = {key.removeprefix(prefix): each.value for key, each in values.items() if key.startswith(prefix)}
         if own:
             result[load.scenario] = own
-    if not result or None in map(decides, result.values()):
+    if not result:
         raise KeyError(policy)
     return result
 

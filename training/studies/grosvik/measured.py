@@ -33,8 +33,6 @@ LEAST_CLASSES = 2
 LATE_RATIO, TRIES = 0.002, 3
 """Share of packets that may be sent late: what a busy machine does to the load is nothing of the policy's. Beyond it a
 run is repeated, and the best of so many tries counts."""
-POINTS = 200
-"""Of a distribution in a picture."""
 FRAME_MBIT = FRAME_BYTES * 8e-6
 
 
@@ -68,8 +66,6 @@ def measure(effort: Effort, store: Store) -> Findings:
                 result.material[name] = kept["series"]
                 if cell.load is loads[-1] and not cell.framed:
                     by_number[policy.name][cell.classes] = kept["figures"]
-                    if cell.classes == LEAST_CLASSES:
-                        result.material[f"{policy.name}/distributions"] = kept["distributions"]
     for policy in policies:
         target = result.values if policy.agent in (None, AGENT) else result.extra
         target |= dict(most_classes(policy.name, by_number[policy.name]))
@@ -93,7 +89,7 @@ class _Cell:
 
 
 def _play(rig: Rig, policy: Policy, cell: _Cell, seconds: float, phase_s: float) -> dict[str, Any]:
-    """A run as JSON: figures, its series, and distributions of the critical class's packets."""
+    """A run as JSON: figures and its series."""
     pairs = cell.classes // 2
     flows = flows_of(cell.load, seconds, phase_s, cell.framed)
     runs: list[Run] = []
@@ -102,22 +98,10 @@ def _play(rig: Rig, policy: Policy, cell: _Cell, seconds: float, phase_s: float)
         runs.append(rig.play(policy, flows, pairs, seconds, control))
     run = min(runs, key=lambda each: each.late_ratio)
     bins = binned(run, pairs, seconds)
-    by_phase = _by_phase(run, bins, pairs)
     figures = figures_of_bins(bins)
-    for which, values in by_phase.items():
+    for which, values in _by_phase(run, bins, pairs).items():
         figures[f"critical/ks-{which}/on"] = ks_distance(values["on"], values["off"])
-    points = np.linspace(0.0, 1.0, POINTS)
-    distributions = {
-        which: {phase: np.quantile(own, points).round(4).tolist() for phase, own in values.items() if own.size}
-        for which, values in by_phase.items()
-    }
-    return {
-        "figures": figures,
-        "series": series_of(bins),
-        "distributions": distributions,
-        "tries": len(runs),
-        "late_ratio": run.late_ratio,
-    }
+    return {"figures": figures, "series": series_of(bins), "tries": len(runs), "late_ratio": run.late_ratio}
 
 
 def binned(run: Run, pairs: int, seconds: float) -> Bins:
@@ -127,19 +111,17 @@ def binned(run: Run, pairs: int, seconds: float) -> Bins:
     came_bin = ((run.received_ns - run.started_ns) / (1e9 * BIN_S)).astype(np.int64)
     came = run.received_ns > 0
     delay_ms = 1e-6 * (run.received_ns - run.sent_ns)
-    rows: dict[str, list[Array]] = {name: [] for name in ("offered", "carried", "lost", "p50", "p99")}
+    kinds = []
     for kind in range(len(GROUPS)):
         own = run.flows // pairs == kind
-        for name, where, chosen in (
-            ("offered", sent_bin, own),
-            ("carried", came_bin, own & came),
-            ("lost", sent_bin, own & ~came),
-        ):
-            rows[name].append(_count(where[chosen], count) * FRAME_MBIT / BIN_S)
+        rates = [
+            _count(where[chosen], count) * FRAME_MBIT / BIN_S
+            for where, chosen in ((sent_bin, own), (came_bin, own & came), (sent_bin, own & ~came))
+        ]
         delays = [delay_ms[own & came & (sent_bin == at)] for at in range(count)]
-        for name, level in (("p50", 50), ("p99", 99)):
-            rows[name].append(np.asarray([np.percentile(each, level) if each.size else np.nan for each in delays]))
-    return Bins(*(np.asarray(rows[name]) for name in ("offered", "carried", "lost", "p50", "p99")))
+        tails = [[np.percentile(each, level) if each.size else np.nan for each in delays] for level in (50, 99)]
+        kinds.append(np.asarray([*rates, *tails]))
+    return Bins(*np.stack(kinds, axis=1))
 
 
 def _count(bins: Any, count: int) -> Array:

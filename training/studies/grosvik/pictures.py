@@ -26,9 +26,6 @@ def pictures(sources: Mapping[Source, Findings]) -> Sequence[str]:
     result = []
     for source, findings in sources.items():
         result += [_carried(source, findings.material), _waits(source, findings.material), _summary(source, findings)]
-        distributions = {name: findings.material.get(f"{name}/distributions") for name in NAMES}
-        if any(distributions.values()):
-            result += [_distributions(source, distributions, which) for which in ("delay", "interarrival")]
     return result
 
 
@@ -96,20 +93,3 @@ def _summary(source: str, findings: Findings) -> str:
 def _value(findings: Findings, key: str) -> float:
     figure_of = findings.values.get(key)
     return float("nan") if figure_of is None else figure_of.value
-
-
-def _distributions(source: str, distributions: Mapping[str, Any], which: str) -> str:
-    """Distribution functions of the critical class's packets under the heaviest load, by phase."""
-    with figure(4.6, rows=2, width_in=WIDE_IN) as (drawn, axes):
-        for axis, phase in zip(axes, ("off", "on"), strict=True):
-            for name, own in distributions.items():
-                if own and own[which].get(phase):
-                    levels = np.linspace(0.0, 1.0, len(own[which][phase]))
-                    axis.plot(own[which][phase], levels, color=_colour(name), label=name)
-            axis.set_title(f"best effort's second load {phase}", fontsize=9)
-        log_axis(axes[0], "x")
-        axes[0].legend(ncols=2, fontsize=7)
-        axes[-1].set_xlabel("ms")
-        text = "one-way delays" if which == "delay" else "times between arrivals"
-        caption = f"Distribution of the critical class's {text} under load {HEAVIEST}, {source}, by packets."
-        return panel(drawn, f"{which}-{source}", caption)

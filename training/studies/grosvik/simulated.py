@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -133,7 +132,7 @@ def play(policy: Policy, load: BottleneckScenario, pairs: int, seconds: float, r
         telemetry = backend.observe()
         lost = backend.engine.dropped_mbit[DROP_N3:, :, 0].sum(axis=0) / BIN_S
         seen.append(np.concatenate([telemetry.slices[:4, :, 0], lost[None]]))
-    return _binned(np.asarray(seen, np.float64), pairs)
+    return _binned(np.asarray(seen, np.float64))
 
 
 @cache
@@ -186,13 +185,14 @@ def _profile(flow: Flow) -> tuple[tuple[float, float], ...]:
     return tuple(knots)
 
 
-def _binned(seen: np.ndarray[Any, np.dtype[np.float64]], pairs: int) -> Bins:
+def _binned(seen: np.ndarray[Any, np.dtype[np.float64]]) -> Bins:
     """Out of (T, 5, S): offered, carried, both delays in us, lost."""
-    rows: Mapping[str, list[Any]] = {name: [] for name in ("offered", "carried", "p50", "p99", "lost")}
-    for kind in range(len(GROUPS)):
-        own = seen[:, :, kind * pairs : (kind + 1) * pairs]
-        for name, at in (("offered", 0), ("carried", 1), ("lost", 4)):
-            rows[name].append(own[:, at].sum(axis=1))
-        rows["p50"].append(np.median(own[:, 2], axis=1) / 1e3)
-        rows["p99"].append(own[:, 3].max(axis=1) / 1e3)
-    return Bins(*(np.asarray(rows[name]) for name in ("offered", "carried", "lost", "p50", "p99")))
+    kinds = [
+        (
+            *(own[:, row].sum(axis=1) for row in (0, 1, 4)),
+            np.median(own[:, 2], axis=1) / 1e3,
+            own[:, 3].max(axis=1) / 1e3,
+        )
+        for own in np.split(seen, len(GROUPS), axis=2)
+    ]
+    return Bins(*np.stack([np.asarray(own) for own in kinds], axis=1))

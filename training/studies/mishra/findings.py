@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from slicepilot.training.studies.study import Finding, Holds, Values, read
@@ -35,14 +34,22 @@ def _listed(names: Sequence[str], values: Sequence[float]) -> str:
     return ", ".join(f"{name} {value:.0f}" for name, value in zip(names, values, strict=True)) + " us"
 
 
-def _heavy_over_light(slice_name: str, low: float, high: float, player: str) -> Holds:
-    """Whether a slice's 99th percentile under the heavy load over that under the light load is between two bounds."""
+def _rows(what: str, keys: Mapping[str, str], test: Callable[[list[float]], bool]) -> Holds:
+    """Whether a test holds of the figures of some rows, whose keys are given by the names that the text has."""
 
     def holds(values: Values) -> tuple[bool, str]:
-        figures = read(values, *(delay_key(load, slice_name, "p99", player) for load in LOADS))
-        return low <= figures[-1] / figures[0] <= high, f"p99 of {slice_name}: {_listed(LOADS, figures)}"
+        figures = read(values, *keys.values())
+        return test(figures), f"{what} {_listed(list(keys), figures)}"
 
     return holds
+
+
+def _delays(name: str, statistic: str, player: str = "") -> dict[str, str]:
+    return {load: delay_key(load, name, statistic, player) for load in LOADS}
+
+
+def _latencies(kind: str, statistic: str, player: str = "") -> dict[str, str]:
+    return {f"{kind} {load}": pfcp_key(load, kind, statistic, player) for load in LOADS}
 
 
 def _wide_tail(player: str) -> Holds:
@@ -60,11 +67,6 @@ def _wide_tail(player: str) -> Holds:
     return holds
 
 
-def _falls(values: Values) -> tuple[bool, str]:
-    figures = read(values, *(delay_key(load, "eMBB", "p50") for load in LOADS))
-    return all(a > b for a, b in pairwise(figures)), f"p50 of eMBB: {_listed(LOADS, figures)}"
-
-
 def _order(statistic: str, names: Sequence[str], near: float = 1.0) -> Holds:
     """Whether a statistic rises over slices in this order at each load, where less than a ratio counts as equal."""
 
@@ -79,48 +81,19 @@ def _order(statistic: str, names: Sequence[str], near: float = 1.0) -> Holds:
     return holds
 
 
-def _within_budget(kinds: Sequence[str], player: str) -> Holds:
-    """Whether 99% of some PFCP transactions take less than 2 ms at each load."""
-
-    def holds(values: Values) -> tuple[bool, str]:
-        cells = [(load, kind) for kind in kinds for load in LOADS]
-        figures = read(values, *(pfcp_key(load, kind, "p99", player) for load, kind in cells))
-        names = [f"{kind} {load}" for load, kind in cells]
-        return all(value < BUDGET_US for value in figures), f"p99, {_listed(names, figures)}"
-
-    return holds
-
-
-def _steady(values: Values) -> tuple[bool, str]:
-    figures = read(values, *(pfcp_key(load, "modification", "mean") for load in LOADS))
-    return max(figures) <= 1.5 * min(figures), f"mean of a modification: {_listed(LOADS, figures)}"
-
-
-def _establishment_longer(values: Values) -> tuple[bool, str]:
-    cells = [(load, kind) for load in LOADS for kind in ("establishment", "modification")]
-    figures = read(values, *(pfcp_key(load, kind, "mean") for load, kind in cells))
-    longer = all(figures[i] > figures[i + 1] for i in range(0, len(figures), 2))
-    return longer, f"means, {_listed([f'{kind} {load}' for load, kind in cells], figures)}"
-
-
-def _establishment_beyond(values: Values) -> tuple[bool, str]:
-    figures = read(values, *(pfcp_key(load, "establishment", "p99") for load in LOADS))
-    return min(figures) > BUDGET_US, f"p99 of an establishment: {_listed(LOADS, figures)}"
-
-
 def _slices(player: str, when: str) -> tuple[Finding, ...]:
     """The three questions about slices."""
     return (
         Finding(
             f"eMBB's delay is sensitive to load{when}.",
             "Its 99th percentile under the heavy load is at least 1.5 times that under the light load.",
-            _heavy_over_light("eMBB", 1.5, math.inf, player),
+            _rows("p99 of eMBB:", _delays("eMBB", "p99", player), lambda p99: p99[-1] / p99[0] >= 1.5),
             cause=SHARED_CAUSE,
         ),
         Finding(
             f"URLLC's delay is not sensitive to load{when}.",
             "Its 99th percentile under the heavy load is at most 1.25 times that under the light load.",
-            _heavy_over_light("URLLC", 0.0, 1.25, player),
+            _rows("p99 of URLLC:", _delays("URLLC", "p99", player), lambda p99: p99[-1] / p99[0] <= 1.25),
             cause=SHARED_CAUSE,
         ),
         Finding(
@@ -137,7 +110,7 @@ FINDINGS = (
     Finding(
         "The more packets, the shorter eMBB's median.",
         "eMBB's median falls from the light by the medium to the heavy load.",
-        _falls,
+        _rows("p50 of eMBB:", _delays("eMBB", "p50"), lambda p50: all(a > b for a, b in pairwise(p50))),
         cause=IDLE_CAUSE,
     ),
     Finding(
@@ -156,32 +129,40 @@ FINDINGS = (
     Finding(
         "A PFCP session modification is inside 2 ms whatever the load.",
         "Its 99th percentile is below 2 ms at each load.",
-        _within_budget(("modification",), ""),
+        _rows("p99,", _latencies("modification", "p99"), lambda p99: max(p99) < BUDGET_US),
         cause=MACHINE_CAUSE,
     ),
     Finding(
         "The load of the data plane does not change how long a modification takes.",
         "The longest mean of the three loads is at most 1.5 times the shortest.",
-        _steady,
+        _rows("means,", _latencies("modification", "mean"), lambda means: max(means) <= 1.5 * min(means)),
         cause=MACHINE_CAUSE,
     ),
     Finding(
         "An establishment takes longer than a modification.",
         "Its mean is longer at each load.",
-        _establishment_longer,
+        _rows(
+            "means,",
+            _latencies("establishment", "mean") | _latencies("modification", "mean"),
+            lambda means: all(a > b for a, b in zip(means[: len(LOADS)], means[len(LOADS) :], strict=True)),
+        ),
         cause=ESTABLISHMENT_CAUSE,
     ),
     Finding(
         "An establishment is not inside 2 ms.",
         "Its 99th percentile is above 2 ms at each load.",
-        _establishment_beyond,
+        _rows("p99,", _latencies("establishment", "p99"), lambda p99: min(p99) > BUDGET_US),
         cause=ESTABLISHMENT_CAUSE,
     ),
     *_slices(CONTROLLED, f" while {CONTROLLER} controls the slices"),
     Finding(
         f"PFCP stays inside 2 ms while {CONTROLLER} controls the slices.",
         "The 99th percentiles of establishment, modification and deletion are below 2 ms at each load.",
-        _within_budget(TRANSACTIONS, CONTROLLED),
+        _rows(
+            "p99,",
+            {name: key for kind in TRANSACTIONS for name, key in _latencies(kind, "p99", CONTROLLED).items()},
+            lambda p99: max(p99) < BUDGET_US,
+        ),
         cause=MACHINE_CAUSE,
     ),
 )

@@ -72,14 +72,9 @@ def arrivals_s(load: Load, seconds: float, path: PacketPath, cost_us: float, rng
 
 
 def delays_us(arrived_s: Array, node_pps: float, path: PacketPath, cost_us: float, rng: np.random.Generator) -> Array:
-    """From N3 to N6, of packets (N,) in order.
+    """From N3 to N6, of packets (N,) in order of arrival.
 
-    Args:
-        arrived_s: when they come.
-        node_pps: packets per second of all slices.
-        path: beside the UPF's work.
-        cost_us: of a packet, median.
-        rng: draws costs and wake-ups.
+    ``node_pps``: packets per second of all slices; ``cost_us``: the UPF's median work on a packet.
     """
     wake_us = path.wake_us * path.busy_pps / (path.busy_pps + node_pps)
     wakes_s = 1e-6 * wake_us * np.exp(path.wake_sigma * rng.standard_normal(len(arrived_s)))

@@ -51,25 +51,17 @@ def _statistics(times_us: Array) -> dict[str, float]:
 
 def figures_of_cell(times_us: Array) -> Iterator[tuple[str, Figure]]:
     """Statistics of delays or latencies (N,) in their order in time; intervals over ten parts of the run, if long."""
-    whole = _statistics(times_us)
     parts = np.array_split(times_us, PARTS) if len(times_us) >= PARTS * LEAST else []
     each = [_statistics(part) for part in parts]
-    for name, value in whole.items():
-        if not each:
-            yield name, Figure(value)
-            continue
-        yield name, figure_over(value, [part[name] for part in each])
-
-
-def curve_of(times_us: Array) -> list[float]:
-    """Delays in us below which the shares `CURVE` of all lie."""
-    return [round(value, 2) for value in np.quantile(times_us, CURVE).tolist()]
+    for name, value in _statistics(times_us).items():
+        yield name, figure_over(value, [part[name] for part in each]) if each else Figure(value)
 
 
 def kept_cell(times_us: Array) -> dict[str, Any]:
-    """Statistics, curve and count of a cell, as a `Store` keeps them."""
+    """Statistics, curve (us, at the shares `CURVE`) and count of a cell, as a `Store` keeps them."""
     figures = {name: [figure.value, figure.low, figure.high] for name, figure in figures_of_cell(times_us)}
-    return {"n": len(times_us), "figures": figures, "curve": curve_of(times_us)}
+    curve = [round(value, 2) for value in np.quantile(times_us, CURVE).tolist()]
+    return {"n": len(times_us), "figures": figures, "curve": curve}
 
 
 def matched_as_in_the_study(received_ns: npt.NDArray[Any], sent_ns: npt.NDArray[Any]) -> Array:
@@ -110,13 +102,13 @@ def folder_of(store: Store, name: str) -> Path | None:
 
 
 def write_forwarding(path: Path, parts: Sequence[Mapping[str, Any]]) -> None:
-    """A forwarding file as the study's repository describes it (docs/03_dataset_schema.md).
+    """A file ``o1_forwarding_exp_LOAD.csv`` as the study's repository describes it (docs/03_dataset_schema.md).
 
-    Args:
-        path: of the file, ``o1_forwarding_exp_LOAD.csv``.
-        parts: of each slice ``slice``, ``received_ns`` and ``sent_ns`` (N,), ``packet_bytes`` (N,) or a number.
+    Parts have of each slice ``slice``, ``received_ns`` and ``sent_ns`` (N,), ``packet_bytes`` (N,) or a number.
     """
-    received, sent = (np.concatenate([part[name] for part in parts]).astype(np.int64) for name in _CLOCK)
+    received, sent = (
+        np.concatenate([part[name] for part in parts]).astype(np.int64) for name in ("received_ns", "sent_ns")
+    )
     lengths = [np.broadcast_to(np.asarray(part["packet_bytes"], np.int32), len(part["sent_ns"])) for part in parts]
     slices = np.repeat([str(part["slice"]) for part in parts], [len(part["sent_ns"]) for part in parts])
     order = np.lexsort((received, sent))  # as packets left
@@ -129,9 +121,6 @@ def write_forwarding(path: Path, parts: Sequence[Mapping[str, Any]]) -> None:
 def write_pfcp(path: Path, kinds: Sequence[str], latencies_us: Array) -> None:
     """A PFCP file as the study's repository describes it, ``o1_pfcp_exp_LOAD.csv``; types (N,) and latencies (N,)."""
     _write(path, pa.table([pa.array(kinds, pa.string()), pa.array(latencies_us)], names=PFCP_COLUMNS))
-
-
-_CLOCK = ("received_ns", "sent_ns")
 
 
 def _write(path: Path, table: pa.Table) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,8 @@ import numpy.typing as npt
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.registry import make
-from slicepilot.env.knobs import Knobs
-from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
-from slicepilot.env.sliding import SlidingView
+from slicepilot.training.evaluation.rollouts import simulate_rollout
 from slicepilot.training.studies.study import Effort, Figure, Findings, Store
 
 from .packets import PacketPath, arrivals_s, delays_us, packets_per_s
@@ -98,7 +97,14 @@ def take_cells(result: Findings, cells: dict[str, Any], load: str, player: str, 
 def _cells(
     scenario: Scenario, agent: Agent, seed: int, step: Callable[[float], None], path: Path | None
 ) -> dict[str, Any]:
-    node = _play(scenario, agent, seed, step)
+    played = itertools.count()
+
+    def on_period() -> None:
+        if (done := next(played)) % 1000 == 0:
+            step(done / scenario.num_steps)
+
+    # Offered and carried rate, median and 99th percentile of the delay in us, (T, 4, S).
+    node = simulate_rollout(agent, scenario, 1, seed, on_period=on_period).series[:4, ..., 0].swapaxes(0, 1)
     packets = dict(_packets(scenario, node, seed))
     if path is not None:
         written = []
@@ -110,23 +116,6 @@ def _cells(
             written.append(part)
         write_forwarding(path, written)
     return {name: kept_cell(delay_us) for name, (_, delay_us, _) in packets.items()}
-
-
-def _play(scenario: Scenario, agent: Agent, seed: int, step: Callable[[float], None]) -> npt.NDArray[np.float32]:
-    """Offered and carried rate, median and 99th percentile of the delay in us: (T, 4, S) of the engine's periods."""
-    backend = SimulatorBackend(ScenarioRuns(scenario, request_mcpu=agent.request_mcpu), 1)
-    telemetry = backend.reset(seed)
-    steps, view = backend.context.num_steps, SlidingView(backend.context)
-    agent.reset(backend.slices, backend.context, seed)
-    knobs = backend.apply(Knobs.none(len(backend.slices))).applied
-    result = np.empty((steps, 4, len(backend.slices)), np.float32)
-    for t in range(steps):
-        knobs = backend.apply(agent.decide(view.see(telemetry), knobs)).applied
-        telemetry = backend.observe()
-        result[t] = telemetry.slices[:4, :, 0]
-        if t % 1000 == 0:
-            step(t / steps)
-    return result
 
 
 def _packets(

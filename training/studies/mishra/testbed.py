@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
-from slicepilot.configs import FailureError
+from slicepilot.configs import ConfigError, FailureError
 from slicepilot.configs.backends import plugin
+from slicepilot.controller.record.ring_reader import TickReader
+from slicepilot.data.files import appended, replace_file
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.studies.study import Effort, Findings, Store
 
-from .controller import acting
 from .samples import (
     CONTROLLER,
     LOADS,
@@ -40,6 +47,8 @@ SETTLE_S = 1.0  # for TCP to find its rate
 READ_S, SESSIONS_PER_S = 0.02, 10.0
 MOST_LEFT_OUT = 0.01  # of packets
 LAST_S = 1.0  # for the last transactions to be answered
+READY_S, STOP_S, LOOK_S = 90.0, 15.0, 0.1  # of a controller
+TICKS = 50  # until it counts as acting
 
 
 def measure(effort: Effort, store: Store) -> Findings:
@@ -79,13 +88,6 @@ def measure(effort: Effort, store: Store) -> Findings:
     return result
 
 
-def scaled_scenario(load: str, seconds: float) -> Scenario:
-    """One of the study's loads for so long, with less TCP."""
-    scenario = scenario_of(load)
-    tcp = tuple(replace(each, rate_mbps=TCP_SCALE * each.rate_mbps) for each in scenario.loads["mMTC"])
-    return replace(scenario, duration_s=seconds, loads=scenario.loads | {"mMTC": tcp})
-
-
 class _Testbed:
     """A testbed that is opened when the first run is to be played, and the controller of the run before."""
 
@@ -106,7 +108,9 @@ class _Testbed:
 
     def play(self, load: str, agent: str | None, seconds: float, seed: int, folder: Path | None) -> dict[str, Any]:
         """Cells of a load: delays by slice, and latencies by kind of transaction below ``pfcp/``."""
-        scenario = scaled_scenario(load, seconds)
+        scenario = scenario_of(load)
+        tcp = tuple(replace(each, rate_mbps=TCP_SCALE * each.rate_mbps) for each in scenario.loads["mMTC"])
+        scenario = replace(scenario, duration_s=seconds, loads=scenario.loads | {"mMTC": tcp})
         self._open(scenario)
         self._control(agent)
         self._backend.play(scenario)
@@ -187,3 +191,60 @@ def _write(folder: Path, load: str, events: Any, latencies: dict[str, list[float
     write_pfcp(
         folder / f"o1_pfcp_exp_{load}.csv", kinds, np.asarray([v for kind in TRANSACTIONS for v in latencies[kind]])
     )
+
+
+@contextlib.contextmanager
+def acting(testbed: str, agent: str) -> Iterator[None]:
+    """``slicepilot run`` in mode live on a testbed that is up, with supervisor and publisher.
+
+    Raises:
+        FailureError: it did not come up, or ended early; with the end of its log.
+    """
+    with tempfile.TemporaryDirectory(prefix="slicepilot-study-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # decision records are written by another user
+        config = {
+            "name": testbed,
+            "mode": "live",
+            "agent": agent,
+            "run_root": str(folder / "run"),
+            "state_root": str(folder / "state"),
+        }
+        replace_file(folder / "run.yaml", yaml.safe_dump(config).encode())
+        log = folder / "log"
+        command = [sys.executable, "-P", "-m", "slicepilot.cli", "run", "-c", str(folder / "run.yaml")]
+        with appended(log) as out:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=os.environ)
+        try:
+            _wait(process, folder / "run" / testbed / "ticks", log)
+            yield
+            if process.poll() is not None:
+                raise FailureError(f"controller: ended early: {_tail(log)}")
+        finally:
+            _stop(process)
+
+
+def _wait(process: subprocess.Popen[bytes], ring: Path, log: Path) -> None:
+    """Until it has ticked in mode live for a while."""
+    deadline = time.monotonic() + READY_S
+    while True:
+        with contextlib.suppress(ConfigError), contextlib.closing(TickReader(ring)) as reader:
+            if reader.notes().get("mode") == "live" and reader.written >= TICKS:
+                return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise FailureError(f"controller: did not come up: {_tail(log)}")
+        time.sleep(LOOK_S)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # its supervisor restores the knobs
+        process.wait()
+
+
+def _tail(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:])

@@ -7,11 +7,13 @@ from functools import partial
 
 from slicepilot.training.studies.study import Finding, Values, read
 
-from .published import CAUSE
-
 LEVEL = 0.05
 SMALL = 0.147  # of Cliff's delta: below it a difference is negligible (J. Romano et al., 2006)
 _NAMES = {"median": "median", "p95": "95th percentile"}
+CAUSE = (
+    "The study times gtp5g's work on a packet that the kernel has already begun with; from N3 to N6 a packet also "
+    "waits for a CPU, and that is what busy neighbours make longer."
+)
 ONE_QUEUE = "CPU use and packets rise together here, and waiting for the CPU with both."
 
 

@@ -10,7 +10,8 @@ from slicepilot.training.reports.page import COLOURS, figure, log_axis, panel
 from slicepilot.training.statistics.figures import drawings
 from slicepilot.training.studies.study import Findings, Source
 
-from .samples import CLASSES, Table, analysis_of
+from .played import NO_CONTROL
+from .samples import CLASSES, Table, analysis_of, table_of
 
 CAPTIONS = {
     "ecdf": "Share of the sensor's packets that were at most so long on their way, by the traffic of its neighbours.",
@@ -19,19 +20,18 @@ CAPTIONS = {
 }
 
 
-def pictures(baseline_agent: str, sources: Mapping[Source, Findings]) -> Sequence[str]:
+def pictures(sources: Mapping[Source, Findings]) -> Sequence[str]:
     """HTML figures of each source that has latencies."""
     result = []
     for source, findings in sources.items():
         rows = findings.material.get("rows")
         if not rows:
             continue
-        analysis = analysis_of(Table.of_rows(rows[baseline_agent]), "traffic_class", 0)
-        for name, draw in drawings(analysis).items():
-            with draw() as drawn:
-                result.append(panel(drawn, f"{source}-{name}", f"{source.capitalize()}. {CAPTIONS[name]}"))
+        analysis = analysis_of(table_of(rows[NO_CONTROL]), "traffic_class", 0)
+        for name, drawn in drawings(analysis):
+            result.append(panel(drawn, f"{source}-{name}", f"{source.capitalize()}. {CAPTIONS[name]}"))
         if len(rows) > 1:
-            result.append(_loop(source, {agent: Table.of_rows(own) for agent, own in rows.items()}))
+            result.append(_loop(source, {agent: table_of(own) for agent, own in rows.items()}))
     return result
 
 
@@ -40,7 +40,7 @@ def _loop(source: str, tables: Mapping[str, Table]) -> str:
     with figure(0.8 + 0.8 * len(CLASSES)) as (drawn, (axis,)):
         for number, (agent, table) in enumerate(tables.items()):
             at = np.arange(len(CLASSES)) + 0.2 * (number - (len(tables) - 1) / 2)
-            own = [table.latency_us[np.asarray(table.traffic_class) == name] for name in CLASSES]
+            own = [table["latency_us"][table["traffic_class"] == name] for name in CLASSES]
             low, middle, high = np.asarray([np.quantile(values, [0.05, 0.5, 0.95]) for values in own]).T
             colour = COLOURS[number % len(COLOURS)]
             axis.errorbar(middle, -at, xerr=[middle - low, high - middle], fmt="o", color=colour, label=agent)

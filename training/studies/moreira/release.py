@@ -13,7 +13,7 @@ from slicepilot.data.studies.kinds import Options, detect, files_below
 from slicepilot.data.studies.moreira.tables import run_of
 from slicepilot.training.studies.study import Effort, Figure, Findings
 
-from .samples import CLASSES, QFIS, Table, figures_of_table
+from .samples import CLASSES, QFIS, figures_of_table, table_of
 
 CLASS_OF: dict[str, str] = dict(zip(("baseline", "load", "replay", "anomaly"), CLASSES, strict=True))
 RESOURCES = {"cpu": "cpu_user_pct", "packets": "net_packets_n3_received_pps"}
@@ -63,7 +63,7 @@ def read_release(folder: Path, effort: Effort) -> Findings:
     if missing := wanted - set(timed):
         name, qfi = min(missing)
         raise ConfigError(f"data = {str(folder)!r}: latencies of {name} at QFI {qfi} missing; expected all eight runs")
-    result.values = figures_of_table(Table.of_rows(_row(*key, own) for key, own in timed.items()), effort.seed)
+    result.values = figures_of_table(table_of(_row(*key, own) for key, own in timed.items()), effort.seed)
     result.remarks.append(f"release: {len(files)} files")
     return result
 

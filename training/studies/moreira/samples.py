@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from slicepilot.data.intervals import Array, Interval
+from slicepilot.data.intervals import Interval
 from slicepilot.data.tables.tidy import Stream
 from slicepilot.training.statistics.analysis import Analysis, analyse
 from slicepilot.training.statistics.collect import Source, collect
@@ -29,47 +29,20 @@ INTERACTIONS = ("cpu", "packets")
 _TERM = {"Constant-Rate": "constant_rate"}
 
 
-@dataclass(frozen=True)
-class Table:
-    """Latencies (N,) in microseconds, and the load when each was measured.
+Table = dict[str, npt.NDArray[Any]]
+"""Columns (N,) of latencies: ``latency_us``; ``traffic_class`` of the neighbours, one of `CLASSES`; ``qfi`` of the
+sensor's packets; ``cpu``, use of the user plane in the unit of its source, and ``packets`` that reached it in a second,
+both NaN where they are not known."""
 
-    Attributes:
-        traffic_class: of the neighbours, one of `CLASSES`.
-        qfi: of the sensor's packets.
-        cpu: use of the user plane in the unit of its source; NaN where it is not known.
-        packets: that reached the user plane in a second; NaN where that is not known.
-    """
 
-    latency_us: Array
-    traffic_class: tuple[str, ...]
-    qfi: tuple[int, ...]
-    cpu: Array
-    packets: Array
-
-    @classmethod
-    def of_rows(cls, rows: Iterable[Mapping[str, Any]]) -> Table:
-        """Of rows with ``traffic_class``, ``qfi``, and lists ``latency_us``, ``cpu``, ``packets`` of equal length."""
-        rows = list(rows)
-        lengths = [len(row["latency_us"]) for row in rows]
-        columns = {
-            name: np.asarray([value for row in rows for value in row[name]], np.float64)
-            for name in ("latency_us", "cpu", "packets")
-        }
-        classes = [row["traffic_class"] for row, length in zip(rows, lengths, strict=True) for _ in range(length)]
-        qfis = [row["qfi"] for row, length in zip(rows, lengths, strict=True) for _ in range(length)]
-        return cls(columns["latency_us"], tuple(classes), tuple(qfis), columns["cpu"], columns["packets"])
-
-    def stream(self) -> Stream:
-        """As a table that the statistics of this project read."""
-        columns = {
-            "traffic_class": pa.array(self.traffic_class, pa.string()),
-            "qfi": pa.array(self.qfi, pa.int16()),
-            "latency_us": pa.array(self.latency_us),
-            "cpu_user_pct": pa.array(self.cpu),
-            "net_packets_n3_received_pps": pa.array(self.packets),
-        }
-        batch = pa.record_batch(columns)
-        return Stream(batch.schema, iter([batch]), ("traffic_class", "qfi"))
+def table_of(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Of rows with ``traffic_class``, ``qfi``, and lists ``latency_us``, ``cpu``, ``packets`` of equal length."""
+    rows = list(rows)
+    lengths = [len(row["latency_us"]) for row in rows]
+    lists = {name: np.concatenate([row[name] for row in rows]) for name in ("latency_us", "cpu", "packets")}
+    table = {name: column.astype(np.float64) for name, column in lists.items()}
+    words = np.asarray([row["traffic_class"] for row in rows], object)
+    return table | {"traffic_class": np.repeat(words, lengths), "qfi": np.repeat([row["qfi"] for row in rows], lengths)}
 
 
 def analysis_of(table: Table, by: str, seed: int) -> Analysis:
@@ -78,7 +51,17 @@ def analysis_of(table: Table, by: str, seed: int) -> Analysis:
     Raises:
         ConfigError: a group with fewer than two latencies.
     """
-    delays = collect([Source("moreira", table.stream())], value="latency_us", by=by, seed=seed)
+    batch = pa.record_batch(
+        {
+            "traffic_class": pa.array(table["traffic_class"], pa.string()),
+            "qfi": pa.array(table["qfi"], pa.int16()),
+            "latency_us": pa.array(table["latency_us"]),
+            "cpu_user_pct": pa.array(table["cpu"]),
+            "net_packets_n3_received_pps": pa.array(table["packets"]),
+        }
+    )
+    stream = Stream(batch.schema, iter([batch]), ("traffic_class", "qfi"))
+    delays = collect([Source("moreira", stream)], value="latency_us", by=by, seed=seed)
     return analyse(delays, BASELINE if by == "traffic_class" else str(QFIS[0]), seed=seed)
 
 
@@ -103,18 +86,18 @@ def figures_of_table(table: Table, seed: int) -> dict[str, Figure]:
 
 def _regression(table: Table) -> dict[str, Figure]:
     """The study's regression, and the same with the interactions that it leaves to future work."""
-    known = np.isfinite(table.cpu) & np.isfinite(table.packets)
-    qfi = np.asarray(table.qfi)[known]
-    if not known.any() or len(set(qfi.tolist())) < len(QFIS):
+    known = np.isfinite(table["cpu"]) & np.isfinite(table["packets"])
+    table = {name: column[known] for name, column in table.items()}
+    if len(set(table["qfi"].tolist())) < len(QFIS):
         return {}
-    numbers = {"cpu": table.cpu[known], "packets": table.packets[known]}
-    qfi9 = (qfi == QFIS[1]).astype(np.float64)
-    words = {"qfi9": qfi9, "traffic_class": np.asarray(table.traffic_class, object)[known]}
+    numbers = {"cpu": table["cpu"], "packets": table["packets"]}
+    qfi9 = (table["qfi"] == QFIS[1]).astype(np.float64)
+    words = {"qfi9": qfi9, "traffic_class": table["traffic_class"]}
     crossed = {f"{name}_x_qfi9": (numbers[name] - numbers[name].mean()) * qfi9 for name in INTERACTIONS}
     references = {"traffic_class": BASELINE}
     result = dict[str, Figure]()
     for covariates, wanted in ((numbers | words, set(TERMS)), (numbers | words | crossed, set(crossed))):
-        for fit in regress(table.latency_us[known], covariates, references, QUANTILES).fits:
+        for fit in regress(table["latency_us"], covariates, references, QUANTILES).fits:
             for coefficient in fit.coefficients:
                 level = coefficient.term.level
                 name = _TERM.get(level, coefficient.term.name) if level else coefficient.term.name
