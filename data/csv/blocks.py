@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv as pacsv
 
 from slicepilot.configs.text import few, has_controls
@@ -31,8 +30,6 @@ from .chunks import BROKEN, UTF16, OnProgress, opened, other_kind_of, utf16_of, 
 
 # Arrow would take SIGINT and SIGTERM for itself while it reads, and lose those that come near the end of a read.
 pa.enable_signal_handlers(False)
-
-compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
 BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 10  # read to find the header
@@ -328,10 +325,7 @@ def _at_once(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bo
     try:
         table = arrow_table(text, types, delimiter, nullable)
     except pa.ArrowInvalid:
-        try:
-            table = _with_decimals(text, types, delimiter, nullable)
-        except pa.ArrowInvalid:
-            return None
+        return None
     if text.translate(None, PLAIN) and _has_controls(table):
         return None
     # A quoted row may reach over many lines, and empty lines are skipped where there is one column.
@@ -356,21 +350,6 @@ def arrow_table(text: bytes, types: Mapping[str, Any], delimiter: str, nullable:
         pacsv.ConvertOptions(column_types=types, null_values=[""] if nullable else [], strings_can_be_null=False),
     )
     return table.combine_chunks() if any(column.num_chunks != 1 for column in table.columns) else table
-
-
-def _with_decimals(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> Any:
-    """As `arrow_table`, where whole numbers may end with ``.0``, as pandas writes columns with empty fields."""
-    whole = {name: pa.string() for name, kind in types.items() if pa.types.is_integer(kind)}
-    if not whole or b"." not in text:
-        raise pa.ArrowInvalid("no whole numbers with decimals")
-    table = arrow_table(text, {**types, **whole}, delimiter, nullable)
-    for position, name in enumerate(table.column_names):
-        if name in whole:
-            plain = compute.replace_substring_regex(table.column(name), r"^[ \t]*(-?[0-9]+)(?:\.0*)?[ \t]*$", r"\1")
-            if nullable:
-                plain = compute.if_else(compute.equal(plain, ""), None, plain)
-            table = table.set_column(position, name, plain.cast(types[name]))
-    return table.combine_chunks()
 
 
 def _has_controls(table: Any) -> bool:
