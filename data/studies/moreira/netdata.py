@@ -6,6 +6,7 @@ counts in kilobits becomes Mbit/s; what leaves is negative there and positive he
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,20 +15,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from slicepilot.data.csv.blocks import Block, oldest_first, read_blocks
 from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, require_rows
+from slicepilot.data.own.rows import date_ns
 from slicepilot.data.tables.tidy import Stream
 
 from .tables import Run
 
-compute: Any = pyarrow.compute  # its functions are made when it is loaded
-
-TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
-_TIME = r"^(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|z|UTC|GMT|[+-]\d{2}(:?\d{2})?)?$"
-_OFFSET = r" ?(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?$"
+_SINCE_1970 = re.compile(r"(\d{1,12})(?:\.\d*)?|(\d{10})\d{3}(?:\.\d*)?")
+"""Seconds, or 13 digits of milliseconds, as Netdata has them with its option "ms": as seconds, the year 33658."""
 GROUPS = ("qfi", "condition")
 FIXED = pa.schema(
     [("qfi", pa.int16()), ("condition", pa.string()), ("time", pa.timestamp("ms")), ("time_s", pa.int64())]
@@ -150,32 +148,17 @@ def _batches(
 
 def _times(block: Block) -> tuple[Any, Any]:
     """Seconds since 1970 of each row (N,), and where there are any."""
-    text = block.table.column("time").combine_chunks()
-    plain = compute.replace_substring_regex(text, _TIME, r"\1 \2")
-    parsed = compute.strptime(plain, TIME_FORMAT, "s", error_is_null=True)
-    if parsed.null_count == len(text):
-        # 13 digits are milliseconds, as Netdata has them with its option "ms"; seconds would be in the year 33658.
-        long = compute.match_substring_regex(text, r"^\d{13}(\.\d*)?$")
-        plain_seconds = compute.replace_substring_regex(text, r"\.\d*$", "")
-        digits = compute.if_else(long, compute.utf8_slice_codeunits(text, 0, 10), plain_seconds)
-        whole = compute.if_else(compute.match_substring_regex(digits, r"^\d{1,12}$"), digits, None)
-        parsed = whole.cast(pa.int64()).cast(pa.timestamp("s"))
-    seconds = compute.fill_null(parsed.cast(pa.int64()), 0)
-    return np.asarray(seconds) - _offsets_s(text), ~np.asarray(parsed.is_null())
+    seconds = [_seconds(text) for text in block.table.column("time").to_pylist()]
+    known = np.asarray([second is not None for second in seconds], np.bool_)
+    return np.asarray([second or 0 for second in seconds], np.int64), known
 
 
-def _offsets_s(text: Any) -> Any:
-    """By how many seconds each time is ahead of UTC (N,); 0 where it does not say."""
-    parts = compute.extract_regex(text, _OFFSET)
-    if parts.null_count == len(text):
-        return np.zeros(len(text), np.int64)
-
-    def number(name: str) -> Any:
-        digits = compute.struct_field(parts, name)
-        return np.asarray(compute.if_else(compute.equal(digits, ""), "0", digits).fill_null("0").cast(pa.int64()))
-
-    sign = np.where(np.asarray(compute.equal(compute.struct_field(parts, "sign"), "-").fill_null(False)), -1, 1)
-    return sign * (3600 * number("hours") + 60 * number("minutes"))
+def _seconds(text: str) -> int | None:
+    """Whole seconds since 1970 of a time; None for other texts."""
+    if match := _SINCE_1970.fullmatch(text):
+        return int(match[1] or match[2])
+    moment = date_ns(text, datetime.UTC)
+    return None if moment is None else moment // 1_000_000_000
 
 
 class _Clock:
