@@ -69,13 +69,13 @@ def fetch(
     failed: list[str] = []
     with progress_bar() as progress:
         for file in files:
-            task = progress.add_task(file.name.rpartition("/")[2], total=file.num_bytes)
+            task = progress.add_task(file.name.rpartition("/")[2], total=None)
 
             def show(done: int, total: int | None, task: TaskID = task) -> None:
                 progress.update(task, completed=done, total=total)
 
             try:
-                fetched.append(download(str(file.address), folder / file.name, file.sha256, file.num_bytes, show))
+                fetched.append(download(str(file.address), folder / file.name, show))
             except FetchError as error:
                 failed.append(str(error))
             progress.remove_task(task)
@@ -85,7 +85,6 @@ def fetch(
                 "path": str(f.path),
                 "bytes": f.num_bytes,
                 "sha256": f.sha256,
-                "published_sha256": f.checked,
                 "as_known": release.as_known(f.path.name, f.num_bytes, f.sha256),
             }
             for f in fetched
@@ -94,9 +93,8 @@ def fetch(
         print_json(document, schema.Fetched)
     else:
         for f in fetched:
-            known = "as published" if f.checked else "none published to compare with"
             say(f"{f.path}  {shown_bytes(f.num_bytes)}")
-            say(f"  SHA-256 {f.sha256} ({known})")
+            say(f"  SHA-256 {f.sha256}")
             print_known(str(f.path), release.as_known(f.path.name, f.num_bytes, f.sha256))
         if fetched:
             print_fact("cite", release.citation)

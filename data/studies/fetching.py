@@ -1,4 +1,4 @@
-"""Downloads that end in a whole, checked file or in none.
+"""Downloads that end in a whole file or in none.
 
 The files of the releases are of a few megabytes: a transfer that is cut off begins anew.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import io
 import ssl
 import time
 import urllib.error
@@ -34,55 +33,45 @@ class FetchError(RuntimeError):
 
 @dataclass(frozen=True)
 class Fetched:
-    """A complete file on disk; ``checked``: its SHA-256 was compared with the published value."""
+    """A complete file on disk."""
 
     path: Path
     num_bytes: int
     sha256: str
-    checked: bool
 
 
 def fetch(
     address: str,
     target: Path,
-    sha256: str | None = None,
-    num_bytes: int | None = None,
     on_progress: OnProgress | None = None,
     timeout_s: float = 30.0,
     pause_s: float = PAUSE_S,
 ) -> Fetched:
-    """Download a file over HTTP(S); a file that is already there is checked and kept.
+    """Download a file over HTTP(S); a file that is already there is kept.
 
     Args:
         address: of the file.
         target: where to put it; folders are made.
-        sha256, num_bytes: what it must be, where that is published.
         on_progress: called after every chunk.
         timeout_s: longest wait for the server.
         pause_s: before the second attempt; doubled before each further attempt.
 
     Raises:
-        FetchError: not HTTP(S), refused by the server, cut off or unanswered in `ATTEMPTS` attempts, or not what was
-            published; nothing is kept then.
+        FetchError: not HTTP(S), refused by the server, or cut off or unanswered in `ATTEMPTS` attempts; nothing is
+            kept then.
     """
     if not address.startswith(("http://", "https://")):
         raise FetchError(f"{address}: expected an address that starts with http:// or https://")
     try:
-        if target.exists():
-            with target.open("rb") as there:
-                size, digest, wrong = _checked(there, sha256, num_bytes)
-            if wrong:
-                raise FetchError(f"{target}: {wrong}; remove it to fetch {address} again")
-            return Fetched(target, size, digest, bool(sha256))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as file:
-            _transfer(address, file, on_progress, timeout_s, pause_s)
-            size, digest, wrong = _checked(file, sha256, num_bytes)
-            if wrong:
-                raise FetchError(f"{address}: {wrong}; nothing was kept")
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as file:
+                _transfer(address, file, on_progress, timeout_s, pause_s)
+        with target.open("rb") as there:
+            digest = hashlib.file_digest(there, "sha256").hexdigest()
+            return Fetched(target, there.tell(), digest)
     except OSError as error:
         raise FetchError(f"{error.filename or target}: {error.strerror or error}") from error
-    return Fetched(target, size, digest, bool(sha256))
 
 
 def _transfer(address: str, file: BinaryIO, on_progress: OnProgress | None, timeout_s: float, pause_s: float) -> None:
@@ -120,17 +109,3 @@ def _attempt(address: str, file: BinaryIO, on_progress: OnProgress | None, timeo
                 on_progress(size, total)
         if total is not None and size < total:
             raise http.client.IncompleteRead(b"", total - size)
-
-
-def _checked(
-    file: io.BufferedRandom | io.BufferedReader, sha256: str | None, num_bytes: int | None
-) -> tuple[int, str, str]:
-    """A file's size and SHA-256, and how they differ from what is published; empty where they do not."""
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
-    size = file.tell()
-    if num_bytes is not None and size != num_bytes:
-        return size, digest, f"{size:,} bytes; published: {num_bytes:,}"
-    if sha256 is not None and digest != sha256:
-        return size, digest, f"SHA-256 is {digest}; published: {sha256}"
-    return size, digest, ""

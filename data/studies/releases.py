@@ -28,7 +28,6 @@ class ReleaseFile:
     Attributes:
         name: its path in a folder of the release.
         address: where it lies; None where that is not known.
-        num_bytes, sha256: as published; None where they are not.
         about_bytes: the size that the study gives in round figures.
         known_bytes, known_sha256_start: of the file as others have had it, and the first digits of its SHA-256; no
             study has published them, so that another file is no fault, but is reported.
@@ -37,8 +36,6 @@ class ReleaseFile:
     __pydantic_config__ = _STRICT
     name: str
     address: str | None = None
-    num_bytes: int | None = None
-    sha256: str | None = None
     about_bytes: int | None = None
     known_bytes: int | None = None
     known_sha256_start: str | None = None
@@ -78,7 +75,7 @@ class Release:
     @property
     def about_bytes(self) -> int | None:
         """Size of all files of known size; None if no size is known."""
-        sizes = [size for file in self.files if (size := file.num_bytes or file.about_bytes) is not None]
+        sizes = [file.about_bytes for file in self.files if file.about_bytes is not None]
         return sum(sizes) if sizes else None
 
     def as_known(self, name: str, num_bytes: int, sha256: str) -> bool | None:
