@@ -177,7 +177,8 @@ def labels_of(packets: Packets, crossings: Crossings) -> dict[str, Words]:
 
     upf = np.where(up, of_tunnel("outer_target"), of_tunnel("outer_source"))
     ue = np.where(up, packets.column("source")[rows], packets.column("target")[rows])
-    networks = [_network_of(name) for name in names]
+    sizes = [NETWORKS[ipaddress.ip_address(name).version] for name in names]
+    networks = [str(ipaddress.ip_network((name, size), strict=False)) for name, size in zip(names, sizes, strict=True)]
     return {
         "upf_address": _words(upf, lambda code: names[code]),
         "ue_network": _words(ue, lambda code: networks[code]),
@@ -192,8 +193,3 @@ def _words(codes: Ints, text_of: Callable[[int], str]) -> Words:
     texts = ["" if code < 0 else text_of(code) for code in known.tolist()]
     words = Words.of(texts)
     return Words(words.codes[index], words.names)
-
-
-def _network_of(address: str) -> str:
-    parsed = ipaddress.ip_address(address)
-    return str(ipaddress.ip_network(f"{address}/{NETWORKS[parsed.version]}", strict=False))

@@ -271,8 +271,10 @@ def iperf3_rows(path: Path, document: Any) -> tuple[float | None, list[dict[str,
     Raises:
         DatasetError: no report, or none with a result.
     """
-    if isinstance(document, list):
-        document = _streamed(document)
+    if isinstance(document, list):  # events of --json-stream
+        pairs = [(own.get("event"), own.get("data")) for own in document if isinstance(own, dict)]
+        document = {str(event): data for event, data in pairs if event in {"start", "end", "error"}}
+        document["intervals"] = [data for event, data in pairs if event == "interval"]
     if not isinstance(document, dict) or not isinstance(document.get("start", {}), dict):
         raise DatasetError.at(path, "no report of iperf3; expected start, intervals and end")
     rows = list(_intervals(document))
@@ -291,13 +293,6 @@ def iperf3_rows(path: Path, document: Any) -> tuple[float | None, list[dict[str,
     if known is not None and isinstance(omitted, int | float) and 0 < omitted < 1e5:
         known += omitted
     return known, rows, _sender(document)
-
-
-def _streamed(events: list[Any]) -> dict[str, Any]:
-    """Events of ``--json-stream`` as one report."""
-    pairs = [(own.get("event"), own.get("data")) for own in events if isinstance(own, dict)]
-    report: dict[str, Any] = {"intervals": [data for event, data in pairs if event == "interval"]}
-    return report | {str(event): data for event, data in pairs if event in {"start", "end", "error"}}
 
 
 def _sender(document: dict[str, Any]) -> bool | None:
