@@ -23,6 +23,7 @@ from .paths import (
     report_unusable,
     require_files,
     shown_few,
+    with_provenance,
     writing_to,
 )
 from .releases import print_known
@@ -241,20 +242,12 @@ def _import_mapped(
 
 def _mapped_episodes(data_map: DataMap, map_file: Path, rows: list[Rows], reward: str) -> EpisodeSet:
     """Episodes as the map's section says; raises ConfigError with what the table lacks for them."""
-    import shlex
-    import sys
-    from dataclasses import asdict
-
-    from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.data.own.join import joined
     from slicepilot.env.reward import RewardWeights
-    from slicepilot.training.evaluation.results import Provenance
     from slicepilot.training.recording.own_files import read_spec, to_episodes
 
     spec = read_spec(data_map.episodes or {}, str(map_file), data_map.period_s)
-    made = to_episodes(joined(rows, spec.period_s), spec, RewardWeights.from_yaml(reward))
-    provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
-    return EpisodeSet(made.episodes, {**made.facts, **provenance})
+    return with_provenance(to_episodes(joined(rows, spec.period_s), spec, RewardWeights.from_yaml(reward)))
 
 
 def _as_known(own: Description) -> bool | None:

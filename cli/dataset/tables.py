@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from slicepilot.configs import ConfigError
 
-from .paths import what_is
-
 if TYPE_CHECKING:
     from slicepilot.data.csv.chunks import OnProgress
     from slicepilot.data.tables.tidy import Stream
@@ -56,6 +54,8 @@ def open_tables(paths: Sequence[Path], value: str | None, report: OnProgress) ->
     Raises:
         ConfigError: a path that does not exist, a file that is none of these, no delays in any.
     """
+    from slicepilot.training.recording.reading import what_is
+
     result, shares = Tables(), dict[Path, float]()
 
     def progress(file: Path, share: float) -> None:
@@ -104,6 +104,8 @@ def _add(result: Tables, path: Path, value: str | None, report: Callable[[Path, 
 
 def _opened(result: Tables, path: Path, report: OnProgress) -> tuple[str, Stream]:
     """Name and rows of the data at a path; raises ConfigError if they cannot be read."""
+    from slicepilot.training.recording.reading import what_is
+
     what = what_is(path)
     if what == "tidy":
         from slicepilot.data.tables.tidy import read_description, read_tidy

@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from slicepilot.cli import main
-from slicepilot.cli.dataset.paths import what_is, writing_to
+from slicepilot.cli.dataset.paths import writing_to
 from slicepilot.cli.dataset.tables import open_tables
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.tables.tidy import read_description
+from slicepilot.training.recording.reading import what_is
 from tests.command import slicepilot
 from tests.data.andrade_clone import RUNS, make_clone
 
