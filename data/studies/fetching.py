@@ -12,7 +12,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -31,22 +30,13 @@ class FetchError(RuntimeError):
     """A failed transfer; the message has the address and what to do."""
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A complete file on disk."""
-
-    path: Path
-    num_bytes: int
-    sha256: str
-
-
 def fetch(
     address: str,
     target: Path,
     on_progress: OnProgress | None = None,
     timeout_s: float = 30.0,
     pause_s: float = PAUSE_S,
-) -> Fetched:
+) -> str:
     """Download a file over HTTP(S); a file that is already there is kept.
 
     Args:
@@ -55,6 +45,9 @@ def fetch(
         on_progress: called after every chunk.
         timeout_s: longest wait for the server.
         pause_s: before the second attempt; doubled before each further attempt.
+
+    Returns:
+        The file's SHA-256.
 
     Raises:
         FetchError: not HTTP(S), refused by the server, or cut off or unanswered in `ATTEMPTS` attempts; nothing is
@@ -68,8 +61,7 @@ def fetch(
             with replacing(target) as file:
                 _transfer(address, file, on_progress, timeout_s, pause_s)
         with target.open("rb") as there:
-            digest = hashlib.file_digest(there, "sha256").hexdigest()
-            return Fetched(target, there.tell(), digest)
+            return hashlib.file_digest(there, "sha256").hexdigest()
     except OSError as error:
         raise FetchError(f"{error.filename or target}: {error.strerror or error}") from error
 

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import Any
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.csv.blocks import OTHER_DELIMITERS
@@ -45,17 +43,8 @@ class Options:
 
 
 Read = Callable[[Path, Faults, Options, OnProgress | None], Stream]
-
-
-class StudyTable(Protocol):
-    """Makes the rows that a study publishes of a file while the batches of its tidy table go by."""
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
-
-    def published(self) -> list[dict[str, Any]]:
-        """The rows of the study's table, of all rows so far."""
-        ...
+StudyTable = andrade_figures.StudyTable | mishra_figures.StudyTable
+"""Makes the rows that a study publishes of a file while the batches of its tidy table go by."""
 
 
 @dataclass(frozen=True)

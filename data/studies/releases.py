@@ -40,12 +40,6 @@ class ReleaseFile:
     known_bytes: int | None = None
     known_sha256_start: str | None = None
 
-    def is_as_known(self, num_bytes: int, sha256: str) -> bool | None:
-        """Whether a file has the known size and checksum; None where these are not known."""
-        if self.known_bytes is None or self.known_sha256_start is None:
-            return None
-        return num_bytes == self.known_bytes and sha256.startswith(self.known_sha256_start)
-
 
 @dataclass(frozen=True)
 class Release:
@@ -84,10 +78,10 @@ class Release:
         Returns:
             False if it has the name of a known file but other contents; None where nothing is known of it.
         """
-        if any(file.is_as_known(num_bytes, sha256) for file in self.files):
+        known = [file for file in self.files if file.known_sha256_start is not None]
+        if any(num_bytes == f.known_bytes and sha256.startswith(f.known_sha256_start or "") for f in known):
             return True
-        same_name = [file for file in self.files if file.name.rpartition("/")[2] == name]
-        return same_name[0].is_as_known(num_bytes, sha256) if same_name else None
+        return False if any(file.name.rpartition("/")[2] == name for file in known) else None
 
     @property
     def paper(self) -> str:
