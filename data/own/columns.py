@@ -61,7 +61,7 @@ def read_parquet(path: Path, entry: FileMap, faults: Faults, on_progress: OnProg
     try:
         table = file.read(columns=wanted, use_threads=False)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise DatasetError.at(path, f"not a readable Parquet file ({shown(error)})") from error
+        raise tidy.damaged(path, error, "a Parquet file") from error
     if on_progress is not None:
         on_progress(1.0)
     if not table.num_rows:

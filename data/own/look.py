@@ -16,6 +16,7 @@ from slicepilot.data.captures import is_capture
 from slicepilot.data.csv.blocks import read_blocks
 from slicepilot.data.csv.chunks import OTHER_KINDS, other_kind_of, read_start
 from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.tables.tidy import damaged
 
 from .columns import encoded, is_number, opened, words_of
 from .csv_files import Layout, layout_of
@@ -167,7 +168,7 @@ def _parquet(path: Path) -> Look:
     try:
         batch = next(file.iter_batches(batch_size=MOST_ROWS, use_threads=False), None)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise DatasetError.at(path, "damaged; expected a whole Parquet file") from error
+        raise damaged(path, error, "a Parquet file") from error
     if batch is None or not batch.num_rows:
         raise DatasetError.at(path, "no rows; expected at least one")
     strange = []
