@@ -41,14 +41,11 @@ class TestbedStatus(Document):
     slices: list[TestbedSlice]
 
 
-class TestbedUp(Document):
+class TestbedUp(TestbedStatus):
     """A testbed that was started."""
 
-    name: str
-    """The prefix of all its objects."""
     up_s: float
     """Time that the start took."""
-    slices: list[TestbedSlice]
 
 
 class DiscoveredUpf(Document):

@@ -8,7 +8,7 @@ from slicepilot.configs.documents import Document
 from slicepilot.data.episodes.missing import MissingOfSetting
 
 from .episodes import Coverage, Estimated, EstimatorAnswer, EstimatorName
-from .shared import Difference, Ends
+from .shared import Difference
 
 Comparison = Literal["better", "worse", "cannot be told apart"]
 
@@ -32,11 +32,9 @@ class Trained(Document):
     onnx_max_abs_error: float
 
 
-class RewardDifference(Document):
+class RewardDifference(Estimated):
     """The policy's estimated reward minus that of the best behaviour in the dataset."""
 
-    value: float
-    ci95: Ends | None
     verdict: Comparison
 
 
