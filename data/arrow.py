@@ -17,7 +17,6 @@ def numbers(values: npt.NDArray[Any], kind: Any = None, valid: npt.NDArray[np.bo
     """An Arrow array of numbers or booleans (N,); numbers are not copied where they are contiguous.
 
     Args:
-        values: the numbers.
         kind: Arrow type that they are bits of, such as a timestamp; None: that of the array.
         valid: (N,) False where null is to stand; None: nowhere.
     """

@@ -31,7 +31,6 @@ def local_bundle(name_or_path: str | Path, keep: Path | None = None) -> Path:
     bundle whose digest the registry names, complete and unchanged.
 
     Args:
-        name_or_path: as the command line gives it.
         keep: folder below which the download stays; None: it is removed when the process ends.
 
     Raises:

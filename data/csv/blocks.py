@@ -121,14 +121,11 @@ def read_blocks(
         path: of the file; its first bytes show whether it is compressed.
         columns: Arrow type of each column by its name in the header: signed integers, floats (finite numbers only),
             strings, dictionaries of strings.
-        faults: where bad rows are noted.
         optional: names that the header may lack.
         others: type of columns that are not named; None: there must not be any.
         nullable: an empty field of a number column is null, and no fault.
-        delimiter: one character.
         skip: lines before the header, such as comments.
         block_bytes: text parsed at once; longer lines are refused.
-        on_progress: called with the share of the file that has been read.
 
     Raises:
         DatasetError: there is no such file, it is empty or no text, its columns are not these, a line has no end, it
@@ -180,12 +177,7 @@ def read_blocks(
 def oldest_first(
     path: Path, blocks: Iterator[Block], times_of: Callable[[Block], npt.NDArray[np.int64]], faults: Faults
 ) -> Iterator[Block]:
-    """The same rows in order of time where a file has the newest first, which is noted once; else as they come.
-
-    Args:
-        path: of the file; blocks: all of it.
-        times_of: time of each row (N,).
-        faults: where the order is noted.
+    """All rows of a file in order of their times (N,) where it has the newest first, which is noted; else as they come.
 
     Raises:
         DatasetError: the newest row comes first in a file of more than `MOST_SORTED_BYTES`, which is kept in memory.

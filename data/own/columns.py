@@ -78,14 +78,7 @@ def wanted_columns(path: Path, entry: FileMap, there: Sequence[str]) -> list[str
 
 
 def columns_of(path: Path, table: Any, lines: Ints, entry: FileMap, faults: Faults) -> Raw:
-    """The columns of a table that a map names; rows (N,) without a time are left out.
-
-    Args:
-        path: of the file.
-        table: an Arrow table with all of these columns.
-        lines: of the rows (N,).
-        entry: the map.
-        faults: where values that cannot be used are noted.
+    """The columns of an Arrow table that a map names, with the line of each row (N,); rows without a time are left out.
 
     Raises:
         DatasetError: a column that is neither text nor number, or control characters.

@@ -29,8 +29,8 @@ class Layout:
     """How a file is written.
 
     Attributes:
-        names: of the columns; delimiter, decimal: as in `slicepilot.data.own.map.FileMap`.
-        skip: lines before the header.
+        names: of the columns; skip: lines before the header.
+        delimiter, decimal: as in `slicepilot.data.own.map.FileMap`.
     """
 
     names: tuple[str, ...]

@@ -37,12 +37,10 @@ class Column:
     """A sample of a column.
 
     Attributes:
-        name: of it.
         texts: the first that are not empty; numbers and dates as the file has them.
         words: different texts, at most `MOST_WORDS`.
         many: whether there are more.
         dated: whether its type is a date.
-        decimal: the sign of numbers.
     """
 
     name: str
@@ -88,7 +86,6 @@ class Look:
 
     Attributes:
         columns: of a table, in its order; layout: of CSV.
-        document: of JSON.
     """
 
     path: Path

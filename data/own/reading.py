@@ -37,11 +37,6 @@ def read_files(
 ) -> list[Rows]:
     """The rows of all files; captures of an entry are read together.
 
-    Args:
-        data_map: how they are read; paths: all of its files.
-        faults: filled with what is wrong with rows.
-        on_progress: makes the callback of a file.
-
     Raises:
         DatasetError: a file that cannot be used; ConfigError: a file without an entry, or the other way round.
     """

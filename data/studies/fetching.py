@@ -40,9 +40,7 @@ def fetch(
     """Download a file over HTTP(S); a file that is already there is kept.
 
     Args:
-        address: of the file.
         target: where to put it; folders are made.
-        on_progress: called after every chunk.
         timeout_s: longest wait for the server.
         pause_s: before the second attempt; doubled before each further attempt.
 

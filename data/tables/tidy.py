@@ -104,11 +104,7 @@ class Description:
 def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Description:
     """Write a table in one pass, whatever its size; the file appears only when it is complete.
 
-    Args:
-        path: the Parquet file.
-        rows: what to write.
-        origin: of the rows; the file is hashed while it is read.
-        faults: filled by the reader of the rows; written after the last row.
+    The files of the origin are hashed meanwhile. The faults are those after the last row.
 
     Raises:
         DatasetError: what reading the rows raises; nothing is written then.

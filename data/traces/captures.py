@@ -44,8 +44,6 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
     """Packets of a capture. Where it has GTP-U, those inside tunnels count, with their own sizes, and no others.
 
     Args:
-        content: of the file.
-        what: begins errors.
         chosen: which packets are wanted; times are counted from the first IP packet of all.
 
     Raises:

@@ -56,7 +56,6 @@ class PacketTrace:
     Attributes:
         times_s: of each packet (N,), from 0, in order.
         sizes: octets of the (inner) IP packets (N,).
-        duration_s: of the capture.
     """
 
     times_s: Array
@@ -93,7 +92,6 @@ class Replay:
     """A trace as it is played.
 
     Attributes:
-        trace: what is played.
         start_s: when it begins.
         end_s: when it is cut off.
         scale: factor on its rates.

@@ -83,11 +83,9 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
         path: a CSV file with ``time`` (``2025-07-25 22:20:21``, whose time zone is not stated, also with ``T`` between
             and with a fraction, which is cut off; with ``Z`` or an offset such as ``+02:00`` it becomes UTC; or seconds
             or milliseconds since 1970). Where the newest row is first, rows are sorted, which is noted.
-        run: see `slicepilot.data.studies.moreira.tables.run_of`.
         faults: those of `slicepilot.data.csv.blocks.read_blocks`, and ``number`` (no time), ``clock``, ``duplicate``
             (seconds that occur twice), ``missing`` (seconds that lack, and rows with empty fields), ``range``
             (negative, in known columns), ``unit`` (impossible packets), ``unknown`` (columns kept as they are).
-        on_progress: called with the share of the file that has been read.
 
     Raises:
         DatasetError: as `read_blocks` does; names that would be the same; or, as rows are read, rates that are not in
