@@ -6,9 +6,9 @@ from typing_extensions import TypedDict
 
 from slicepilot.configs.documents import Document
 from slicepilot.data.episodes.missing import MissingOfSetting
+from slicepilot.data.intervals import Interval
 
 from .episodes import Coverage, Estimated, EstimatorAnswer, EstimatorName
-from .shared import Difference
 
 Comparison = Literal["better", "worse", "cannot be told apart"]
 
@@ -157,7 +157,7 @@ class FineTuned(Document):
     offline_return: float
     """Mean return before, on runs that neither policy was trained on."""
     finetuned_return: float
-    difference: Difference
+    difference: Interval
     judged_runs: int
     backend: Literal["simulator", "testbed"]
     steps: int
