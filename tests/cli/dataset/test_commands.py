@@ -299,7 +299,7 @@ def test_a_folder_with_an_unreadable_file_is_read_all_the_same(mixed: Path, tmp_
     assert validated.returncode == 2
     assert [Path(item["path"]).name for item in document["checked"]] == ["o1_pfcp_exp_light.csv"]
     (tmp_path / "out" / "other.parquet").write_bytes(b"PAR1 but not whole")
-    analysed = open_tables([tmp_path / "out"], None, lambda share: None)
+    analysed = open_tables([tmp_path / "out"], None)
     assert [source.name for source in analysed.delays] == ["mishra-pfcp-light"]
     assert [note.partition(":")[0] for note in analysed.notes] == ["other.parquet"]
     alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").stdout)
