@@ -30,7 +30,7 @@ from .releases import print_known
 from .validate import print_faults
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from rich.progress import Progress
 
@@ -224,12 +224,8 @@ def _import_mapped(
     require_files(files)
     faults = Faults()
     with progress_bar() as progress:
-        tasks = {path: progress.add_task(path.name, total=1.0) for path in files}
-
-        def on_progress(path: Path) -> Callable[[float], None]:
-            return lambda share: progress.update(tasks[path], completed=share)
-
-        rows = read_files(data_map, files, faults, on_progress)
+        progress.add_task("reading", total=None)
+        rows = read_files(data_map, files, faults)
         table = joined(rows, data_map.period_s)
         episodes = None if data_map.episodes is None else _mapped_episodes(data_map, map_file, rows, reward)
         with writing_to(out):

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from slicepilot.configs.text import has_controls
 from slicepilot.data.arrow import values_of
-from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, shown
 from slicepilot.data.tables import tidy
 
@@ -48,7 +47,7 @@ def opened(path: Path) -> pq.ParquetFile:
     return file
 
 
-def read_parquet(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_parquet(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The columns that a map names.
 
     Raises:
@@ -62,8 +61,6 @@ def read_parquet(path: Path, entry: FileMap, faults: Faults, on_progress: OnProg
         table = file.read(columns=wanted, use_threads=False)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise tidy.damaged(path, error, "a Parquet file") from error
-    if on_progress is not None:
-        on_progress(1.0)
     if not table.num_rows:
         raise DatasetError.at(path, "no rows; expected at least one")
     return put_together(path, [columns_of(path, table, np.arange(1, table.num_rows + 1), entry, faults)])

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults
 
 from .map import FileMap
@@ -50,7 +49,7 @@ class Crossings:
     delay_us: Floats
 
 
-def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults) -> Raw:
     """A row for each packet that entered the UPF, with `LABELS` and `VALUES`; all captures belong together.
 
     Raises:
@@ -59,7 +58,7 @@ def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults, on_prog
     wanted = entry.labels
     require_columns(paths[0], wanted, LABELS)
     require_columns(paths[0], list(entry.columns), VALUES)
-    packets = read_packets(paths, faults, on_progress)
+    packets = read_packets(paths, faults)
     crossings = crossings_of(paths, packets, faults)
     rows, labels = crossings.entered, labels_of(packets, crossings)
     values = {"delay_us": crossings.delay_us, "packet_bytes": packets.column("size")[rows].astype(np.float64)}

@@ -11,7 +11,7 @@ from typing import get_args
 import pyarrow as pa
 
 from slicepilot.data.csv.blocks import read_blocks
-from slicepilot.data.csv.chunks import OnProgress, other_kind_of, read_start, utf16_of
+from slicepilot.data.csv.chunks import other_kind_of, read_start, utf16_of
 from slicepilot.data.faults import DatasetError, Faults
 
 from .columns import columns_of, put_together, wanted_columns
@@ -96,7 +96,7 @@ def _fields(line: str, delimiter: str) -> int:
     return len(_split(line, delimiter))
 
 
-def read_csv(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_csv(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The columns that a map names.
 
     Raises:
@@ -106,9 +106,7 @@ def read_csv(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress
     wanted = wanted_columns(path, entry, layout.names)
     parts: list[Raw] = []
     held = 0
-    for block in read_blocks(
-        path, {}, faults, others=pa.string(), delimiter=layout.delimiter, skip=layout.skip, on_progress=on_progress
-    ):
+    for block in read_blocks(path, {}, faults, others=pa.string(), delimiter=layout.delimiter, skip=layout.skip):
         parts.append(columns_of(path, block.table, block.lines(), entry, faults))
         held += len(block) * (1 + len(wanted))
         if held > MOST_VALUES:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from slicepilot.configs.text import has_controls, on_a_line
-from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.csv.chunks import read_chunks
 from slicepilot.data.faults import DatasetError, Faults, shown
 
 from .map import PER_TIME, FileMap
@@ -35,10 +35,10 @@ IPERF3 = (
 )  # fmt: skip
 
 
-def load_json(path: Path, on_progress: OnProgress | None = None) -> Any:
+def load_json(path: Path) -> Any:
     """Parse a document; raises DatasetError if it is invalid, too large, or nested too deep."""
     parts, size = [], 0
-    for chunk in read_chunks(path, on_progress):
+    for chunk in read_chunks(path):
         parts.append(chunk)
         size += len(chunk)
         if size > MOST_BYTES:
@@ -122,7 +122,7 @@ def written(labels: Mapping[str, str]) -> str:
     return labels.get("__name__", "") + (f"{{{own}}}" if own or "__name__" not in labels else "")
 
 
-def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_prometheus(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The samples of the series that a map names.
 
     `SERIES` has the map's name of a series, `ORIGIN` all its labels, and `VALUE` the values.
@@ -140,7 +140,7 @@ def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnP
     values: list[float] = []
     numbers: list[int] = []
     codes: list[int] = []
-    series = series_of(path, load_json(path, on_progress))
+    series = series_of(path, load_json(path))
     require_columns(path, texts, sorted({label for labels, _ in series for label in labels}))
     chosen: list[tuple[str, dict[str, str]]] = []
     for number, (labels, samples) in enumerate(series, 1):
@@ -221,9 +221,9 @@ def netdata_table(path: Path, document: Any) -> tuple[list[str], list[Any]]:
     return [str(label) for label in labels], rows
 
 
-def read_netdata_json(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_netdata_json(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The columns that a map names; raises DatasetError as `netdata_table`, or for a missing column."""
-    labels, rows = netdata_table(path, load_json(path, on_progress))
+    labels, rows = netdata_table(path, load_json(path))
     time = entry.time or "time"
     require_columns(path, [time, *entry.columns], labels)
     zone = zone_of(entry.time_zone)
@@ -333,9 +333,9 @@ def _figures(own: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def read_iperf3(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_iperf3(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The figures of each interval that a map names; raises DatasetError as `iperf3_rows`, or for a missing figure."""
-    began, rows, _ = iperf3_rows(path, load_json(path, on_progress))
+    began, rows, _ = iperf3_rows(path, load_json(path))
     require_columns(path, list(entry.columns), sorted({name for row in rows for name in row} - {"start", "end"}))
     lines = np.arange(1, len(rows) + 1)
     start = np.asarray([row["start"] for row in rows]) + (began or 0.0)
