@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slicepilot.data.studies import fetching
 from slicepilot.data.studies.fetching import ATTEMPTS, FetchError, fetch
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
@@ -48,6 +49,7 @@ class Site:
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(fetching, "PAUSE_S", 0.0)
     served = Site()
 
     class Handler(BaseHTTPRequestHandler):
@@ -68,7 +70,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def get(site: Site, target: Path, **options: Any) -> Any:
-    return fetch(site.address, target, pause_s=0.0, timeout_s=10.0, **options)
+    return fetch(site.address, target, **options)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -130,7 +132,7 @@ def test_a_refusal_ends_it_at_once(site: Site, tmp_path: Path) -> None:
 def test_nobody_answers(site: Site, tmp_path: Path) -> None:
     address = site.address.replace(site.address.split(":")[2].split("/")[0], "1")
     with pytest.raises(FetchError, match=r"no answer: .*, 5 times in a row"):
-        fetch(address, tmp_path / "data.bin", pause_s=0.0, timeout_s=5.0)
+        fetch(address, tmp_path / "data.bin")
 
 
 def test_only_http_is_fetched(tmp_path: Path) -> None:
