@@ -68,7 +68,7 @@ def read_parquet(path: Path, entry: FileMap, faults: Faults) -> Raw:
 
 def wanted_columns(path: Path, entry: FileMap, there: Sequence[str]) -> list[str]:
     """The columns that a map names; raises DatasetError for a column that a file lacks."""
-    names = (entry.time, *entry.labels, *_numbers(entry))
+    names = (entry.time, *entry.labels, *(entry.columns if entry.value is None else (entry.value,)))
     wanted = list(dict.fromkeys(name for name in names if name is not None))
     require_columns(path, wanted, there)
     return wanted
@@ -136,10 +136,6 @@ def encoded(column: Any) -> Words:
     if empty is not None:
         codes[codes == empty] = -1
     return Words(codes, tuple(name or "" for name in names))
-
-
-def _numbers(entry: FileMap) -> list[str]:
-    return [entry.value] if entry.value is not None else list(entry.columns)
 
 
 def _times(path: Path, column: Any, entry: FileMap, lines: Ints, faults: Faults) -> tuple[Ints, Any, bool]:

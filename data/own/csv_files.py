@@ -57,7 +57,7 @@ def layout_of(path: Path, delimiter: Delimiter | None = None) -> Layout:
     while skip + 1 < len(lines) and _before_header(lines[skip], lines[skip + 1]):
         skip += 1
     header, rest = lines[skip], [line for line in lines[skip + 1 : skip + 20] if line.strip()]
-    likely: Delimiter = max(DELIMITERS, key=lambda mark: _fields(header, mark))
+    likely: Delimiter = max(DELIMITERS, key=lambda mark: len(_split(header, mark)))
     chosen = delimiter or likely
     names = tuple(name.strip() for name in _split(header, chosen))
     if len(names) > MOST_COLUMNS:
@@ -79,9 +79,9 @@ def _before_header(line: str, following: str) -> bool:
         return False
     if following.startswith("#"):
         return True
-    mark = max(DELIMITERS, key=lambda mark: _fields(line, mark))
+    mark = max(DELIMITERS, key=lambda mark: len(_split(line, mark)))
     first = following.split(mark, maxsplit=1)[0].strip().strip('"')
-    return not (_fields(line, mark) == _fields(following, mark) > 1 and first[:1].isdigit())
+    return not (len(_split(line, mark)) == len(_split(following, mark)) > 1 and first[:1].isdigit())
 
 
 def _split(line: str, delimiter: str) -> list[str]:
@@ -90,10 +90,6 @@ def _split(line: str, delimiter: str) -> list[str]:
         return next(csv.reader([line], delimiter=delimiter), [])
     except csv.Error:
         return []
-
-
-def _fields(line: str, delimiter: str) -> int:
-    return len(_split(line, delimiter))
 
 
 def read_csv(path: Path, entry: FileMap, faults: Faults) -> Raw:

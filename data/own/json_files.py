@@ -20,7 +20,7 @@ from slicepilot.data.csv.chunks import read_chunks
 from slicepilot.data.faults import DatasetError, Faults, shown
 
 from .map import PER_TIME, FileMap
-from .rows import MOST_COLUMNS, YEARS_NS, Raw, Words, checked, date_ns, require_columns, zone_of
+from .rows import LIMITS, MOST_COLUMNS, YEARS_NS, Raw, Words, checked, date_ns, require_columns, zone_of
 
 MOST_BYTES = 1 << 26
 """Of a document, decompressed: it is parsed as a whole."""
@@ -169,15 +169,10 @@ def read_prometheus(path: Path, entry: FileMap, faults: Faults) -> Raw:
     words[ORIGIN] = Words(row.astype(np.int32), tuple(written(labels) for _, labels in chosen))
     words |= {text: Words.of([labels.get(text) for _, labels in chosen]).take(row) for text in texts}
     lines = np.asarray(numbers, np.int64)
-    own = checked(np.asarray(values, np.float64), lines, VALUE, faults, _limit(entry))
+    limit = next((own.quantity for own in entry.columns.values() if own.quantity in LIMITS), "")
+    own = checked(np.asarray(values, np.float64), lines, VALUE, faults, limit)
     stamps = np.rint(np.asarray(times) * (1e9 / PER_TIME)).astype(np.int64) * PER_TIME
     return Raw(len(lines), stamps, True, words, {VALUE: own}, lines)
-
-
-def _limit(entry: FileMap) -> str:
-    return next(
-        (own.quantity for own in entry.columns.values() if own.quantity in {"cpu_limit_mcpu", "egress_mbps"}), ""
-    )
 
 
 def _sample(sample: Any) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from slicepilot.data.tables.tidy import damaged
 
 from .columns import encoded, is_number, opened, words_of
 from .csv_files import Layout, layout_of
-from .json_files import IPERF3, iperf3_rows, load_json, netdata_table, series_of
+from .json_files import iperf3_rows, load_json, netdata_table, series_of
 from .map import Format
 from .ping_files import is_ping
 from .rows import NOTHING, Floats, number_of
@@ -184,12 +184,3 @@ def _parquet(path: Path) -> Look:
     if not columns:
         raise DatasetError.at(path, f"columns {few(strange)} are nested; expected numbers and texts")
     return Look(path, "parquet", tuple(columns))
-
-
-def iperf3_columns(path: Path, document: Any) -> tuple[dict[str, Floats], bool | None, bool]:
-    """Figures of the intervals, whether the sender wrote them, and whether they have dates."""
-    began, rows, sender = iperf3_rows(path, document)
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in {"start", "end"}))
-    known = [name for name in names if name.removeprefix("server_").removeprefix("reverse_") in IPERF3]
-    columns = {name: np.asarray([row.get(name, math.nan) for row in rows]) for name in known}
-    return columns, sender, began is not None
