@@ -81,8 +81,6 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("import", SAMPLES, "--out", "x", "--unit", "mile"), "unit = 'mile': expected cpu: CPU"),
         (("import", SAMPLES, "--out", "x", "--ue", "10.1.0.44"), "ue = '10.1.0.44': expected ADDRESS=CLASS"),
         (("import", "d.csv", "--map", "m.yaml", "--out", "x", "--qfi", 0), "qfi = 0: for releases only"),
-        (("import", "d.csv", "--map", "m.yaml", "--out", "x", "--condition", "load"), "condition = 'load': for rel"),
-        (("import", "d.csv", "--map", "m.yaml", "--out", "x", "--ue", "10.1.0.44=a"), "ue = ['10.1.0.44=a']: for rel"),
         (("record", "--agents", "random", "--out", "x.parquet", "--run", "default"), "run = 'default': needs --node"),
         (("import", SAMPLES, "--out", "/proc/nothing"), "out = '/proc/nothing': No such file or"),
         (("record", "--agents", "random", "--out", "/proc/nothing/x.parquet"), "out = '/proc/nothing': No such file"),
