@@ -21,8 +21,7 @@ def sim(
 ) -> None:
     """Measure environment steps per second of the simulator, with decoding, encoding and reward.
 
-    Measured are the vector environment with a shared generator, as training uses it; `gymnasium.make_vec`, whose
-    environments have a generator each; and a single environment.
+    Measured are the vector environment, as training uses it, and a single environment.
 
     Example: [bold]slicepilot bench sim --num-slices 64[/bold]
     """
@@ -41,11 +40,6 @@ def sim(
     vector.reset(seed=0)
     vector.action_space.seed(0)
     actions = [vector.action_space.sample() for _ in range(8)]
-    if num_slices == len(ramp.slices):
-        seeded = gym.make_vec(ENV_ID, num_envs=num_envs)
-    else:  # the same, of slices that no scenario has
-        seeded = SliceVectorEnv(SimulatorBackend(episodes, num_envs), lane_seeds=True)
-    seeded.reset(seed=0)
     single = gym.make(ENV_ID, backend=SimulatorBackend(episodes, 1), disable_env_checker=True)
     single.reset(seed=0)
     single.action_space.seed(0)
@@ -56,19 +50,15 @@ def sim(
             single.reset()
 
     with progress_bar() as progress:
-        task = progress.add_task("measuring", total=3 * repetitions)
-        vector_rates, seeded_rates, single_rates = [], [], []
+        task = progress.add_task("measuring", total=2 * repetitions)
+        vector_rates, single_rates = [], []
         for _ in range(repetitions):
             vector_rates.append(num_envs * _rate(lambda i: vector.step(actions[i % 8]), seconds, 1))
-            progress.advance(task)
-            seeded_rates.append(num_envs * _rate(lambda i: seeded.step(actions[i % 8]), seconds, 1))
             progress.advance(task)
             single_rates.append(_rate(step_single, seconds, 200))
             progress.advance(task)
     result = {
         "vector_env_steps_per_s": float(np.median(vector_rates)),
-        "make_vec_steps_per_s": float(np.median(seeded_rates)),
-        "make_vec_ratio": float(np.median(np.divide(seeded_rates, vector_rates))),
         "single_env_steps_per_s": float(np.median(single_rates)),
         "num_envs": num_envs,
         "num_slices": num_slices,
@@ -77,10 +67,9 @@ def sim(
         print_json(result, SimulatorSpeed)
         return
     console.print(f"{num_envs} environments, {num_slices} slices each, median of {repetitions} repetitions")
-    for name, rates in (("vector", vector_rates), ("make_vec", seeded_rates), ("single", single_rates)):
+    for name, rates in (("vector", vector_rates), ("single", single_rates)):
         span = f"({min(rates):,.0f} to {max(rates):,.0f})"
         console.print(f"  {name + ':':<9} {np.median(rates):>12,.0f} env-steps/s  {span}")
-    console.print(f"  make_vec has {result['make_vec_ratio']:.0%} of the vector's speed")
 
 
 def _rate(step: Callable[[int], object], seconds: float, batch: int) -> float:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .shared.output import console
+from .shared.output import console, figures_table
 
 SECONDS = 5.0
 LEAST_IN_CHARGE = 0.9
@@ -73,12 +73,8 @@ def _shown(name: str, document: dict[str, Any]) -> Shown:
 
 
 def _print(rows: list[Shown], scenario: str) -> None:
-    from rich.table import Table
-
-    table = Table(title=f"{scenario} on real UPFs", box=None, padding=(0, 1))
-    table.add_column("agent")
-    for column in ("priority\nMbit/s", "p99\nms", "late\n%", "others\nMbit/s", "others\nlate %", "in\ncharge"):
-        table.add_column(column, justify="right")
+    headings = ("priority\nMbit/s", "p99\nms", "late\n%", "others\nMbit/s", "others\nlate %", "in\ncharge")
+    table = figures_table(f"{scenario} on real UPFs", ("agent", *headings))
     for row in rows:
         table.add_row(
             row.agent,

@@ -17,7 +17,6 @@ from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import Check, plugins
 from slicepilot.configs.compiled import remedy
 
-from .schemas import machine as schema
 from .shared.output import console, print_json
 
 MIN_MEMORY_GIB = 4.0
@@ -52,7 +51,7 @@ def doctor(
         checks = [*_python_checks(), *_machine_checks(), *_kernel_checks()]
         needed = {check.name for check in checks if check.needed_for in {"everything", "simulate", "train"}}
     if as_json:
-        print_json([asdict(check) for check in checks], list[schema.Check])
+        print_json([asdict(check) for check in checks], list[Check])
     else:
         from rich.table import Table
 

@@ -31,7 +31,7 @@ def list_names(
 
     Example: slicepilot list scenarios
     """
-    rows = {What.SCENARIOS: _scenarios, What.AGENTS: _agents, What.CONFIGS: _configs, What.DATASETS: _datasets}[what]()
+    rows = _rows(what)
     if as_json:
         print_json([{"name": name, "description": about} for name, about in rows], list[Named])
         return
@@ -40,11 +40,23 @@ def list_names(
         say(f"{name:<{width}}{about}".rstrip())
 
 
-def _scenarios() -> list[tuple[str, str]]:
-    from slicepilot.configs import available
+def _rows(what: What) -> list[tuple[str, str]]:
+    """Each name with its description."""
+    from slicepilot.agents.heuristics import registry as agents
+    from slicepilot.configs.loader import available, kinds
+    from slicepilot.data.studies.releases import releases
     from slicepilot.env.simulator.scenario import Scenario
 
-    return [(name, _about(Scenario.from_yaml(name))) for name in available("scenarios")]
+    match what:
+        case What.SCENARIOS:
+            return [(name, _about(Scenario.from_yaml(name))) for name in available("scenarios")]
+        case What.AGENTS:
+            learned = ("generalist", "shipped policy: --bundle generalist")
+            return [*((name, "") for name in agents.available()), learned]
+        case What.CONFIGS:
+            return [(f"{kind}/{name}", "") for kind in kinds() for name in available(kind)]
+        case What.DATASETS:
+            return [(release.name, f"{release.status}: {release.title}") for release in releases()]
 
 
 def _about(scenario: Scenario) -> str:
@@ -54,21 +66,3 @@ def _about(scenario: Scenario) -> str:
         f"{slices} slices, {scenario.duration_s:g} s, period {1e3 * scenario.control_period_s:g} ms: "
         f"{scenario.description}"
     )
-
-
-def _agents() -> list[tuple[str, str]]:
-    from slicepilot.agents.heuristics.registry import available
-
-    return [*((name, "") for name in available()), ("generalist", "shipped policy: --bundle generalist")]
-
-
-def _configs() -> list[tuple[str, str]]:
-    from slicepilot.configs.loader import available, kinds
-
-    return [(f"{kind}/{name}", "") for kind in kinds() for name in available(kind)]
-
-
-def _datasets() -> list[tuple[str, str]]:
-    from slicepilot.data.studies.releases import releases
-
-    return [(release.name, f"{release.status}: {release.title}") for release in releases()]

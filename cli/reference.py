@@ -13,9 +13,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from slicepilot.configs.backends import Check
 from slicepilot.controller.contracts.answers import OrderAnswer, Status
 
 from .app import CommandByName
+from .bundle.import_policy import ImportedBundle
+from .operation.promote import Verdict
 from .registry import commands
 from .schemas import bench, cluster, datasets, episodes, evaluation, explaining, machine, operation, training
 
@@ -25,7 +28,7 @@ MARKUP = re.compile(r"\[/?(bold|dim|green|red|yellow)\]")
 
 # By command: when it prints a document of a shape, and the shape.
 PRINTED: dict[str, dict[str, Any]] = {
-    "doctor": {"": list[machine.Check]},
+    "doctor": {"": list[Check]},
     "simulate": {"with `--study`": list[evaluation.StudyExperiment], "otherwise": evaluation.Played},
     "train": {
         "training in the simulator": training.Trained,
@@ -39,8 +42,8 @@ PRINTED: dict[str, dict[str, Any]] = {
     "run": {"": operation.RunReport},
     "top": {"": Status},
     "explain": {"one tick": explaining.ExplainedTick, "with `--window`": list[explaining.ExplainedWindow]},
-    "promote": {"": operation.Verdict},
-    "bundle import": {"": operation.ImportedBundle},
+    "promote": {"": Verdict},
+    "bundle import": {"": ImportedBundle},
     "bundle export": {"": operation.ExportedBundle},
     "restore": {"": list[operation.Restored]},
     "probe": {"": explaining.Probed},
@@ -205,7 +208,10 @@ def _in_order(schema: dict[str, Any], shapes: dict[str, Any]) -> list[str]:
 
 def _fields(name: str, schema: dict[str, Any]) -> Iterator[str]:
     yield from textwrap.wrap(f"{name}: {' '.join(schema['description'].split())}", WIDTH, subsequent_indent="    ")
-    required = schema.get("required", [])
+    required = {
+        *schema.get("required", ()),
+        *(name for name, kind in schema["properties"].items() if "default" in kind),
+    }
     fields = [
         (f"{field}{'' if field in required else '?'}", _type(kind), " ".join(kind.get("description", "").split()))
         for field, kind in schema["properties"].items()

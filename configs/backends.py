@@ -24,7 +24,7 @@ _LISTS = frozenset({"missing", "checks", "cluster_checks"})
 
 @dataclass(frozen=True)
 class Check:
-    """One check of ``slicepilot doctor``: which commands need it, and how to fix it."""
+    """A prerequisite: what this machine has of it, which commands need it, and how to provide it."""
 
     name: str
     ok: bool

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 _SAMPLE = 8  # every how manieth value is looked at to choose an encoding
+_NUMPY_KINDS = {"float": "float32", "double": "float64"}  # where Arrow's name of a type is not NumPy's
 
 
 def numbers(values: npt.NDArray[Any], kind: Any = None, valid: npt.NDArray[np.bool_] | None = None) -> Any:
     """An Arrow array of numbers or booleans (N,); numbers are not copied where they are contiguous.
 
     Args:
-        values: the numbers.
         kind: Arrow type that they are bits of, such as a timestamp; None: that of the array.
         valid: (N,) False where null is to stand; None: nowhere.
     """
@@ -45,12 +45,13 @@ def words(codes: npt.NDArray[Any], values: Sequence[bytes] | Sequence[str]) -> A
 def values_of(column: Any) -> npt.NDArray[Any]:
     """A column of numbers, booleans or times (N,), times as integers; values at nulls are undefined.
 
-    Numbers of a single chunk are not copied.
+    Numbers of a single chunk are not copied. Raises TypeError for types that are no numbers.
     """
     array = column
     if isinstance(column, pa.ChunkedArray):
         array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    kind = _numpy_kind(array.type)
+    arrow = str(array.type)
+    kind = np.dtype(np.int64 if pa.types.is_timestamp(array.type) else _NUMPY_KINDS.get(arrow, arrow))
     if not len(array):
         return np.empty(0, kind)
     rows, data = slice(array.offset, array.offset + len(array)), array.buffers()[1]
@@ -81,10 +82,3 @@ def hardly_repeats(column: Any) -> bool:
 
 def _bits(mask: npt.NDArray[np.bool_]) -> Any:
     return pa.py_buffer(np.packbits(mask, bitorder="little"))
-
-
-def _numpy_kind(arrow: Any) -> np.dtype[Any]:
-    """NumPy's name of an Arrow type; raises TypeError for types that are no numbers."""
-    if pa.types.is_timestamp(arrow):
-        return np.dtype(np.int64)
-    return np.dtype({"float": "float32", "double": "float64"}.get(str(arrow), str(arrow)))

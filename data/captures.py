@@ -89,11 +89,7 @@ def is_capture(start: bytes) -> bool:
 
 
 def frames(name: str | Path, chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """The frames of a capture.
-
-    Args:
-        name: begins errors.
-        chunks: the file's contents, in pieces of any size.
+    """The frames of a capture, from its contents in pieces of any size; ``name`` begins errors.
 
     Raises:
         DatasetError: not a capture, damaged, or cut off within a packet; packets without times.

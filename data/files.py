@@ -13,7 +13,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -124,25 +124,33 @@ def remove_file(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def replace_folder(staging: Path, target: Path) -> None:
-    """Rename a folder to ``target``, in place of the folder that is there, which is kept until that has succeeded.
+def replace_folder(target: Path, parts: Mapping[str, bytes]) -> None:
+    """Write a folder of files, in place of the folder that is there, which is kept until that has succeeded.
 
     Raises:
-        OSError: it cannot be renamed; what was at the target is untouched.
+        OSError: it cannot be written; what was at the target is untouched.
     """
     import shutil  # with zlib and its like, which the supervisor has no use for
+    import tempfile
 
-    sync_folder(staging)
-    if not target.exists():
-        staging.rename(target)
-        sync_folder(target.parent)
-        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     old = staging.with_name(f"{staging.name}.old")
-    target.rename(old)
     try:
-        staging.rename(target)
+        for name, data in parts.items():
+            write_synced(staging / name, data)
+        staging.chmod(0o755)
+        sync_folder(staging)
+        if target.exists():
+            target.rename(old)
+        try:
+            staging.rename(target)
+        except BaseException:
+            if old.exists():
+                old.rename(target)
+            raise
     except BaseException:
-        old.rename(target)
+        shutil.rmtree(staging, ignore_errors=True)
         raise
     sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)

@@ -96,7 +96,9 @@ def interval(
     if statistic is interquartile_mean:
         return stratified_interval([column], level)
     _check([column])
-    low, high = _percentiles(statistic(column[resample_indices(column.size, resamples, seed)]), level)
+    draws, tail = statistic(column[resample_indices(column.size, resamples, seed)]), 50.0 * (1.0 - level)
+    # The nearest drawn value is taken, so that infinite draws stay so.
+    low, high = np.percentile(draws, [tail, 100.0 - tail], method="nearest")
     return Interval(float(statistic(column)), float(low), float(high))
 
 
@@ -193,9 +195,10 @@ def paired_ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike, level: fl
     ends are the value itself.
     """
     top, bottom = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
-    value = float(_ratio(mean(top), mean(bottom)))
     if not (top.any() and bottom.any()):
+        value = 0.0 if bottom.any() else np.inf if top.any() else 1.0
         return Interval(value, value, value)
+    value = float(mean(top) / mean(bottom))
     factor = float(np.exp(_half_width(top / mean(top) - bottom / mean(bottom), level)))
     return Interval(value, value / factor, value * factor)
 
@@ -241,18 +244,6 @@ def crossed_interval(
     variances = np.asarray([np.var(np.log(draws)) for draws in drawn]) * (freedom + 1.0) / freedom
     value, factor = float(statistic(means)), float(np.exp(_summed_half_width(variances, freedom, level)))
     return Interval(value, value / factor, value * factor)
-
-
-def _ratio(top: Array, bottom: Array) -> Array:
-    safe = np.where(bottom == 0, 1.0, bottom)
-    return np.where(bottom == 0, np.where(top == 0, 1.0, np.inf), top / safe)
-
-
-def _percentiles(draws: Array, level: float) -> tuple[Array, Array]:
-    """Lower and upper end over the last axis. The nearest drawn value is taken, so that infinite draws stay so."""
-    tail = 50.0 * (1.0 - level)
-    low, high = np.percentile(draws, [tail, 100.0 - tail], axis=-1, method="nearest")
-    return low, high
 
 
 def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, q: float) -> Array:

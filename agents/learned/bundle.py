@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +21,7 @@ from slicepilot.agents.runtime.allowed import OnnxError, check_model
 from slicepilot.agents.runtime.session import OnnxNetwork, open_session, ports_of
 from slicepilot.configs import ConfigError, validate
 from slicepilot.configs.limited_yaml import parse_yaml
-from slicepilot.data.files import replace_folder, write_synced
+from slicepilot.data.files import replace_folder
 from slicepilot.env.encoding import (
     CPU_AXIS_PER_THREAD_MCPU,
     EGRESS_AXIS_MBPS,
@@ -159,26 +157,14 @@ class PolicyBundle:
     def save(self, folder: str | Path) -> PolicyBundle:
         """Write or replace the folder; a reader never sees half of it.
 
-        Everything is written and synced beside the target, then renamed.
-
         Raises:
             OSError: it cannot be written; a bundle already there is untouched.
         """
-        target = Path(folder)
-        target.parent.mkdir(parents=True, exist_ok=True)
         files = {MODEL_FILE: self.model, DESCRIPTION_FILE: self._describe()}
         sums = "".join(f"{_sha256(data)}  {name}\n" for name, data in files.items())
         files[SUMS_FILE] = sums.encode()
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        try:
-            for name, data in files.items():
-                write_synced(staging / name, data)
-            staging.chmod(0o755)
-            replace_folder(staging, target)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        return dataclasses.replace(self, origin=target)
+        replace_folder(Path(folder), files)
+        return dataclasses.replace(self, origin=Path(folder))
 
     def _describe(self) -> bytes:
         description = Description(

@@ -9,14 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slicepilot.cli.schemas.operation import ImportedBundle
+from slicepilot.agents.learned.bundle import Agreement, PolicyBundle
 from slicepilot.cli.shared.output import print_json, say, stderr
 from slicepilot.cli.shared.signing import NoSign, Sign, signing_key
 from slicepilot.configs import ConfigError
+from slicepilot.configs.documents import Document
 
 if TYPE_CHECKING:
-    from slicepilot.agents.learned.bundle import PolicyBundle
     from slicepilot.env.slices import SliceSet
+
+
+class ImportedBundle(Document):
+    """A bundle made of another library's policy."""
+
+    bundle: str
+    digest: str
+    policy: str
+    """As it was given."""
+    slices: list[str]
+    """Those that it was trained for."""
+    any_number: bool
+    """Whether it serves any number of slices; otherwise as many."""
+    signed: bool
+    agreement: Agreement | None
+    """With the library that the policy comes from; null for a policy that came as ONNX."""
 
 
 def import_policy(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,6 @@ from .paths import writing_to
 from .releases import print_fact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from rich.progress import Progress
 
     from slicepilot.data.intervals import Interval
@@ -92,26 +90,18 @@ def _analyse(
     from .tables import open_tables
 
     value, by, on, where = chosen
-    tables = open_tables(paths, value, _shown(progress, "reading"))
+    reading = progress.add_task("reading", total=None)
+    tables = open_tables(paths, value)
     sources = [replace(source, stream=selected(source.stream, where, by)) for source in tables.delays]
     delays = collect(sources, value, TOGETHER.join(by) or None, on, tables.resources, seed)
+    progress.remove_task(reading)
+    comparing = progress.add_task("comparing", total=1.0)
     # What takes long to import comes when the input is known to be good.
     from slicepilot.training.statistics.analysis import analyse as run
 
-    result = run(delays, baseline, resamples, seed, _shown(progress, "comparing"))
+    result = run(delays, baseline, resamples, seed, lambda share: progress.update(comparing, completed=share))
+    progress.remove_task(comparing)
     return replace(result, notes=(*tables.notes, *result.notes)), tables
-
-
-def _shown(progress: Progress, name: str) -> Callable[[float], None]:
-    """A progress bar that appears at the first update."""
-    tasks: list[Any] = []
-
-    def show_share(share: float) -> None:
-        if not tasks:
-            tasks.append(progress.add_task(name, total=1.0))
-        progress.update(tasks[0], completed=share, visible=share < 1)
-
-    return show_share
 
 
 def _print(analysis: Analysis, files: list[Path]) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slicepilot.cli.schemas.datasets import Converted
-from slicepilot.cli.shared.output import print_json, say, stderr
+from slicepilot.cli.shared.output import note, print_json, say
 from slicepilot.cli.shared.streams import STDOUT, refuse_stdout, require_single
 from slicepilot.configs import ConfigError
 
-from .paths import print_left_out, what_is, writing_to
+from .paths import print_left_out, write_any_episodes, writing_to
 
 if TYPE_CHECKING:
     from slicepilot.data.episodes.episodes import EpisodeSet
@@ -36,6 +36,8 @@ def convert(
 
     Example: slicepilot dataset convert episodes.parquet slices-v0
     """
+    from slicepilot.training.recording.reading import what_is
+
     require_single(target, as_json, "out")
     if target != STDOUT and target.exists():
         raise ConfigError(f"out = {str(target)!r}: exists; expected a new path")
@@ -53,41 +55,19 @@ def convert(
 
 
 def read_any_episodes(path: Path, reward: str = "default") -> EpisodeSet:
-    """Episodes of a file, a folder of files, a Minari dataset, or a controller's records scored by a reward."""
-    what = what_is(path)
-    if what == "minari":
-        from slicepilot.training.recording.minari_files import read_minari
-
-        return read_minari(path)
-    if what == "records":
-        from slicepilot.controller.record.reader import SegmentReader
-        from slicepilot.env.reward import RewardWeights
-        from slicepilot.training.recording.decision_records import episodes_of
-
-        records = SegmentReader(path)
-        episodes = episodes_of(records.stretches(), RewardWeights.from_yaml(reward))
-        for name, why in sorted(records.broken.items()):
-            stderr.print(f"left out: {name}: {why}", markup=False, highlight=False, soft_wrap=True)
-        return episodes
-    from slicepilot.data.episodes.files import read_episodes
+    """As `slicepilot.training.recording.reading.read_any_episodes`; files that are left out are named."""
+    from slicepilot.training.recording import reading
 
     print_left_out(path)
-    return read_episodes(path)
+    return reading.read_any_episodes(path, reward, note)
 
 
 def _convert_episodes(source: Path, target: Path, reward: str) -> dict[str, Any]:
-    from slicepilot.data.episodes.files import write_episodes
-
     refuse_stdout(target, "NAME.parquet or NAME-vN")
     if target.suffix not in {PARQUET, ""}:
         raise ConfigError(f"out = {str(target)!r}: expected NAME.parquet for episodes, or NAME-vN for Minari")
     episodes = read_any_episodes(source, reward)
-    if target.suffix:
-        write_episodes(episodes, target)
-    else:
-        from slicepilot.training.recording.minari_files import write_minari
-
-        write_minari(episodes, target)
+    write_any_episodes(episodes, target)
     return {"path": str(target), "kind": "episodes", "episodes": len(episodes), "rows": episodes.num_steps}
 
 

@@ -11,8 +11,6 @@ from slicepilot.cli.schemas.datasets import Described
 from slicepilot.cli.shared.output import console, figures_table, print_json, say
 from slicepilot.configs import ConfigError
 
-from .paths import what_is
-
 if TYPE_CHECKING:
     from slicepilot.data.tables.tidy import Stream
 
@@ -54,6 +52,8 @@ def describe(
 
 
 def _table_at(path: Path) -> Path:
+    from slicepilot.training.recording.reading import what_is
+
     what = what_is(path)
     if what == "tidy":
         return path

@@ -1,4 +1,4 @@
-"""``slicepilot dataset import``: files of a release to tidy tables."""
+"""``slicepilot dataset import``: files of a release, or a user's own by a map, to tidy tables and episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from .paths import (
     UnitOption,
     options_of,
     report_unusable,
+    require_files,
     shown_few,
+    with_provenance,
     writing_to,
 )
 from .releases import print_known
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
+    from slicepilot.data.episodes.episodes import EpisodeSet
+    from slicepilot.data.own.map import DataMap
+    from slicepilot.data.own.rows import Rows
     from slicepilot.data.studies.kinds import Kind, Options
     from slicepilot.data.tables.tidy import Description
 
@@ -63,35 +68,32 @@ def import_files(
     from slicepilot.data.studies.kinds import find
 
     options = options_of(unit, qfi, condition, ue)
+    made: dict[Path, Description] = {}
+    others: list[Path] = []
+    unusable: list[str] = []
     if map_file is not None:
-        from .own import import_mapped
-
         of_releases = {"kind": kind, "unit": unit, "qfi": qfi, "condition": condition, "ue": ue}
         for name, value in of_releases.items():
             if value not in (None, []):
                 raise ConfigError(f"{name} = {value!r}: for releases only; accepted without --map")
-        import_mapped(map_file, paths, out, reward, as_json=as_json)
-        return
-    chosen = None if kind is None else find(kind)
-    result, others, unusable = _files(paths, chosen)
-    made: dict[Path, Description] = {}
-    sources: dict[Path, Path] = {}
-    replaced: set[Path] = set()
-    with writing_to(out), progress_bar() as progress:
-        for path, own in result:
-            try:
-                target = _free(out, own, path, options, made)
-                replaced |= {target} if target.exists() else set()
-                made[target] = _import(path, own, options, target, progress)
-                sources[target] = path
-            except ConfigError as error:
-                unusable.append(str(error))
-        progress.add_task("episodes", total=None)
-        joined = _join(made, replaced, out, reward)
+        joined = _import_mapped(map_file, paths, out, reward, made)
+    else:
+        result, others, unusable = _files(paths, None if kind is None else find(kind))
+        replaced: set[Path] = set()
+        with writing_to(out), progress_bar() as progress:
+            for path, own in result:
+                try:
+                    target = _free(out, own, path, options, made)
+                    replaced |= {target} if target.exists() else set()
+                    made[target] = _import(path, own, options, target, progress)
+                except ConfigError as error:
+                    unusable.append(str(error))
+            progress.add_task("episodes", total=None)
+            joined = _join(made, replaced, out, reward)
     if as_json:
         print_json(_document(made, others, unusable, joined), Imported)
     else:
-        _print(made, sources, others, joined)
+        _print(made, others, joined)
     report_unusable(unusable)
 
 
@@ -165,8 +167,6 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
     tables = {name: [path for path, own in made.items() if own.kind == f"andrade-{name}"] for name in COLLECTIONS}
     if len(tables["latency"]) != 1 or len(tables["receive"]) != 1 or len(tables["cpu"]) > 1:
         return None if any(tables.values()) else _lacking(made, out)
-    from slicepilot.data.episodes.files import write_episodes
-    from slicepilot.data.episodes.missing import missing_of
     from slicepilot.data.tables.tidy import read_tidy
     from slicepilot.env.reward import RewardWeights
     from slicepilot.training.recording.andrade import to_episodes
@@ -179,10 +179,16 @@ def _join(made: dict[Path, Description], replaced: set[Path], out: Path, reward:
         joined = to_episodes({name: read_tidy(paths[0]) for name, paths in tables.items() if paths}, weights)
     except ConfigError as error:
         return {"path": str(path), "problem": str(error)}
-    write_episodes(joined.episodes, path)
-    figures = {"episodes": len(joined.episodes), "steps": joined.episodes.num_steps, "runs": joined.runs}
-    missing = missing_of(joined.episodes)
-    return {"path": str(path)} | figures | {"points_left_out": joined.left_out, "missing": missing}
+    return _write(joined.episodes, path) | {"runs": joined.runs, "points_left_out": joined.left_out}
+
+
+def _write(episodes: EpisodeSet, path: Path) -> dict[str, Any]:
+    from slicepilot.data.episodes.files import write_episodes
+    from slicepilot.data.episodes.missing import missing_of
+
+    write_episodes(episodes, path)
+    missing = missing_of(episodes)
+    return {"path": str(path), "episodes": len(episodes), "steps": episodes.num_steps, "missing": missing}
 
 
 def _lacking(made: dict[Path, Description], out: Path) -> dict[str, Any] | None:
@@ -198,11 +204,56 @@ def _lacking(made: dict[Path, Description], out: Path) -> dict[str, Any] | None:
     return {"path": str(out / "episodes.parquet"), "problem": problem}
 
 
+def _import_mapped(
+    map_file: Path, files: list[Path], out: Path, reward: str, made: dict[Path, Description]
+) -> dict[str, Any] | None:
+    """Make a table of a user's own files, and episodes if its map says so; all or nothing.
+
+    The table replaces that of an earlier import that was made of the same files.
+
+    Raises:
+        ConfigError: a map that is not valid, a file that cannot be used.
+    """
+    from slicepilot.data.faults import Faults
+    from slicepilot.data.own.join import joined
+    from slicepilot.data.own.map import KIND, read_map
+    from slicepilot.data.own.reading import read_files
+    from slicepilot.data.tables.tidy import Origin, is_made_of, write_tidy
+
+    data_map = read_map(map_file)
+    require_files(files)
+    faults = Faults()
+    with progress_bar() as progress:
+        progress.add_task("reading", total=None)
+        rows = read_files(data_map, files, faults)
+        table = joined(rows, data_map.period_s)
+        episodes = None if data_map.episodes is None else _mapped_episodes(data_map, map_file, rows, reward)
+        with writing_to(out):
+            target = numbered(
+                out / data_map.name, ".parquet", lambda table: table.exists() and not is_made_of(table, *files)
+            )
+            made[target] = write_tidy(target, table, Origin(KIND, files[0], others=tuple(files[1:])), faults)
+            return None if episodes is None else _write(episodes, target.with_stem(f"{target.stem}-episodes"))
+
+
+def _mapped_episodes(data_map: DataMap, map_file: Path, rows: list[Rows], reward: str) -> EpisodeSet:
+    """Episodes as the map's section says; raises ConfigError with what the table lacks for them."""
+    from slicepilot.data.own.join import joined
+    from slicepilot.env.reward import RewardWeights
+    from slicepilot.training.recording.own_files import read_spec, to_episodes
+
+    spec = read_spec(data_map.episodes or {}, str(map_file), data_map.period_s)
+    return with_provenance(to_episodes(joined(rows, spec.period_s), spec, RewardWeights.from_yaml(reward)))
+
+
 def _as_known(own: Description) -> bool | None:
     """Whether a table's file is the release's as it is known; None where nothing is known of it."""
+    from slicepilot.data.own.map import KIND
     from slicepilot.data.studies.kinds import find as kind_by_name
     from slicepilot.data.studies.releases import find
 
+    if own.kind == KIND:
+        return None
     release = find(kind_by_name(own.kind).release)
     return release.as_known(own.source["name"], own.source["bytes"], own.source["sha256"])
 
@@ -221,26 +272,25 @@ def _document(
     }
 
 
-def _print(
-    made: dict[Path, Description], sources: dict[Path, Path], others: Sequence[Path], joined: dict[str, Any] | None
-) -> None:
+def _print(made: dict[Path, Description], others: Sequence[Path], joined: dict[str, Any] | None) -> None:
     if made:
         table = figures_table("imported", ("table", "rows", "left out", "faults"))
         for path, own in made.items():
             table.add_row(path.name, f"{own.rows:,}", f"{own.faults['left_out']:,}", f"{own.faults['total']:,}")
         console.print(table)
-    for path, own in made.items():
-        print_known(str(sources[path]), _as_known(own))
+    for own in made.values():
+        print_known(own.source["name"], _as_known(own))
     if joined is not None and "problem" in joined:
         say(f"no {joined['path']}: {joined['problem']}")
     elif joined is not None:
-        say(f"{joined['path']}: {joined['episodes']} episodes of {joined['runs']} runs, {joined['steps']:,} steps")
-        if joined["points_left_out"]:
+        runs = f" of {joined['runs']} runs" if "runs" in joined else ""
+        say(f"{joined['path']}: {joined['episodes']} episodes{runs}, {joined['steps']:,} steps")
+        if joined.get("points_left_out"):
             say(f"  {joined['points_left_out']:,} points left out, of runs without a step that could be scored")
         print_missing(joined["missing"])
     for path, own in made.items():
-        if own.faults["total"]:
-            say(f"{sources[path]} -> {path}")
+        if own.faults["total"] or own.faults["notes"]:
+            say(f"{own.source['name']} -> {path}")
             print_faults(own.faults)
     if others:
         say(f"not read, of no known kind: {shown_few(others)}")

@@ -1,19 +1,23 @@
-"""Options that commands on datasets share, and detection of file types."""
+"""Options that commands on datasets share, their outputs, and how they name files."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slicepilot.cli.shared.output import stderr
+from slicepilot.cli.shared.output import note
 from slicepilot.cli.shared.streams import refuse_stdout
 from slicepilot.configs import ConfigError
 
 if TYPE_CHECKING:
+    from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.data.studies.kinds import Options
 
 KindOption = Annotated[str | None, typer.Option("--kind", help="File type (default: detected).")]
@@ -24,8 +28,6 @@ UnitOption = Annotated[
 QfiOption = Annotated[int | None, typer.Option(help="QFI of a run of Moreira (default: taken from the folder name).")]
 ConditionOption = Annotated[str | None, typer.Option(help="Condition (default: taken from the folder name).")]
 UeOption = Annotated[list[str] | None, typer.Option(help="Traffic class of a UE, as ADDRESS=CLASS; may be repeated.")]
-
-What = Literal["tidy", "episodes", "minari", "records", "folder", "file"]
 
 
 def options_of(units: list[str] | None, qfi: int | None, condition: str | None, ues: list[str] | None) -> Options:
@@ -74,7 +76,7 @@ def writing_to(folder: Path) -> Iterator[None]:
 def report_unusable(problems: Sequence[str]) -> None:
     """Print a line for each unusable file, but raise ConfigError for the last."""
     for line in problems[:-1]:
-        stderr.print(f"slicepilot: error: {line}", markup=False, highlight=False, soft_wrap=True)
+        note(f"slicepilot: error: {line}")
     if problems:
         raise ConfigError(problems[-1])
 
@@ -85,7 +87,7 @@ def print_left_out(path: Path) -> None:
 
     others = files_in(path)[1] if path.is_dir() and not is_minari(path) else []
     if others:
-        stderr.print(f"left out, no episodes: {shown_few(others)}", markup=False, highlight=False, soft_wrap=True)
+        note(f"left out, no episodes: {shown_few(others)}")
 
 
 def shown_few(files: Sequence[Path]) -> str:
@@ -93,50 +95,33 @@ def shown_few(files: Sequence[Path]) -> str:
     return f"{len(files)} files ({', '.join(file.name for file in files[:3])}{', ...' if len(files) > 3 else ''})"
 
 
-def what_is(path: Path) -> What:
-    """The type of data at a path.
+def check_episodes_out(out: Path) -> None:
+    """Check, before anything is recorded or asked for, that episodes can be written; raises ConfigError."""
+    if out.suffix != ".parquet":
+        from slicepilot.training.recording.minari_files import check_new
 
-    ``tidy``: a table of `dataset import`. ``episodes``: a file, or folder of files. ``minari``: a dataset's folder.
-    ``records``: those of a controller. ``folder``: any other. ``file``: any other, a release's perhaps.
-
-    Raises:
-        ConfigError: nothing, what is no file or folder, or a Parquet file of something else.
-    """
-    from slicepilot.data.files import what_else
-    from slicepilot.data.tables.tidy import describe_if_tidy, is_parquet
-
-    if path.is_dir():
-        return _what_folder(path)
-    if problem := what_else(path):
-        raise ConfigError(f"path = {str(path)!r}: {problem}; expected a regular file or folder")
-    if not is_parquet(path):
-        return "file"
-    if describe_if_tidy(path) is not None:
-        return "tidy"
-    if _holds_episodes(path):
-        return "episodes"
-    raise ConfigError(f"path = {str(path)!r}: Parquet, but neither a table of `dataset import` nor episodes")
+        check_new(out)
+    elif out.is_dir():
+        raise ConfigError(f"out = {str(out)!r}: a folder; expected a file NAME.parquet")
+    with writing_to(out.parent):
+        pass  # the folder is all that is needed yet
 
 
-def _what_folder(path: Path) -> What:
-    from slicepilot.controller.record.segments import list_segments
-    from slicepilot.data.episodes.files import is_minari
+def write_any_episodes(episodes: EpisodeSet, out: Path) -> None:
+    """Write episodes as NAME.parquet, or to a new folder as a Minari dataset."""
+    if out.suffix == ".parquet":
+        from slicepilot.data.episodes.files import write_episodes
 
-    if is_minari(path):
-        return "minari"
-    if list_segments(path):
-        return "records"
-    parquet = [file for file in path.glob("*.parquet") if not file.name.startswith(".")]
-    if parquet and all(map(_holds_episodes, parquet)):
-        return "episodes"
-    return "folder"
+        write_episodes(episodes, out)
+    else:
+        from slicepilot.training.recording.minari_files import write_minari
+
+        write_minari(episodes, out)
 
 
-def _holds_episodes(path: Path) -> bool:
-    from slicepilot.data.episodes.files import read_header
+def with_provenance(episodes: EpisodeSet) -> EpisodeSet:
+    """The same episodes with this command, machine and time among their facts."""
+    from slicepilot.training.evaluation.results import Provenance
 
-    try:
-        read_header(path)
-    except ConfigError:
-        return False
-    return True
+    provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
+    return replace(episodes, facts={**episodes.facts, **provenance})

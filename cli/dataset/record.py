@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +15,7 @@ from slicepilot.cli.shared.registry import BUNDLE_HELP
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR, check_name
 
-from .paths import writing_to
+from .paths import check_episodes_out, with_provenance, write_any_episodes, writing_to
 from .record_live import AS_FOUND, play_scenario, watch_node
 
 if TYPE_CHECKING:
@@ -84,11 +82,9 @@ def record(
     Example: [bold]slicepilot dataset record --agents random,exploring-no-control --episodes 4 --out
     log.parquet[/bold]
     """
-    from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.env.reward import RewardWeights
-    from slicepilot.training.evaluation.results import Provenance
 
-    _check_out(out)
+    check_episodes_out(out)
     check_name(backend)
     _check_node(node, mode, run, backend, scenario, name, requests)
     if name is not None and backend == SIMULATOR:
@@ -111,26 +107,13 @@ def record(
             if backend == SIMULATOR
             else play_scenario(backend, played, made, episodes, seed, weights, name)
         )
-    provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
     with writing_to(out.parent):
-        _write(EpisodeSet(recorded.episodes, {**recorded.facts, **provenance}), out)
+        write_any_episodes(with_provenance(recorded), out)
     document = _document(recorded, out)
     if as_json:
         print_json(document, Recorded)
     else:
         _print(document)
-
-
-def _check_out(out: Path) -> None:
-    """Check that the output can be written, before anything is recorded; raises ConfigError."""
-    if out.suffix != ".parquet":
-        from slicepilot.training.recording.minari_files import check_new
-
-        check_new(out)
-    elif out.is_dir():
-        raise ConfigError(f"out = {str(out)!r}: a folder; expected a file NAME.parquet")
-    with writing_to(out.parent):
-        pass  # the folder is all that is needed yet
 
 
 def _check_node(
@@ -208,17 +191,6 @@ def _simulate(played: Scenario, made: Sequence[Agent], episodes: int, seed: int,
                 progress.update(task, completed=periods, description=who)
 
         return record_simulated(made, played, episodes, seed, weights, on_period)
-
-
-def _write(recorded: EpisodeSet, out: Path) -> None:
-    if out.suffix == ".parquet":
-        from slicepilot.data.episodes.files import write_episodes
-
-        write_episodes(recorded, out)
-    else:
-        from slicepilot.training.recording.minari_files import write_minari
-
-        write_minari(recorded, out)
 
 
 def _document(recorded: EpisodeSet, out: Path) -> dict[str, Any]:

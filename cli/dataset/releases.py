@@ -15,7 +15,6 @@ from slicepilot.cli.shared.streams import refuse_stdout
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-    from slicepilot.data.studies.fetching import Fetched
     from slicepilot.data.studies.releases import Release
 
 
@@ -65,39 +64,32 @@ def fetch(
     refuse_stdout(out, "a folder")
     default = Path("datasets") / name
     folder = own(out or default, default, "out")
-    fetched: list[Fetched] = []
+    fetched: list[dict[str, Any]] = []
     failed: list[str] = []
     with progress_bar() as progress:
         for file in files:
-            task = progress.add_task(file.name.rpartition("/")[2], total=file.num_bytes)
+            task = progress.add_task(file.name.rpartition("/")[2], total=None)
 
             def show(done: int, total: int | None, task: TaskID = task) -> None:
                 progress.update(task, completed=done, total=total)
 
             try:
-                fetched.append(download(str(file.address), folder / file.name, file.sha256, file.num_bytes, show))
+                path = folder / file.name
+                digest = download(str(file.address), path, show)
+                size = path.stat().st_size
+                known = release.as_known(path.name, size, digest)
+                fetched.append({"path": str(path), "bytes": size, "sha256": digest, "as_known": known})
             except FetchError as error:
                 failed.append(str(error))
             progress.remove_task(task)
     if as_json:
-        files_json = [
-            {
-                "path": str(f.path),
-                "bytes": f.num_bytes,
-                "sha256": f.sha256,
-                "published_sha256": f.checked,
-                "as_known": release.as_known(f.path.name, f.num_bytes, f.sha256),
-            }
-            for f in fetched
-        ]
-        document = {"release": _document(release), "folder": str(folder), "files": files_json, "failed": failed}
+        document = {"release": _document(release), "folder": str(folder), "files": fetched, "failed": failed}
         print_json(document, schema.Fetched)
     else:
-        for f in fetched:
-            known = "as published" if f.checked else "none published to compare with"
-            say(f"{f.path}  {shown_bytes(f.num_bytes)}")
-            say(f"  SHA-256 {f.sha256} ({known})")
-            print_known(str(f.path), release.as_known(f.path.name, f.num_bytes, f.sha256))
+        for row in fetched:
+            say(f"{row['path']}  {shown_bytes(row['bytes'])}")
+            say(f"  SHA-256 {row['sha256']}")
+            print_known(row["path"], row["as_known"])
         if fetched:
             print_fact("cite", release.citation)
             print_fact("licence", release.licence or "none known")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slicepilot.configs import ConfigError
 
-from .paths import what_is
-
 if TYPE_CHECKING:
-    from slicepilot.data.csv.chunks import OnProgress
     from slicepilot.data.tables.tidy import Stream
     from slicepilot.training.statistics.collect import Source
 
@@ -45,26 +42,22 @@ class Tables:
         return notes
 
 
-def open_tables(paths: Sequence[Path], value: str | None, report: OnProgress) -> Tables:
+def open_tables(paths: Sequence[Path], value: str | None) -> Tables:
     """Open tables of `dataset import`, episodes, Minari datasets and records.
 
     Args:
         paths: files and folders; of a folder of tables, those that cannot be read are left out.
         value: the requested column of delays.
-        report: called, while rows are read, with the share of all that has been read.
 
     Raises:
         ConfigError: a path that does not exist, a file that is none of these, no delays in any.
     """
-    result, shares = Tables(), dict[Path, float]()
+    from slicepilot.training.recording.reading import what_is
 
-    def progress(file: Path, share: float) -> None:
-        shares[file] = share
-        report(sum(shares.values()) / len(shares))
-
+    result = Tables()
     for path in paths:
         if what_is(path) != "folder":
-            _add(result, path, value, progress)
+            _add(result, path, value)
             continue
         files = sorted(path.glob("*.parquet"))
         tables = {file.stem for file in files}
@@ -72,7 +65,7 @@ def open_tables(paths: Sequence[Path], value: str | None, report: OnProgress) ->
             if file.stem.endswith("-episodes") and file.stem.removesuffix("-episodes") in tables:
                 continue  # the same measurements as the table that they were made of
             try:
-                _add(result, file, value, progress)
+                _add(result, file, value)
             except ConfigError as error:
                 result.broken[file.name] = str(error).removeprefix(f"{file}: ")
     if not result.delays:
@@ -84,14 +77,13 @@ def open_tables(paths: Sequence[Path], value: str | None, report: OnProgress) ->
     return result
 
 
-def _add(result: Tables, path: Path, value: str | None, report: Callable[[Path, float], None]) -> None:
+def _add(result: Tables, path: Path, value: str | None) -> None:
     """Open a table; the first table with delays determines the column that the others must have."""
     from slicepilot.training.statistics.collect import Source
     from slicepilot.training.statistics.columns import delay_column
     from slicepilot.training.statistics.context import RUN
 
-    report(path, 0.0)
-    name, stream = _opened(result, path, lambda share: report(path, share))
+    name, stream = _opened(result, path)
     wanted = delay_column(result.delays[0].stream.schema, value) if result.delays else value
     if delay_column(stream.schema, wanted) is not None:
         taken = name in {source.name for source in result.delays}
@@ -102,8 +94,10 @@ def _add(result: Tables, path: Path, value: str | None, report: Callable[[Path, 
         result.skipped.append(path.name)
 
 
-def _opened(result: Tables, path: Path, report: OnProgress) -> tuple[str, Stream]:
+def _opened(result: Tables, path: Path) -> tuple[str, Stream]:
     """Name and rows of the data at a path; raises ConfigError if they cannot be read."""
+    from slicepilot.training.recording.reading import what_is
+
     what = what_is(path)
     if what == "tidy":
         from slicepilot.data.tables.tidy import read_description, read_tidy
@@ -112,11 +106,11 @@ def _opened(result: Tables, path: Path, report: OnProgress) -> tuple[str, Stream
         if description.faults["total"]:
             counts = f"{description.faults['total']:,} faults, {description.faults['left_out']:,} rows left out"
             result.faults.append(f"{path.name}: {counts} by `dataset import`; see `dataset validate`")
-        return path.stem, _counted(read_tidy(path), description.rows, report)
+        return path.stem, read_tidy(path)
     if what == "records":
         from slicepilot.training.statistics.slice_rows import record_rows
 
-        return path.name, record_rows(path, result.broken, report)
+        return path.name, record_rows(path, result.broken)
     if what == "file":
         raise ConfigError(f"path = {str(path)!r}: no table; expected a table of `dataset import`, episodes or records")
     from slicepilot.training.statistics.slice_rows import episode_rows
@@ -124,17 +118,3 @@ def _opened(result: Tables, path: Path, report: OnProgress) -> tuple[str, Stream
     from .convert import read_any_episodes
 
     return path.stem, episode_rows(read_any_episodes(path))
-
-
-def _counted(stream: Stream, rows: int, report: OnProgress) -> Stream:
-    """The same rows, reporting the share that has been read."""
-    from slicepilot.data.tables.tidy import Stream
-
-    def batches() -> Iterator[Any]:
-        seen = 0
-        for batch in stream.batches:
-            yield batch
-            seen += batch.num_rows
-            report(seen / max(rows, 1))
-
-    return Stream(stream.schema, batches(), stream.groups)

@@ -21,7 +21,6 @@ from .paths import (
     options_of,
     report_unusable,
     shown_few,
-    what_is,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +48,8 @@ def validate(
 
     Example: slicepilot dataset validate o1_forwarding_exp_light.csv
     """
+    from slicepilot.training.recording.reading import what_is
+
     options = options_of(unit, qfi, condition, None)
     checked: list[dict[str, Any]] = []
     unusable: list[str] = []
@@ -90,6 +91,7 @@ def _check(path: Path, kind: str | None, options: Options, progress: Progress) -
     """The contents and faults of a file or dataset."""
     from slicepilot.data.faults import Faults
     from slicepilot.data.studies.kinds import detected, find
+    from slicepilot.training.recording.reading import what_is
 
     what = what_is(path)
     faults = Faults()

@@ -158,7 +158,8 @@ def evaluate(
     else:
         judged = _judge(chosen, made_for_each, settings, learned, progress_lines(not as_json))
     command = shlex.join(["slicepilot", *sys.argv[1:]])
-    candidates = _candidates(bundle or [], bundles) | _others(policy or [], learned[len(bundles) :])
+    candidates = _candidates(bundle or [], bundles)
+    candidates |= {a.name: {"policy": given} for given, a in zip(policy or [], learned[len(bundles) :], strict=True)}
     evaluation = Evaluation(tuple(judged), Provenance.here(command), hardware_fits(judged), candidates)
     save(evaluation, results)
     if report is not None:
@@ -187,11 +188,6 @@ def _candidates(addresses: Sequence[Path], learned: Sequence[LearnedAgent]) -> d
         digest = BundleFiles.read(agent.bundle.origin or "").digest
         results[agent.name] = candidate_of(str(address), digest, agent.bundle.training)
     return results
-
-
-def _others(policies: Sequence[str], agents: Sequence[Agent]) -> dict[str, dict[str, Any]]:
-    """The recorded facts of other libraries' policies, by name."""
-    return {agent.name: {"policy": given} for given, agent in zip(policies, agents, strict=True)}
 
 
 def _print(judged: Sequence[ScenarioResult], drawn: bool, alike: Any) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from slicepilot.cli.schemas.evaluation import Played, StudyExperiment
 from slicepilot.cli.shared.agents_option import POLICY_HELP, load_learned, load_policies
-from slicepilot.cli.shared.output import announce_compilation, console, print_json, progress_bar
+from slicepilot.cli.shared.output import announce_compilation, console, figures_table, print_json, progress_bar
 from slicepilot.cli.shared.registry import BUNDLE_HELP
 from slicepilot.configs import ConfigError
 
@@ -92,15 +92,11 @@ def _is_number(text: str) -> bool:
 
 
 def _print_study(results: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
     from slicepilot.data.reference import calibration_rows
 
     published = {(row.experiment, row.metric, row.group): row for row in calibration_rows()}
-    table = Table(title="Simulated (published) over the last five minutes", padding=(0, 1))
-    table.add_column("exp", justify="right")
-    for name in ("slice1\nMbit/s mean", "others\nMbit/s mean", "slice1\nms median", "others\nms median"):
-        table.add_column(name, justify="right")
+    headings = ("exp", "slice1\nMbit/s mean", "others\nMbit/s mean", "slice1\nms median", "others\nms median")
+    table = figures_table("Simulated (published) over the last five minutes", headings)
     for result in results:
         cells = [str(result["experiment"])]
         for metric, key, statistic in (
@@ -159,11 +155,8 @@ def _play(
     if as_json:
         print_json({"scenario": scenario.name, "agent": agent.name, "seed": seed, "slices": figures}, Played)
         return
-    from rich.table import Table
-
-    shown = Table(title=f"{scenario.name} under {agent.name}, {scenario.duration_s:.0f} s")
-    for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "p50\nms", "p99\nms", "promise\nbroken s"):
-        shown.add_column(column, justify="left" if column == "slice" else "right")
+    headings = ("slice", "offered\nMbit/s", "carried\nMbit/s", "p50\nms", "p99\nms", "promise\nbroken s")
+    shown = figures_table(f"{scenario.name} under {agent.name}, {scenario.duration_s:.0f} s", headings)
     for f in figures:
         shown.add_row(
             f["slice"],

@@ -14,6 +14,7 @@ import typer
 
 from slicepilot.cli.shared.agents_option import names_of
 from slicepilot.cli.shared.output import console, print_json
+from slicepilot.configs import FailureError
 from slicepilot.configs.text import name_in_cells, printable
 from slicepilot.controller.contracts.answers import OrderAnswer, Status
 
@@ -111,7 +112,7 @@ def _order(order: dict[str, Any], name: str | None, run_root: Path | None, as_js
 
 
 def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict[str, Any]:
-    """The controller's answer to an order; without an answer, an error line and exit code 1."""
+    """The controller's answer to an order; raises FailureError where it has none, or refuses."""
     from slicepilot.configs.documents import DocumentError, check
     from slicepilot.controller.service.control_client import ControlClient, ControlError, find_socket
 
@@ -122,15 +123,12 @@ def _ask(order: dict[str, Any], name: str | None, run_root: Path | None) -> dict
         document: Any = answer.get("status") if is_status else answer
         check(json.dumps(document), Status if is_status else OrderAnswer)
     except ControlError as error:
-        refused = str(error)
+        raise FailureError(str(error)) from error
     except DocumentError as error:
-        refused = f"no answer: {error}"
+        raise FailureError(f"no answer: {error}") from error
     except RecursionError:
-        refused = "no answer: too deeply nested"
-    else:
-        return dict(document)
-    typer.echo(f"slicepilot: error: {printable(refused)}", err=True)
-    raise typer.Exit(1)
+        raise FailureError("no answer: too deeply nested") from None
+    return dict(document)
 
 
 def _say(text: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from slicepilot.cli.schemas.explaining import Probed
 from slicepilot.cli.shared.output import console, print_json, stderr
 from slicepilot.cli.shared.streams import STDOUT, require_single
-from slicepilot.configs import ConfigError
+from slicepilot.configs import ConfigError, FailureError
 from slicepilot.configs.backends import plugin
 from slicepilot.configs.text import printable
 
@@ -97,8 +97,7 @@ def probe(
                 stop, source, pfcp, files, interval, duration, as_json, stderr if STDOUT in {csv, pfcp_csv} else console
             )
     except ProbeError as error:
-        typer.echo(f"slicepilot: error: {printable(str(error))}", err=True)
-        raise typer.Exit(1) from error
+        raise FailureError(str(error)) from error
 
 
 def _distinct(upfs: list[Upf]) -> list[Upf]:

@@ -10,16 +10,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from slicepilot.cli.schemas import operation as schema
 from slicepilot.cli.shared.output import console, figures_table, print_json, say, stderr
 from slicepilot.cli.shared.registry import SCHEME, local_bundle
 from slicepilot.cli.shared.signing import NoSign, Sign, signing_key
 from slicepilot.configs import ConfigError
+from slicepilot.configs.documents import Document
+from slicepilot.controller.promotion.certificate import Finding, PromotionDecision, ShadowRecording
 
 if TYPE_CHECKING:
     from slicepilot.agents.learned.bundle import PolicyBundle
-    from slicepilot.controller.promotion.certificate import PromotionDecision
     from slicepilot.training.runs.registry import Champions
+
+
+class Verdict(Document):
+    """A bundle's shadow recording, compared with the criteria."""
+
+    bundle: str
+    digest: str
+    promoted: bool
+    signed: bool
+    champion: str | None
+    """Its version in MLflow's registry, which is the champion now."""
+    reasons: list[str]
+    """The criteria that are not met."""
+    findings: list[Finding]
+    recording: ShadowRecording
+    left_out: dict[str, str]
+    """Files that were ignored in whole or part, and why."""
 
 
 def promote(
@@ -85,7 +102,7 @@ def promote(
             files = signature.sign(files, key)
     champion = champions.enter(files).address if champions is not None and verdict.promoted else None
     if as_json:
-        print_json(_document(bundle, verdict, key is not None, champion), schema.Verdict)
+        print_json(_document(bundle, verdict, key is not None, champion), Verdict)
     else:
         _print(bundle, verdict, key is not None, champion)
     if not verdict.promoted:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from slicepilot.cli.schemas.operation import RunReport
 from slicepilot.cli.shared.agents_option import POLICY_HELP
-from slicepilot.cli.shared.output import console, print_json, progress_bar, say, stderr
+from slicepilot.cli.shared.output import console, figures_table, print_json, progress_bar, say, stderr
 from slicepilot.cli.shared.registry import BUNDLE_HELP, local_bundle
 from slicepilot.cli.shared.run_labels import RunName, Tags
 from slicepilot.configs import ConfigError
@@ -21,10 +21,9 @@ from . import run_episodes, run_policy
 from .run_mlflow import MlflowRun
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from slicepilot.controller.contracts.modes import Mode
-    from slicepilot.controller.loop.loop import LoopReport, ModeCharges
+    from slicepilot.controller.loop.loop import LoopReport
     from slicepilot.controller.loop.node import Node
     from slicepilot.controller.service.run_config import RunConfig
     from slicepilot.env.backend import Context
@@ -230,12 +229,15 @@ class _Totals:
         import numpy as np
 
         ticks = np.maximum(self._measured, 1)
+        # Without traffic nothing can be lost.
+        share = np.divide(self._carried, self._offered, out=np.ones_like(self._offered), where=self._offered > 0)
+        lost_pct = 100 * np.maximum(1 - share, 0.0)
         return [
             {
                 "slice": name,
                 "offered_mbps": float(self._offered[s] / ticks[s]),
                 "carried_mbps": float(self._carried[s] / ticks[s]),
-                "lost_pct": self._lost_pct(s),
+                "lost_pct": float(lost_pct[s]),
                 "delay_p99_us": self._delay_p99_us(s),
                 "late_ticks_pct": float(100 * self._late[s] / ticks[s]),
                 "broken_s": float(self._period_s * self._broken[s]),
@@ -244,11 +246,6 @@ class _Totals:
             }
             for s, name in enumerate(self.slices.names)
         ]
-
-    def _lost_pct(self, s: int) -> float:
-        """Of what was offered; 0 without traffic, of which nothing can be lost."""
-        offered, carried = float(self._offered[s]), float(self._carried[s])
-        return 100 * max(1 - carried / offered, 0.0) if offered > 0 else 0.0
 
     def _delay_p99_us(self, s: int) -> float:
         import numpy as np
@@ -274,45 +271,41 @@ def _document(settings: RunConfig, node: Node, totals: _Totals, report: LoopRepo
         "period_s": node.backend.context.period_s.item(),
         "slices": totals.rows() if totals.ticks else [],
         "in_charge": shares(report.charges),
-        "modes": [_mode_document(mode, charges) for mode, charges in report.modes.items()],
+        "modes": [
+            {
+                "mode": mode.label,
+                "ticks": charges.charges.total(),
+                "in_charge": shares(charges.charges),
+                "guard_rules": _shares_of(charges.rules_in_charge, charges.charges.total()),
+            }
+            for mode, charges in report.modes.items()
+        ],
         "restored": report.restored,
-        "not_moved": _not_moved(node, report),
-        "guard_rules": {name: count / report.ticks for name, count in sorted(report.rules_in_charge.items())},
+        "not_moved": [
+            {"slice": name, "knob": knob, "why": why}
+            for (name, knob), why in sorted({**node.fixed, **report.not_moved}.items())
+            if name in report.acted_on
+        ],
+        "guard_rules": _shares_of(report.rules_in_charge, report.ticks),
         "loop": report.totals()
         | {"interventions": report.interventions, "last_error": report.last_error, "scheduling": str(report.scheduling)}
         | (stages if report.ticks else {}),
     }
 
 
-def _mode_document(mode: Mode, charges: ModeCharges) -> dict[str, Any]:
-    from slicepilot.controller.contracts.charge import shares
-
-    ticks = charges.charges.total()
-    return {
-        "mode": mode.label,
-        "ticks": ticks,
-        "in_charge": shares(charges.charges),
-        "guard_rules": {name: count / ticks for name, count in sorted(charges.rules_in_charge.items())},
-    }
-
-
-def _not_moved(node: Node, report: LoopReport) -> list[dict[str, str]]:
-    entries = sorted({**node.fixed, **report.not_moved}.items())
-    return [{"slice": name, "knob": knob, "why": why} for (name, knob), why in entries if name in report.acted_on]
+def _shares_of(counts: Mapping[str, int], ticks: int) -> dict[str, float]:
+    return {name: count / ticks for name, count in sorted(counts.items())}
 
 
 def _print(document: dict[str, Any], budget_ratio: float) -> None:
-    from rich.table import Table
-
     from slicepilot.configs.text import printable
 
     loop = document["loop"]
     where = document["scenario"] or "the traffic there is"
     modes = " and ".join(entry["mode"] for entry in document["modes"]) or document["mode"]
     title = f"{document['agent']} in {modes} on {where}, {loop['ticks']} ticks"
-    table = Table(title=f"{title} of {1e3 * document['period_s']:g} ms", box=None, padding=(0, 1))
-    for column in ("slice", "offered\nMbit/s", "carried\nMbit/s", "lost\n%", "p99\nms", "late ticks\n%", "broken\ns"):
-        table.add_column(column, justify="left" if column == "slice" else "right")
+    headings = ("slice", "offered\nMbit/s", "carried\nMbit/s", "lost\n%", "p99\nms", "late ticks\n%", "broken\ns")
+    table = figures_table(f"{title} of {1e3 * document['period_s']:g} ms", headings)
     for row in document["slices"]:
         delays = row["delay_p99_us"] / 1e3, row["late_ticks_pct"]
         figures = [row["offered_mbps"], row["carried_mbps"], row["lost_pct"], *delays, row["broken_s"]]

@@ -32,12 +32,7 @@ def check(folder: Path, settings: RunConfig) -> None:
 def write(folder: Path, settings: RunConfig, since_ns: int) -> dict[str, Any]:
     """Write the episodes of this process's run as NAME-TIME.parquet and, where Minari is installed, NAME-TIME-v0.
 
-    A long run becomes several of them, each named after its first tick.
-
-    Args:
-        folder: to write in.
-        settings: of the run.
-        since_ns: CLOCK_REALTIME when it began.
+    A long run, which began at ``since_ns`` (CLOCK_REALTIME), becomes several of them, each named after its first tick.
 
     Raises:
         ConfigError: no records, or nowhere to write; says how to do it later.

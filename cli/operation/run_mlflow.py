@@ -30,11 +30,6 @@ class MlflowRun:
     That process is started before the controller, which gives its privileges up, and has reached the server when this
     returns. When the controller ends without a summary, its run in MLflow is marked as killed.
 
-    Args:
-        settings: of the controller.
-        address: of the bundle or other policy, as the command line gives it.
-        labels: name and tags of the command line.
-
     Raises:
         ConfigError: MLflow cannot be used.
     """
@@ -73,10 +68,7 @@ class MlflowRun:
             self._process.stdin.flush()
 
     def finish(self, document: dict[str, Any]) -> None:
-        """Log the summary and end the run.
-
-        Args:
-            document: JSON of ``slicepilot run``.
+        """Log the summary, the JSON of ``slicepilot run``, and end the run.
 
         Raises:
             FailureError: the server has gone meanwhile.

@@ -12,10 +12,6 @@ class SimulatorSpeed(Document):
 
     vector_env_steps_per_s: float
     """Control periods per second of all environments of a vector."""
-    make_vec_steps_per_s: float
-    """Of ``gymnasium.make_vec``, whose environments have a generator each."""
-    make_vec_ratio: float
-    """Of that to ``vector_env_steps_per_s``, median of the ratios within a repetition."""
     single_env_steps_per_s: float
     num_envs: int
     num_slices: int

@@ -12,10 +12,6 @@ class ReleaseFile(Document):
     name: str
     """Its path in the release."""
     address: str | None
-    num_bytes: int | None
-    """The published size."""
-    sha256: str | None
-    """The published SHA-256."""
     about_bytes: int | None
     """The approximate size that the study states."""
     known_bytes: int | None
@@ -48,8 +44,6 @@ class FetchedFile(Document):
     path: str
     bytes: int
     sha256: str
-    published_sha256: bool
-    """Whether it equals the published checksum; false if none is published."""
     as_known: bool | None
     """Whether size and checksum are those of the known file; null if these are unknown."""
 

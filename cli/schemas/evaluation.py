@@ -121,31 +121,28 @@ class AxisFigures(Document):
     worst_scenario: str
 
 
-class OverRule(Document):
-    """An agent beside `queue-greedy` over all scenarios, with the shares of scenarios of each relation."""
-
-    broken: AxisFigures
+class _OverRival(Document):
     best_effort: AxisFigures
     cpu_wasted: AxisFigures
-    others_loss: dict[Literal["median"], float]
-    """Ratio of `others_loss_pct`, in which less than 0.5% counts as 0.5%."""
     dominates: float
     equal: float
     dominated: float
     neither: float
 
 
-class OverBestFixed(AxisFigures):
+class OverRule(_OverRival):
+    """An agent beside `queue-greedy` over all scenarios, with the shares of scenarios of each relation."""
+
+    broken: AxisFigures
+    others_loss: dict[Literal["median"], float]
+    """Ratio of `others_loss_pct`, in which less than 0.5% counts as 0.5%."""
+
+
+class OverBestFixed(AxisFigures, _OverRival):
     """An agent beside each scenario's best fixed setting; median, interval and worst are of broken seconds."""
 
     wins: int
     """Scenarios with a ratio below 1."""
-    best_effort: AxisFigures
-    cpu_wasted: AxisFigures
-    dominates: float
-    equal: float
-    dominated: float
-    neither: float
 
 
 class Summary(Document):

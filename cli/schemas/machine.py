@@ -1,23 +1,10 @@
-"""``slicepilot doctor``, ``node`` and ``testbed``."""
+"""``slicepilot node`` and ``testbed``."""
 
 from typing import Literal
 
 from slicepilot.configs.documents import Document
 
 from .shared import Knob
-
-
-class Check(Document):
-    """A prerequisite."""
-
-    name: str
-    ok: bool
-    found: str
-    """What this machine has."""
-    needed_for: str
-    """The commands that need it."""
-    hint: str
-    """How to provide it."""
 
 
 class TestbedSlice(Document):
@@ -41,14 +28,11 @@ class TestbedStatus(Document):
     slices: list[TestbedSlice]
 
 
-class TestbedUp(Document):
+class TestbedUp(TestbedStatus):
     """A testbed that was started."""
 
-    name: str
-    """The prefix of all its objects."""
     up_s: float
     """Time that the start took."""
-    slices: list[TestbedSlice]
 
 
 class DiscoveredUpf(Document):

@@ -1,4 +1,4 @@
-"""``slicepilot run``, ``promote``, ``bundle`` and ``restore``.
+"""``slicepilot run``, ``restore`` and ``bundle export``.
 
 Status and orders: `slicepilot.controller.contracts.answers`.
 """
@@ -106,56 +106,6 @@ class RunReport(Document):
     episodes: NotRequired[RunEpisodes]
 
 
-class Finding(Document):
-    """A criterion."""
-
-    criterion: str
-    sign: Literal[">=", "<="]
-    required: float
-    measured: float | None
-    """Null where there was nothing to measure, which fails the criterion."""
-    ok: bool
-    why: str
-    """The slices or ticks at fault."""
-
-
-class Recording(Document):
-    """The ticks that a verdict rests on."""
-
-    ticks: int
-    """Ticks of the bundle in shadow."""
-    runs: dict[str, int]
-    """Ticks by run."""
-    first: str | None
-    """Time of the first tick."""
-    last: str | None
-    in_charge: InCharge | None
-    """In shadow: what it would have been."""
-    in_charge_acting: InCharge | None
-    """In canary and live."""
-    windows: int
-    """Windows for the simulator, from the first whose ticks are in the records."""
-    missing_windows: int
-    """Windows whose ticks are missing from the records or changed."""
-
-
-class Verdict(Document):
-    """A bundle's shadow recording, compared with the criteria."""
-
-    bundle: str
-    digest: str
-    promoted: bool
-    signed: bool
-    champion: str | None
-    """Its version in MLflow's registry, which is the champion now."""
-    reasons: list[str]
-    """The criteria that are not met."""
-    findings: list[Finding]
-    recording: Recording
-    left_out: dict[str, str]
-    """Files that were ignored in whole or part, and why."""
-
-
 class Restored(Document):
     """The knobs of a controller, a line for each."""
 
@@ -168,30 +118,6 @@ class Restored(Document):
     failed: list[str]
     notes: list[str]
     took_s: float
-
-
-class Agreement(Document):
-    """How far a bundle's actions differ from those of the library that the policy comes from, at most."""
-
-    max_abs_error: float
-    observations: int
-    slice_counts: list[int]
-
-
-class ImportedBundle(Document):
-    """A bundle made of another library's policy."""
-
-    bundle: str
-    digest: str
-    policy: str
-    """As it was given."""
-    slices: list[str]
-    """Those that it was trained for."""
-    any_number: bool
-    """Whether it serves any number of slices; otherwise as many."""
-    signed: bool
-    agreement: Agreement | None
-    """Null for a policy that came as ONNX."""
 
 
 class ExportedBundle(Document):

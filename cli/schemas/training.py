@@ -6,9 +6,9 @@ from typing_extensions import TypedDict
 
 from slicepilot.configs.documents import Document
 from slicepilot.data.episodes.missing import MissingOfSetting
+from slicepilot.data.intervals import Interval
 
 from .episodes import Coverage, Estimated, EstimatorAnswer, EstimatorName
-from .shared import Difference, Ends
 
 Comparison = Literal["better", "worse", "cannot be told apart"]
 
@@ -32,11 +32,9 @@ class Trained(Document):
     onnx_max_abs_error: float
 
 
-class RewardDifference(Document):
+class RewardDifference(Estimated):
     """The policy's estimated reward minus that of the best behaviour in the dataset."""
 
-    value: float
-    ci95: Ends | None
     verdict: Comparison
 
 
@@ -159,7 +157,7 @@ class FineTuned(Document):
     offline_return: float
     """Mean return before, on runs that neither policy was trained on."""
     finetuned_return: float
-    difference: Difference
+    difference: Interval
     judged_runs: int
     backend: Literal["simulator", "testbed"]
     steps: int

@@ -41,6 +41,11 @@ def say(text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)
 
 
+def note(text: str) -> None:
+    """Print a line on standard error unchanged and unwrapped."""
+    stderr.print(text, highlight=False, soft_wrap=True)
+
+
 def print_json(value: Any, shape: Any) -> None:
     """Print strict JSON (no NaN or infinity) that was checked against its shape (`slicepilot.cli.schemas`).
 

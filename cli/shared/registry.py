@@ -14,7 +14,7 @@ from typing import Any
 from slicepilot.agents.learned.files import BundleFiles, refuse_file
 from slicepilot.configs import ConfigError, FailureError
 from slicepilot.configs.text import on_a_line
-from slicepilot.data.files import replace_folder, write_synced
+from slicepilot.data.files import replace_folder
 
 SCHEME = "models:"
 BUNDLE_HELP = "Policy bundle: its folder, generalist, or models:/NAME@ALIAS."
@@ -31,7 +31,6 @@ def local_bundle(name_or_path: str | Path, keep: Path | None = None) -> Path:
     bundle whose digest the registry names, complete and unchanged.
 
     Args:
-        name_or_path: as the command line gives it.
         keep: folder below which the download stays; None: it is removed when the process ends.
 
     Raises:
@@ -59,7 +58,11 @@ def local_bundle(name_or_path: str | Path, keep: Path | None = None) -> Path:
     if keep is None:
         keep = Path(tempfile.mkdtemp(prefix="slicepilot-bundles-"))
         atexit.register(shutil.rmtree, keep, ignore_errors=True)
-    return _written(files, keep / name)
+    try:
+        replace_folder(keep / name, files.parts)
+    except OSError as error:
+        raise ConfigError(f"bundle: {keep / name}: cannot be written: {error.strerror}") from error
+    return keep / name
 
 
 def ask_mlflow(*arguments: str) -> dict[str, Any]:
@@ -106,20 +109,3 @@ def start_mlflow(*arguments: str, stdin: int) -> subprocess.Popen[bytes]:
 def _plain(name: str) -> str:
     """A registered model's name as part of a file's name."""
     return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "_" for letter in name)[:64]
-
-
-def _written(files: BundleFiles, target: Path) -> Path:
-    try:
-        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-        try:
-            for name, data in files.parts.items():
-                write_synced(staging / name, data)
-            staging.chmod(0o755)
-            replace_folder(staging, target)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise ConfigError(f"bundle: {target}: cannot be written: {error.strerror}") from error
-    return target

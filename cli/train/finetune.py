@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,7 @@ def _tell(settings: FinetuneConfig, result: FinetuneResult, as_json: bool) -> No
             "kept": verdict.kept,
             "offline_return": before,
             "finetuned_return": after,
-            "difference": {"value": difference.value, "low": difference.low, "high": difference.high},
+            "difference": asdict(difference),
             "judged_runs": settings.judged_runs,
             "backend": settings.backend,
             "steps": result.steps,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,7 +16,7 @@ from slicepilot.configs import ConfigError, FailureError
 from slicepilot.data.episodes.missing import MissingOfSetting, missing_of
 from slicepilot.data.recorded import find
 
-from .runs import folder_for, training_bar
+from .runs import folder_for, training_bar, with_budget
 
 if TYPE_CHECKING:
     from slicepilot.agents.learned.bundle import PolicyBundle
@@ -65,7 +64,7 @@ def run_offline(
         given = given or OfflineConfig.resumed(checkpoint.config, None)
     if given is None:
         raise ConfigError("config = None: give -c with a name or a file, or --resume with a run's folder")
-    settings = _budget(given.override(dataset=dataset, seed=seed), updates, minutes)
+    settings = with_budget(given.override(dataset=dataset, seed=seed), updates=updates, minutes=minutes)
     if checkpoint is not None:
         settings = OfflineConfig.resumed(checkpoint.config, settings)
     settings = settings if mlflow else settings.override(tracking="none")
@@ -158,13 +157,6 @@ def _improvement(settings: OfflineConfig, bundle: PolicyBundle) -> Improvement |
             return str(error)
 
 
-def _budget(config: OfflineConfig, updates: int | None, minutes: float | None) -> OfflineConfig:
-    """A budget on the command line replaces the config's, of either kind."""
-    if updates is None and minutes is None:
-        return config
-    return dataclasses.replace(config, updates=None, minutes=None).override(updates=updates, minutes=minutes)
-
-
 def _print(
     settings: OfflineConfig,
     result: OfflineResult,
@@ -250,22 +242,19 @@ def _print_improvement(improvement: Improvement, missing: list[MissingOfSetting]
 
 
 def _settings(choice: Choice) -> list[dict[str, Any]]:
+    from slicepilot.training.evaluation.comparison import finite
+
     return [
         {
             "active_slices": option.active_slices,
             "behaviours": list(option.setting.names),
             "chosen": option.chosen,
             "runs": option.runs,
-            "reward": _finite(option.reward),
-            "above_low": _finite(option.above_low),
+            "reward": finite(option.reward),
+            "above_low": None if option.above_low is None else finite(option.above_low),
         }
         for option in choice.options
     ]
-
-
-def _finite(value: float | None) -> float | None:
-    """For JSON, which has no infinity."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _print_choice(choice: Choice) -> None:

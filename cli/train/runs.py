@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -14,6 +16,7 @@ from slicepilot.cli.shared.streams import refuse_stdout
 
 RUNS = Path("runs")
 
+Config = TypeVar("Config", bound=Any)
 Show = Callable[[float, str], None]
 """Called with the share of the budget that is used, 0..1, and figures in words."""
 
@@ -30,6 +33,13 @@ def folder_for(out: Path | None, resume: Path | None, name: str) -> Path:
         return resume if resume.is_dir() else resume.parent
     default = numbered(RUNS / name)
     return own(default, default, "out")
+
+
+def with_budget(config: Config, **budget: float | None) -> Config:
+    """The configuration; a budget of either kind on the command line replaces its budgets of both kinds."""
+    if all(value is None for value in budget.values()):
+        return config
+    return replace(config, **dict.fromkeys(budget)).override(**budget)
 
 
 @contextmanager

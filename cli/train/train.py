@@ -16,7 +16,7 @@ from slicepilot.configs import ConfigError
 
 from .finetune import run_finetune
 from .offline import run_offline
-from .runs import folder_for, training_bar
+from .runs import folder_for, training_bar, with_budget
 
 if TYPE_CHECKING:
     from slicepilot.agents.learned.bundle import PolicyBundle
@@ -161,7 +161,7 @@ def _settings(
         given = None if settings is None else _source(settings, seed, source)
         settings = TrainingConfig.resumed(checkpoint.config, given)
     assert settings is not None
-    settings = _budget(_source(settings, seed, source), steps, minutes)
+    settings = with_budget(_source(settings, seed, source), total_steps=steps, minutes=minutes)
     return settings if checkpoint is None else TrainingConfig.resumed(checkpoint.config, settings)
 
 
@@ -171,13 +171,6 @@ def _source(config: TrainingConfig, seed: int | None, source: Source) -> Trainin
     if source.scenario is not None or source.mixture is not None:
         config = replace(config, scenario=source.scenario, mixture=source.mixture)
     return config.override(seed=seed, hardware=source.hardware)
-
-
-def _budget(config: TrainingConfig, steps: int | None, minutes: float | None) -> TrainingConfig:
-    """A budget on the command line replaces the config's, of either kind."""
-    if steps is None and minutes is None:
-        return config
-    return replace(config, total_steps=None, minutes=None).override(total_steps=steps, minutes=minutes)
 
 
 def _start(

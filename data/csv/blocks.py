@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute
 import pyarrow.csv as pacsv
 
 from slicepilot.configs.text import few, has_controls
@@ -31,8 +31,6 @@ from .chunks import BROKEN, UTF16, OnProgress, opened, other_kind_of, utf16_of, 
 
 # Arrow would take SIGINT and SIGTERM for itself while it reads, and lose those that come near the end of a read.
 pa.enable_signal_handlers(False)
-
-compute: Any = pyarrow.compute  # its functions are made when it is loaded
 
 BLOCK_BYTES = 1 << 20
 HEADER_BYTES = 64 << 10  # read to find the header
@@ -45,7 +43,6 @@ MOST_DIGITS = 20  # of a whole number of 64 bits
 OTHER_DELIMITERS = {";": "semicolons", "\t": "tabs"}
 # Numbers as Arrow reads them, besides "inf" and "nan".
 _FLOAT = re.compile(rb"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_INTEGER = re.compile(rb"-?0*[0-9]{1,20}")
 _UNNAMED = re.compile(r"Unnamed: \d+(_level_\d+)?")
 _HEXADECIMAL = re.compile(rb"0[xX]([0-9a-fA-F]{1,16})")
 
@@ -124,14 +121,11 @@ def read_blocks(
         path: of the file; its first bytes show whether it is compressed.
         columns: Arrow type of each column by its name in the header: signed integers, floats (finite numbers only),
             strings, dictionaries of strings.
-        faults: where bad rows are noted.
         optional: names that the header may lack.
         others: type of columns that are not named; None: there must not be any.
         nullable: an empty field of a number column is null, and no fault.
-        delimiter: one character.
         skip: lines before the header, such as comments.
         block_bytes: text parsed at once; longer lines are refused.
-        on_progress: called with the share of the file that has been read.
 
     Raises:
         DatasetError: there is no such file, it is empty or no text, its columns are not these, a line has no end, it
@@ -183,12 +177,7 @@ def read_blocks(
 def oldest_first(
     path: Path, blocks: Iterator[Block], times_of: Callable[[Block], npt.NDArray[np.int64]], faults: Faults
 ) -> Iterator[Block]:
-    """The same rows in order of time where a file has the newest first, which is noted once; else as they come.
-
-    Args:
-        path: of the file; blocks: all of it.
-        times_of: time of each row (N,).
-        faults: where the order is noted.
+    """All rows of a file in order of their times (N,) where it has the newest first, which is noted; else as they come.
 
     Raises:
         DatasetError: the newest row comes first in a file of more than `MOST_SORTED_BYTES`, which is kept in memory.
@@ -328,10 +317,7 @@ def _at_once(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bo
     try:
         table = arrow_table(text, types, delimiter, nullable)
     except pa.ArrowInvalid:
-        try:
-            table = _with_decimals(text, types, delimiter, nullable)
-        except pa.ArrowInvalid:
-            return None
+        return None
     if text.translate(None, PLAIN) and _has_controls(table):
         return None
     # A quoted row may reach over many lines, and empty lines are skipped where there is one column.
@@ -356,21 +342,6 @@ def arrow_table(text: bytes, types: Mapping[str, Any], delimiter: str, nullable:
         pacsv.ConvertOptions(column_types=types, null_values=[""] if nullable else [], strings_can_be_null=False),
     )
     return table.combine_chunks() if any(column.num_chunks != 1 for column in table.columns) else table
-
-
-def _with_decimals(text: bytes, types: Mapping[str, Any], delimiter: str, nullable: bool) -> Any:
-    """As `arrow_table`, where whole numbers may end with ``.0``, as pandas writes columns with empty fields."""
-    whole = {name: pa.string() for name, kind in types.items() if pa.types.is_integer(kind)}
-    if not whole or b"." not in text:
-        raise pa.ArrowInvalid("no whole numbers with decimals")
-    table = arrow_table(text, {**types, **whole}, delimiter, nullable)
-    for position, name in enumerate(table.column_names):
-        if name in whole:
-            plain = compute.replace_substring_regex(table.column(name), r"^[ \t]*(-?[0-9]+)(?:\.0*)?[ \t]*$", r"\1")
-            if nullable:
-                plain = compute.if_else(compute.equal(plain, ""), None, plain)
-            table = table.set_column(position, name, plain.cast(types[name]))
-    return table.combine_chunks()
 
 
 def _has_controls(table: Any) -> bool:
@@ -398,18 +369,21 @@ def _line_by_line(text: bytes, types: Mapping[str, Any], delimiter: str, nullabl
             bad.append(_Bad(number, "columns", None, line))
     good, arrays = np.ones(len(rows), np.bool_), []
     for position, (name, kind) in enumerate(types.items()):
-        column = [fields[position] for fields in rows]
-        if pa.types.is_integer(kind):
-            column = [_whole(field) for field in column]
-        try:
-            arrays.append(_converted(column, kind, nullable))
-        except pa.ArrowInvalid:
-            for row, field in enumerate(column):
-                if not _fits(field, kind, nullable):
-                    if good[row]:
-                        bad.append(_Bad(line_numbers[row], _kind_of_fault(field, kind), name, field))
-                    good[row], column[row] = False, b"0"
-            arrays.append(_converted(column, kind, nullable))
+        parse: Callable[[bytes], Any] = _real if pa.types.is_floating(kind) else _text
+        parse = partial(_whole, kind.bit_width) if pa.types.is_integer(kind) else parse
+        empty = b"" if nullable and parse is not _text else None
+        values: list[Any] = []
+        for row, fields in enumerate(rows):
+            field = fields[position]
+            try:
+                values.append(None if field == empty else parse(field))
+            except (ValueError, ArithmeticError) as error:
+                kind_of_text: FaultKind = "text" if isinstance(error, UnicodeDecodeError) else "control"
+                if good[row]:
+                    bad.append(_Bad(line_numbers[row], kind_of_text if parse is _text else "number", name, field))
+                good[row] = False
+                values.append(None)
+        arrays.append(_array(values, kind))
     table = pa.Table.from_arrays(arrays, schema=pa.schema(list(types.items())))
     return _Rows(filtered(table, good), np.asarray(line_numbers, np.int64)[good], len(lines), bad)
 
@@ -428,59 +402,55 @@ def _fields(line: bytes, delimiter: str) -> list[bytes]:
     return [field.encode("utf-8", "surrogateescape") for field in fields] if reader.line_num == 1 else []
 
 
-def _fits(field: bytes, kind: Any, nullable: bool) -> bool:
-    """Whether Arrow converts a field to a finite number, or to text; field by field it would take 50 us for that."""
-    if not _is_number(kind):
-        try:
-            return not has_controls(field.decode())
-        except UnicodeDecodeError:
-            return False
-    if nullable and not field:
-        return True
+def _text(field: bytes) -> str:
+    """Raises ValueError for a text that is not UTF-8, or has control characters."""
+    text = field.decode()
+    if field.translate(None, PLAIN) and has_controls(text):
+        raise ValueError("control characters")
+    return text
+
+
+def _real(field: bytes) -> float:
+    """A finite number as Arrow reads it; raises ValueError for others."""
     stripped = field.strip(b" \t")
-    if pa.types.is_floating(kind):
-        value = float(stripped) if _FLOAT.fullmatch(stripped) else math.inf
-        return math.isfinite(value) and abs(value) <= float(np.finfo(f"float{kind.bit_width}").max)
-    if match := _HEXADECIMAL.fullmatch(stripped):  # the bits of the number
-        return len(match[1]) <= kind.bit_width // 4
-    most = 1 << (kind.bit_width - 1)
-    return bool(_INTEGER.fullmatch(stripped)) and -most <= int(stripped) < most
+    value = float(stripped) if _FLOAT.fullmatch(stripped) else math.inf
+    if math.isinf(value):
+        raise ValueError("no finite number")
+    return value
 
 
-def _whole(field: bytes) -> bytes:
-    """A whole number that is written with decimals or an exponent, ``823.0`` or ``1e3``, in digits; else unchanged."""
+def _whole(bits: int, field: bytes) -> int:
+    """A whole number as Arrow reads it, also with decimals or an exponent; raises ValueError or ArithmeticError."""
     stripped = field.strip(b" \t")
-    if stripped.isdigit() or not _FLOAT.fullmatch(stripped):
-        return field
-    number = Decimal(stripped.decode())
-    # Without the check of the size 1e999999999 would become as many digits.
-    return str(int(number)).encode() if number.adjusted() <= MOST_DIGITS and number == int(number) else field
+    if stripped.isdigit() and len(stripped) <= MOST_DIGITS:
+        number = int(stripped)
+    elif match := _HEXADECIMAL.fullmatch(stripped):  # the bits of the number
+        if len(match[1]) > bits // 4:
+            raise ValueError("too long")
+        number = int(match[1], 16)
+        number -= number >> (bits - 1) << bits
+    elif _FLOAT.fullmatch(stripped):
+        exact = Decimal(stripped.decode())
+        # Without the check of the size 1e999999999 would become as many digits.
+        if exact.adjusted() > MOST_DIGITS or exact != int(exact):
+            raise ValueError("not whole, or too large")
+        number = int(exact)
+    else:
+        raise ValueError("no number")
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise ValueError("too large")
+    return number
 
 
-def _kind_of_fault(field: bytes, kind: Any) -> FaultKind:
-    if _is_number(kind):
-        return "number"
-    try:
-        field.decode()
-    except UnicodeDecodeError:
-        return "text"
-    return "control"
-
-
-def _converted(fields: list[bytes], kind: Any, nullable: bool) -> Any:
-    """The fields of a column as an Arrow array (N,); raises `pyarrow.ArrowInvalid` for a field of another type."""
+def _array(values: list[Any], kind: Any) -> Any:
+    """An Arrow array (N,) of values, None for null or for rows that are left out."""
     if not _is_number(kind):
-        column = texts(fields)
-        column.validate(full=True)  # as UTF-8
-        if any(field.translate(None, PLAIN) and has_controls(field.decode()) for field in fields):
-            raise pa.ArrowInvalid("control characters")
+        column = texts([value or "" for value in values])
         return column.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else column.cast(kind)
-    there = np.asarray([bool(field) or not nullable for field in fields], np.bool_)
-    plain = texts([field.strip(b" \t") if known else b"0" for field, known in zip(fields, there, strict=True)])
-    values = values_of(plain.cast(kind))
-    if pa.types.is_floating(kind) and not np.isfinite(values).all():
-        raise pa.ArrowInvalid("not finite")
-    return numbers(values, valid=None if there.all() else there)
+    there = np.asarray([value is not None for value in values], np.bool_)
+    plain = [0 if value is None else value for value in values]
+    name = "float" if pa.types.is_floating(kind) else "int"
+    return numbers(np.asarray(plain, f"{name}{kind.bit_width}"), valid=None if there.all() else there)
 
 
 def _is_number(kind: Any) -> bool:

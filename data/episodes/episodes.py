@@ -117,10 +117,9 @@ class Transitions:
     """All steps of several episodes, N in a row.
 
     Attributes:
-        observations, next_observations: (N, ...); actions, wanted: (N, ...); rewards, log_density: (N,).
+        observations, next_observations: (N, ...); actions: (N, ...); rewards: (N,).
         terminated: (N,), next_observations is a final state, whose value is zero. Where an episode merely ran out of
             time it is False: the value of what follows counts.
-        first: (N,), the step is its episode's first.
         episode: (N,), index of the episode.
     """
 
@@ -129,9 +128,6 @@ class Transitions:
     rewards: Floats
     next_observations: Floats
     terminated: npt.NDArray[np.bool_]
-    wanted: Floats
-    log_density: npt.NDArray[np.float64]
-    first: npt.NDArray[np.bool_]
     episode: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -182,18 +178,13 @@ class EpisodeSet:
             raise ValueError("episodes: no step in any of them; expected at least one")
         parts = [episode for episode in self.episodes if len(episode)]
         lengths = np.asarray([len(episode) for episode in parts], np.int64)
-        last = np.cumsum(lengths) - 1
-        terminated, first = np.zeros(self.num_steps, np.bool_), np.zeros(self.num_steps, np.bool_)
-        terminated[last] = [episode.terminated for episode in parts]
-        first[last - lengths + 1] = True
+        terminated = np.zeros(self.num_steps, np.bool_)
+        terminated[np.cumsum(lengths) - 1] = [episode.terminated for episode in parts]
         return Transitions(
             observations=np.concatenate([episode.observations[:-1] for episode in parts]),
             actions=np.concatenate([episode.actions for episode in parts]),
             rewards=np.concatenate([episode.rewards for episode in parts]),
             next_observations=np.concatenate([episode.observations[1:] for episode in parts]),
             terminated=terminated,
-            wanted=np.concatenate([episode.wanted for episode in parts]),
-            log_density=np.concatenate([episode.log_density for episode in parts]),
-            first=first,
             episode=np.repeat(np.arange(len(parts)), lengths),
         )

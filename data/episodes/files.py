@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.arrow import hardly_repeats, numbers, values_of, words
-from slicepilot.data.files import replace_file, what_else
+from slicepilot.data.files import replace_file
+from slicepilot.data.tables.tidy import damaged, opened
 
 from .episodes import Episode, EpisodeSet
 from .header import Array, ArrayHeader, Header, arrays_of, episode_of
@@ -33,6 +34,7 @@ KEY = "slicepilot.episodes"
 OWN_TO_A_FILE = ("created", "versions", "machine", "command")
 """Facts in which the files of a folder may differ."""
 COMPRESSION_LEVEL = 12
+EXPECTED = "a file of episodes"
 
 
 def write_episodes(episodes: EpisodeSet, path: Path) -> None:
@@ -82,7 +84,11 @@ def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
         ConfigError: a Parquet file that cannot be read.
     """
     visible = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir())
-    own = [path for path in visible if path.suffix == ".parquet" and _holds_episodes(path)]
+    own = []
+    for path in visible:
+        if path.suffix == ".parquet":
+            with opened(path, EXPECTED) as file:
+                own += [path] if KEY.encode() in (file.metadata.metadata or {}) else []
     return own, [path for path in visible if path not in own]
 
 
@@ -108,18 +114,18 @@ def read_episodes(path: Path) -> EpisodeSet:
 
 def read_header(path: Path) -> Header:
     """The header of a file; raises ConfigError as `read_episodes` does."""
-    with _opened(path) as file:
+    with opened(path, EXPECTED) as file:
         return _header(file, path)
 
 
 def _read(path: Path) -> EpisodeSet:
-    with _opened(path) as file:
+    with opened(path, EXPECTED) as file:
         header = _header(file, path)
         try:
             table = file.read(use_threads=False)
             episodes = _episodes(header, table)
         except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            raise _damaged(path, error) from error
+            raise damaged(path, error, EXPECTED) from error
     return EpisodeSet(episodes, header.facts)
 
 
@@ -147,31 +153,11 @@ def _stacked(array: ArrayHeader, table: Any) -> Array:
     return whole.reshape(table.num_rows, *array.shape)
 
 
-def _opened(path: Path) -> pq.ParquetFile:
-    if problem := what_else(path):
-        raise ConfigError(f"{path}: {problem}; expected a file of episodes")
-    try:
-        # Absolute: Arrow takes a relative path such as s3:x/y for the address of a server.
-        return pq.ParquetFile(path.absolute(), page_checksum_verification=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged(path, error) from error
-
-
-def _holds_episodes(path: Path) -> bool:
-    with _opened(path) as file:
-        return KEY.encode() in (file.metadata.metadata or {})
-
-
 def _header(file: pq.ParquetFile, path: Path) -> Header:
     text = (file.metadata.metadata or {}).get(KEY.encode())
     if text is None:
         raise ConfigError(f"{path}: Parquet, but no episodes; expected a file that `slicepilot dataset record` wrote")
     return Header.from_json(text, str(path))
-
-
-def _damaged(path: Path, error: Exception) -> ConfigError:
-    what = " ".join(str(error).split())[:200] or type(error).__name__
-    return ConfigError(f"{path}: cannot be read ({what}); expected a whole file of episodes")
 
 
 def _difference(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from slicepilot.configs.text import has_controls
 from slicepilot.data.arrow import values_of
-from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, shown
 from slicepilot.data.tables import tidy
 
@@ -48,7 +47,7 @@ def opened(path: Path) -> pq.ParquetFile:
     return file
 
 
-def read_parquet(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_parquet(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The columns that a map names.
 
     Raises:
@@ -61,9 +60,7 @@ def read_parquet(path: Path, entry: FileMap, faults: Faults, on_progress: OnProg
     try:
         table = file.read(columns=wanted, use_threads=False)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise DatasetError.at(path, f"not a readable Parquet file ({shown(error)})") from error
-    if on_progress is not None:
-        on_progress(1.0)
+        raise tidy.damaged(path, error, "a Parquet file") from error
     if not table.num_rows:
         raise DatasetError.at(path, "no rows; expected at least one")
     return put_together(path, [columns_of(path, table, np.arange(1, table.num_rows + 1), entry, faults)])
@@ -71,21 +68,14 @@ def read_parquet(path: Path, entry: FileMap, faults: Faults, on_progress: OnProg
 
 def wanted_columns(path: Path, entry: FileMap, there: Sequence[str]) -> list[str]:
     """The columns that a map names; raises DatasetError for a column that a file lacks."""
-    names = (entry.time, *entry.labels, *_numbers(entry))
+    names = (entry.time, *entry.labels, *(entry.columns if entry.value is None else (entry.value,)))
     wanted = list(dict.fromkeys(name for name in names if name is not None))
     require_columns(path, wanted, there)
     return wanted
 
 
 def columns_of(path: Path, table: Any, lines: Ints, entry: FileMap, faults: Faults) -> Raw:
-    """The columns of a table that a map names; rows (N,) without a time are left out.
-
-    Args:
-        path: of the file.
-        table: an Arrow table with all of these columns.
-        lines: of the rows (N,).
-        entry: the map.
-        faults: where values that cannot be used are noted.
+    """The columns of an Arrow table that a map names, with the line of each row (N,); rows without a time are left out.
 
     Raises:
         DatasetError: a column that is neither text nor number, or control characters.
@@ -146,10 +136,6 @@ def encoded(column: Any) -> Words:
     if empty is not None:
         codes[codes == empty] = -1
     return Words(codes, tuple(name or "" for name in names))
-
-
-def _numbers(entry: FileMap) -> list[str]:
-    return [entry.value] if entry.value is not None else list(entry.columns)
 
 
 def _times(path: Path, column: Any, entry: FileMap, lines: Ints, faults: Faults) -> tuple[Ints, Any, bool]:

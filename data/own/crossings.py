@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults
 
 from .map import FileMap
@@ -50,7 +49,7 @@ class Crossings:
     delay_us: Floats
 
 
-def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults) -> Raw:
     """A row for each packet that entered the UPF, with `LABELS` and `VALUES`; all captures belong together.
 
     Raises:
@@ -59,7 +58,7 @@ def read_captures(paths: Sequence[Path], entry: FileMap, faults: Faults, on_prog
     wanted = entry.labels
     require_columns(paths[0], wanted, LABELS)
     require_columns(paths[0], list(entry.columns), VALUES)
-    packets = read_packets(paths, faults, on_progress)
+    packets = read_packets(paths, faults)
     crossings = crossings_of(paths, packets, faults)
     rows, labels = crossings.entered, labels_of(packets, crossings)
     values = {"delay_us": crossings.delay_us, "packet_bytes": packets.column("size")[rows].astype(np.float64)}
@@ -177,7 +176,8 @@ def labels_of(packets: Packets, crossings: Crossings) -> dict[str, Words]:
 
     upf = np.where(up, of_tunnel("outer_target"), of_tunnel("outer_source"))
     ue = np.where(up, packets.column("source")[rows], packets.column("target")[rows])
-    networks = [_network_of(name) for name in names]
+    sizes = [NETWORKS[ipaddress.ip_address(name).version] for name in names]
+    networks = [str(ipaddress.ip_network((name, size), strict=False)) for name, size in zip(names, sizes, strict=True)]
     return {
         "upf_address": _words(upf, lambda code: names[code]),
         "ue_network": _words(ue, lambda code: networks[code]),
@@ -192,8 +192,3 @@ def _words(codes: Ints, text_of: Callable[[int], str]) -> Words:
     texts = ["" if code < 0 else text_of(code) for code in known.tolist()]
     words = Words.of(texts)
     return Words(words.codes[index], words.names)
-
-
-def _network_of(address: str) -> str:
-    parsed = ipaddress.ip_address(address)
-    return str(ipaddress.ip_network(f"{address}/{NETWORKS[parsed.version]}", strict=False))

@@ -11,7 +11,7 @@ from typing import get_args
 import pyarrow as pa
 
 from slicepilot.data.csv.blocks import read_blocks
-from slicepilot.data.csv.chunks import OnProgress, other_kind_of, read_start, utf16_of
+from slicepilot.data.csv.chunks import other_kind_of, read_start, utf16_of
 from slicepilot.data.faults import DatasetError, Faults
 
 from .columns import columns_of, put_together, wanted_columns
@@ -29,8 +29,8 @@ class Layout:
     """How a file is written.
 
     Attributes:
-        names: of the columns; delimiter, decimal: as in `slicepilot.data.own.map.FileMap`.
-        skip: lines before the header.
+        names: of the columns; skip: lines before the header.
+        delimiter, decimal: as in `slicepilot.data.own.map.FileMap`.
     """
 
     names: tuple[str, ...]
@@ -57,7 +57,7 @@ def layout_of(path: Path, delimiter: Delimiter | None = None) -> Layout:
     while skip + 1 < len(lines) and _before_header(lines[skip], lines[skip + 1]):
         skip += 1
     header, rest = lines[skip], [line for line in lines[skip + 1 : skip + 20] if line.strip()]
-    likely: Delimiter = max(DELIMITERS, key=lambda mark: _fields(header, mark))
+    likely: Delimiter = max(DELIMITERS, key=lambda mark: len(_split(header, mark)))
     chosen = delimiter or likely
     names = tuple(name.strip() for name in _split(header, chosen))
     if len(names) > MOST_COLUMNS:
@@ -79,9 +79,9 @@ def _before_header(line: str, following: str) -> bool:
         return False
     if following.startswith("#"):
         return True
-    mark = max(DELIMITERS, key=lambda mark: _fields(line, mark))
+    mark = max(DELIMITERS, key=lambda mark: len(_split(line, mark)))
     first = following.split(mark, maxsplit=1)[0].strip().strip('"')
-    return not (_fields(line, mark) == _fields(following, mark) > 1 and first[:1].isdigit())
+    return not (len(_split(line, mark)) == len(_split(following, mark)) > 1 and first[:1].isdigit())
 
 
 def _split(line: str, delimiter: str) -> list[str]:
@@ -92,11 +92,7 @@ def _split(line: str, delimiter: str) -> list[str]:
         return []
 
 
-def _fields(line: str, delimiter: str) -> int:
-    return len(_split(line, delimiter))
-
-
-def read_csv(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_csv(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The columns that a map names.
 
     Raises:
@@ -106,9 +102,7 @@ def read_csv(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress
     wanted = wanted_columns(path, entry, layout.names)
     parts: list[Raw] = []
     held = 0
-    for block in read_blocks(
-        path, {}, faults, others=pa.string(), delimiter=layout.delimiter, skip=layout.skip, on_progress=on_progress
-    ):
+    for block in read_blocks(path, {}, faults, others=pa.string(), delimiter=layout.delimiter, skip=layout.skip):
         parts.append(columns_of(path, block.table, block.lines(), entry, faults))
         held += len(block) * (1 + len(wanted))
         if held > MOST_VALUES:

@@ -15,8 +15,8 @@ from slicepilot.data.tables.tidy import unit_of
 from .columns import read_parquet
 from .crossings import crossings_of, labels_of
 from .csv_files import read_csv
-from .json_files import REVERSE, SERVER, netdata_table, selector_of, series_of, written
-from .look import Column, Look, iperf3_columns
+from .json_files import IPERF3, REVERSE, SERVER, iperf3_rows, netdata_table, selector_of, series_of, written
+from .look import Column, Look
 from .map import FILE, FileMap, Mapped
 from .map_text import Entry
 from .names import (
@@ -285,7 +285,8 @@ def _add_wide(entry: Entry, looks: Sequence[Look], columns: Sequence[Column]) ->
     look = looks[0]
     columns = _add_kept(entry, columns)
     names = {table_name(column.name) for column in columns}
-    if "slice" not in entry.fields and _is_netdata(names, entry):
+    of_cpu = len(names & CPU_DIMENSIONS) >= 2
+    if "slice" not in entry.fields and "time" in entry.fields and (of_cpu or names == set(NETDATA_RATES)):
         entry.fields["format"] = "netdata" if look.format == "csv" else look.format
         for column in columns:
             entry.columns[column.name] = _netdata(column.name, column.values)
@@ -351,12 +352,6 @@ def _sum_same(entry: Entry) -> None:
 
 
 # Netdata
-
-
-def _is_netdata(names: set[str], entry: Entry) -> bool:
-    if "time" not in entry.fields or not names:
-        return False
-    return len(names & CPU_DIMENSIONS) >= 2 or names == {"received", "sent"}
 
 
 def _netdata(name: str, values: Floats) -> Guess:
@@ -442,15 +437,14 @@ def _kinds(
 
 def _iperf3(looks: Sequence[Look]) -> Entry:
     entry = Entry({"format": "iperf3"})
-    columns, sender, dated = iperf3_columns(looks[0].path, looks[0].document)
-    for name, values in columns.items():
+    began, rows, sender = iperf3_rows(looks[0].path, looks[0].document)
+    for name in dict.fromkeys(name for row in rows for name in row):
         plain = name.removeprefix(SERVER).removeprefix(REVERSE)
-        if plain in {"bytes", "snd_cwnd"} or not np.isfinite(values).any():
-            continue
-        entry.columns[name] = _iperf3_guess(name, plain, sender, SERVER in name)
+        if plain in IPERF3 and plain not in {"bytes", "snd_cwnd"}:
+            entry.columns[name] = _iperf3_guess(name, plain, sender, SERVER in name)
     if "offered_mbps" not in {own.quantity for own in entry.columns.values()} and sender is None:
         entry.doubts["columns"] = "the report does not say whether sender or receiver wrote it"
-    if not dated:
+    if began is None:
         entry.doubts["format"] = "the report has no date: times are from its start"
     return _single(looks, entry)
 

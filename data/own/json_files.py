@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from slicepilot.configs.text import has_controls, on_a_line
-from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.csv.chunks import read_chunks
 from slicepilot.data.faults import DatasetError, Faults, shown
 
 from .map import PER_TIME, FileMap
-from .rows import MOST_COLUMNS, YEARS_NS, Raw, Words, checked, date_ns, require_columns, zone_of
+from .rows import LIMITS, MOST_COLUMNS, YEARS_NS, Raw, Words, checked, date_ns, require_columns, zone_of
 
 MOST_BYTES = 1 << 26
 """Of a document, decompressed: it is parsed as a whole."""
@@ -35,10 +35,10 @@ IPERF3 = (
 )  # fmt: skip
 
 
-def load_json(path: Path, on_progress: OnProgress | None = None) -> Any:
+def load_json(path: Path) -> Any:
     """Parse a document; raises DatasetError if it is invalid, too large, or nested too deep."""
     parts, size = [], 0
-    for chunk in read_chunks(path, on_progress):
+    for chunk in read_chunks(path):
         parts.append(chunk)
         size += len(chunk)
         if size > MOST_BYTES:
@@ -122,7 +122,7 @@ def written(labels: Mapping[str, str]) -> str:
     return labels.get("__name__", "") + (f"{{{own}}}" if own or "__name__" not in labels else "")
 
 
-def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_prometheus(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The samples of the series that a map names.
 
     `SERIES` has the map's name of a series, `ORIGIN` all its labels, and `VALUE` the values.
@@ -140,7 +140,7 @@ def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnP
     values: list[float] = []
     numbers: list[int] = []
     codes: list[int] = []
-    series = series_of(path, load_json(path, on_progress))
+    series = series_of(path, load_json(path))
     require_columns(path, texts, sorted({label for labels, _ in series for label in labels}))
     chosen: list[tuple[str, dict[str, str]]] = []
     for number, (labels, samples) in enumerate(series, 1):
@@ -169,15 +169,10 @@ def read_prometheus(path: Path, entry: FileMap, faults: Faults, on_progress: OnP
     words[ORIGIN] = Words(row.astype(np.int32), tuple(written(labels) for _, labels in chosen))
     words |= {text: Words.of([labels.get(text) for _, labels in chosen]).take(row) for text in texts}
     lines = np.asarray(numbers, np.int64)
-    own = checked(np.asarray(values, np.float64), lines, VALUE, faults, _limit(entry))
+    limit = next((own.quantity for own in entry.columns.values() if own.quantity in LIMITS), "")
+    own = checked(np.asarray(values, np.float64), lines, VALUE, faults, limit)
     stamps = np.rint(np.asarray(times) * (1e9 / PER_TIME)).astype(np.int64) * PER_TIME
     return Raw(len(lines), stamps, True, words, {VALUE: own}, lines)
-
-
-def _limit(entry: FileMap) -> str:
-    return next(
-        (own.quantity for own in entry.columns.values() if own.quantity in {"cpu_limit_mcpu", "egress_mbps"}), ""
-    )
 
 
 def _sample(sample: Any) -> tuple[float, float]:
@@ -221,9 +216,9 @@ def netdata_table(path: Path, document: Any) -> tuple[list[str], list[Any]]:
     return [str(label) for label in labels], rows
 
 
-def read_netdata_json(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_netdata_json(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The columns that a map names; raises DatasetError as `netdata_table`, or for a missing column."""
-    labels, rows = netdata_table(path, load_json(path, on_progress))
+    labels, rows = netdata_table(path, load_json(path))
     time = entry.time or "time"
     require_columns(path, [time, *entry.columns], labels)
     zone = zone_of(entry.time_zone)
@@ -271,8 +266,10 @@ def iperf3_rows(path: Path, document: Any) -> tuple[float | None, list[dict[str,
     Raises:
         DatasetError: no report, or none with a result.
     """
-    if isinstance(document, list):
-        document = _streamed(document)
+    if isinstance(document, list):  # events of --json-stream
+        pairs = [(own.get("event"), own.get("data")) for own in document if isinstance(own, dict)]
+        document = {str(event): data for event, data in pairs if event in {"start", "end", "error"}}
+        document["intervals"] = [data for event, data in pairs if event == "interval"]
     if not isinstance(document, dict) or not isinstance(document.get("start", {}), dict):
         raise DatasetError.at(path, "no report of iperf3; expected start, intervals and end")
     rows = list(_intervals(document))
@@ -291,13 +288,6 @@ def iperf3_rows(path: Path, document: Any) -> tuple[float | None, list[dict[str,
     if known is not None and isinstance(omitted, int | float) and 0 < omitted < 1e5:
         known += omitted
     return known, rows, _sender(document)
-
-
-def _streamed(events: list[Any]) -> dict[str, Any]:
-    """Events of ``--json-stream`` as one report."""
-    pairs = [(own.get("event"), own.get("data")) for own in events if isinstance(own, dict)]
-    report: dict[str, Any] = {"intervals": [data for event, data in pairs if event == "interval"]}
-    return report | {str(event): data for event, data in pairs if event in {"start", "end", "error"}}
 
 
 def _sender(document: dict[str, Any]) -> bool | None:
@@ -338,9 +328,9 @@ def _figures(own: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def read_iperf3(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_iperf3(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """The figures of each interval that a map names; raises DatasetError as `iperf3_rows`, or for a missing figure."""
-    began, rows, _ = iperf3_rows(path, load_json(path, on_progress))
+    began, rows, _ = iperf3_rows(path, load_json(path))
     require_columns(path, list(entry.columns), sorted({name for row in rows for name in row} - {"start", "end"}))
     lines = np.arange(1, len(rows) + 1)
     start = np.asarray([row["start"] for row in rows]) + (began or 0.0)

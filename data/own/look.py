@@ -16,10 +16,11 @@ from slicepilot.data.captures import is_capture
 from slicepilot.data.csv.blocks import read_blocks
 from slicepilot.data.csv.chunks import OTHER_KINDS, other_kind_of, read_start
 from slicepilot.data.faults import DatasetError, Faults
+from slicepilot.data.tables.tidy import damaged
 
 from .columns import encoded, is_number, opened, words_of
 from .csv_files import Layout, layout_of
-from .json_files import IPERF3, iperf3_rows, load_json, netdata_table, series_of
+from .json_files import iperf3_rows, load_json, netdata_table, series_of
 from .map import Format
 from .ping_files import is_ping
 from .rows import NOTHING, Floats, number_of
@@ -36,12 +37,10 @@ class Column:
     """A sample of a column.
 
     Attributes:
-        name: of it.
         texts: the first that are not empty; numbers and dates as the file has them.
         words: different texts, at most `MOST_WORDS`.
         many: whether there are more.
         dated: whether its type is a date.
-        decimal: the sign of numbers.
     """
 
     name: str
@@ -87,7 +86,6 @@ class Look:
 
     Attributes:
         columns: of a table, in its order; layout: of CSV.
-        document: of JSON.
     """
 
     path: Path
@@ -167,7 +165,7 @@ def _parquet(path: Path) -> Look:
     try:
         batch = next(file.iter_batches(batch_size=MOST_ROWS, use_threads=False), None)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise DatasetError.at(path, "damaged; expected a whole Parquet file") from error
+        raise damaged(path, error, "a Parquet file") from error
     if batch is None or not batch.num_rows:
         raise DatasetError.at(path, "no rows; expected at least one")
     strange = []
@@ -186,12 +184,3 @@ def _parquet(path: Path) -> Look:
     if not columns:
         raise DatasetError.at(path, f"columns {few(strange)} are nested; expected numbers and texts")
     return Look(path, "parquet", tuple(columns))
-
-
-def iperf3_columns(path: Path, document: Any) -> tuple[dict[str, Floats], bool | None, bool]:
-    """Figures of the intervals, whether the sender wrote them, and whether they have dates."""
-    began, rows, sender = iperf3_rows(path, document)
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in {"start", "end"}))
-    known = [name for name in names if name.removeprefix("server_").removeprefix("reverse_") in IPERF3]
-    columns = {name: np.asarray([row.get(name, math.nan) for row in rows]) for name in known}
-    return columns, sender, began is not None

@@ -72,7 +72,6 @@ class FileMap:
 
     Attributes:
         match: name of the files; ``*`` matches any characters.
-        format: of the files.
         columns: by the file's name of a column, what it becomes. In a long table by the words of the column
             ``quantity``; of series by ``name{label="value"}``, where all labels have to fit; other columns are left
             out.

@@ -121,7 +121,6 @@ def guess(
         values: some of them, in the unit of the file.
         hints: words of the file's name, which say something where the name says nothing.
         unit: where another column says it.
-        labels: of a series.
     """
     own = known_unit(unit) if unit else None
     if own is None and (strange := _unknown_unit(name, unit)) is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, Frame, frames, ip_at, network_at, tunnel_at
-from slicepilot.data.csv.chunks import OnProgress, read_chunks
+from slicepilot.data.csv.chunks import read_chunks
 from slicepilot.data.faults import DatasetError, Faults
 
 from .rows import Ints
@@ -64,9 +64,7 @@ class Packets:
         return np.asarray(getattr(self, name), np.int64)
 
 
-def read_packets(
-    paths: Sequence[Path], faults: Faults, on_progress: OnProgress | None = None, most: int = MOST_PACKETS
-) -> Packets:
+def read_packets(paths: Sequence[Path], faults: Faults, most: int = MOST_PACKETS) -> Packets:
     """All IP packets of captures, in the order of the files; of at most ``most`` frames of each.
 
     Raises:
@@ -77,7 +75,7 @@ def read_packets(
     keep = max(LEAST_KEY, min(KEY_BYTES, snap - HEADERS))
     others = 0
     for path in paths:
-        for frame in islice(frames(path, read_chunks(path, on_progress)), most):
+        for frame in islice(frames(path, read_chunks(path)), most):
             others += not _add(result, frame, keep)
             if len(result) > MOST_PACKETS:
                 raise DatasetError.at(path, f"more than {MOST_PACKETS:,} packets; expected a part of it")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slicepilot.data.csv.chunks import OnProgress, read_lines
+from slicepilot.data.csv.chunks import read_lines
 from slicepilot.data.faults import DatasetError, Faults
 
 from .map import PER_TIME, FileMap
@@ -30,7 +30,7 @@ def is_ping(start: bytes) -> bool:
     return any(_TRIP.search(line) and _FROM.search(line) for line in lines)
 
 
-def read_ping(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None = None) -> Raw:
+def read_ping(path: Path, entry: FileMap, faults: Faults) -> Raw:
     """A row for each ping, also for those without an answer, whose round trip is NaN.
 
     Without times (``ping -D``) they are counted from the first ping by their numbers and the map's interval.
@@ -39,7 +39,7 @@ def read_ping(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgres
         DatasetError: it cannot be read, or has no round trip.
     """
     require_columns(path, list(entry.columns), [TIME])
-    pings = replies(path, faults, on_progress)
+    pings = replies(path, faults)
     if not any(math.isfinite(trip) for _, _, trip, _ in pings):
         raise DatasetError.at(path, "no round trips; expected lines of ping with time=... ms")
     absolute = all(stamp is not None for stamp, _, _, _ in pings)
@@ -58,12 +58,12 @@ Reply = tuple[float | None, int, float, int]
 """Seconds since 1970, number, round trip in milliseconds, line."""
 
 
-def replies(path: Path, faults: Faults, on_progress: OnProgress | None = None) -> list[Reply]:
+def replies(path: Path, faults: Faults) -> list[Reply]:
     """All pings in order of their numbers; ``duplicate`` answers are left out, ``missing`` are those without."""
     answered: dict[int, Reply] = {}
     lost: dict[int, Reply] = {}
     last, turn, count = 0, 0, 0
-    for line, text, _ in read_lines(path, on_progress):
+    for line, text, _ in read_lines(path):
         trip, number, stamp = _TRIP.search(text), _NUMBER.search(text), _STAMP.match(text)
         time_s = None if stamp is None else float(stamp[1])
         if trip is None:

@@ -36,7 +36,6 @@ class Proposal:
     Attributes:
         text: YAML with comments.
         unsure: what is not sure, a line each.
-        formats: of each file.
         rows: of the table that the map makes of the files; quantities: its columns.
         missing: what episodes lack, empty where the map makes some.
     """

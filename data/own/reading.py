@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from slicepilot.configs import ConfigError, did_you_mean
 from slicepilot.configs.text import printable
-from slicepilot.data.csv.chunks import COMPRESSED, OnProgress, read_start
+from slicepilot.data.csv.chunks import COMPRESSED, read_start
 from slicepilot.data.faults import DatasetError, Faults
 
 from .columns import read_parquet
@@ -24,23 +24,13 @@ from .map import FILE, DataMap, FileMap, Mapped, entries_of
 from .ping_files import read_ping
 from .rows import LIMITS, Floats, Ints, Raw, Rows, Words, date_ns, zone_of
 
-Reader = Callable[[Path, FileMap, Faults, OnProgress | None], Raw]
+Reader = Callable[[Path, FileMap, Faults], Raw]
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 LONGEST_NAME = 63
 
 
-def read_files(
-    data_map: DataMap,
-    paths: Sequence[Path],
-    faults: Faults,
-    on_progress: Callable[[Path], OnProgress | None] = lambda path: None,
-) -> list[Rows]:
+def read_files(data_map: DataMap, paths: Sequence[Path], faults: Faults) -> list[Rows]:
     """The rows of all files; captures of an entry are read together.
-
-    Args:
-        data_map: how they are read; paths: all of its files.
-        faults: filled with what is wrong with rows.
-        on_progress: makes the callback of a file.
 
     Raises:
         DatasetError: a file that cannot be used; ConfigError: a file without an entry, or the other way round.
@@ -51,12 +41,12 @@ def read_files(
     every = entries_of(data_map, paths)
     for path, entry in every:
         if entry.format != "pcap":
-            raw = _READERS[entry.format](path, entry, faults, on_progress(path))
+            raw = _READERS[entry.format](path, entry, faults)
         elif id(entry) in done:
             continue
         else:
             done.add(id(entry))
-            raw = read_captures([other for other, own in every if own is entry], entry, faults, on_progress(path))
+            raw = read_captures([other for other, own in every if own is entry], entry, faults)
         if not raw.rows:
             raise DatasetError.at(path, "no row can be used: " + ("; ".join(faults.describe()) or "it has none"))
         if without := next((name for name in entry.labels if name not in raw.words), None):
@@ -82,9 +72,9 @@ def read_files(
     return result
 
 
-def _read_netdata(path: Path, entry: FileMap, faults: Faults, on_progress: OnProgress | None) -> Raw:
+def _read_netdata(path: Path, entry: FileMap, faults: Faults) -> Raw:
     is_json = read_start(path, 64).lstrip()[:1] == b"{"
-    raw = (read_netdata_json if is_json else read_csv)(path, entry, faults, on_progress)
+    raw = (read_netdata_json if is_json else read_csv)(path, entry, faults)
     # What leaves is below zero there, so that a chart shows it below the axis.
     leaving = {name: -column for name, column in raw.values.items() if not (column > 0).any()}
     return replace(raw, values=raw.values | leaving)

@@ -93,10 +93,7 @@ class Rows:
     """Rows of the table from one file, N of them.
 
     Attributes:
-        path: of the file.
         time_ns, absolute: as in `Raw`.
-        slices: of each row.
-        words: kept columns.
         values: (N,) by the table's column, in its unit.
         captured: they are packets of captures.
     """

@@ -78,18 +78,22 @@ class SeriesRow:
         upf_cpu_mcpu: CPU of one UPF.
         upf_mbps, server_mbps: what one UPF received and what its server did, in 10^6 bit/s; the tables of the paper
             count 2^20.
-        server_std_mbps: over the cycles.
         latency_ms: 10th, 50th and 90th percentile of the round trip over slices and cycles, unanswered pings left out.
     """
 
     experiment: int
     time_s: float
     group: str
-    upf_cpu_mcpu: float
-    upf_mbps: float
-    server_mbps: float
-    server_std_mbps: float
-    latency_ms: tuple[float, float, float]
+    upf_cpu_mcpu: float = math.nan
+    upf_mbps: float = math.nan
+    server_mbps: float = math.nan
+    latency_ms_p10: float = math.nan
+    latency_ms_p50: float = math.nan
+    latency_ms_p90: float = math.nan
+
+    @property
+    def latency_ms(self) -> tuple[float, float, float]:
+        return self.latency_ms_p10, self.latency_ms_p50, self.latency_ms_p90
 
 
 @dataclass(frozen=True)
@@ -154,22 +158,13 @@ def verification_rows() -> tuple[PublishedRow, ...]:
 @cache
 def calibration_series() -> tuple[SeriesRow, ...]:
     """The ramps of the calibration experiments; NaN where nothing was measured."""
-    result = []
-    for row in _rows("andrade_series_calibration"):
-        number = {name: float(text or math.nan) for name, text in row.items() if name != "group"}
-        result.append(
-            SeriesRow(
-                int(row["experiment"]),
-                number["time_s"],
-                row["group"],
-                number["upf_cpu_mcpu_mean"],
-                number["upf_received_mbps_mean"],
-                number["server_received_mbps_mean"],
-                number["server_received_mbps_std"],
-                (number["latency_ms_p10"], number["latency_ms_p50"], number["latency_ms_p90"]),
-            )
-        )
-    return tuple(result)
+    return _typed(
+        SeriesRow,
+        "andrade_series_calibration",
+        upf_cpu_mcpu="upf_cpu_mcpu_mean",
+        upf_mbps="upf_received_mbps_mean",
+        server_mbps="server_received_mbps_mean",
+    )
 
 
 def published_table(name: str) -> tuple[Mapping[str, str], ...]:

@@ -1,4 +1,4 @@
-"""Downloads that end in a whole, checked file or in none.
+"""Downloads that end in a whole file or in none.
 
 The files of the releases are of a few megabytes: a transfer that is cut off begins anew.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import http.client
-import io
 import ssl
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,7 +19,10 @@ from slicepilot.data.files import replacing
 
 CHUNK_BYTES = 1 << 18
 ATTEMPTS = 5
+TIMEOUT_S = 30.0
+"""Longest wait for the server."""
 PAUSE_S = 1.0
+"""Before the second attempt; doubled before each further attempt."""
 WORTH_ANOTHER_TRY = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 OnProgress = Callable[[int, int | None], None]
@@ -32,67 +33,34 @@ class FetchError(RuntimeError):
     """A failed transfer; the message has the address and what to do."""
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """A complete file on disk; ``checked``: its SHA-256 was compared with the published value."""
-
-    path: Path
-    num_bytes: int
-    sha256: str
-    checked: bool
-
-
-def fetch(
-    address: str,
-    target: Path,
-    sha256: str | None = None,
-    num_bytes: int | None = None,
-    on_progress: OnProgress | None = None,
-    timeout_s: float = 30.0,
-    pause_s: float = PAUSE_S,
-) -> Fetched:
-    """Download a file over HTTP(S); a file that is already there is checked and kept.
-
-    Args:
-        address: of the file.
-        target: where to put it; folders are made.
-        sha256, num_bytes: what it must be, where that is published.
-        on_progress: called after every chunk.
-        timeout_s: longest wait for the server.
-        pause_s: before the second attempt; doubled before each further attempt.
+def fetch(address: str, target: Path, on_progress: OnProgress = lambda done, total: None) -> str:
+    """Download a file over HTTP(S), and return its SHA-256; a file that is already there is kept.
 
     Raises:
-        FetchError: not HTTP(S), refused by the server, cut off or unanswered in `ATTEMPTS` attempts, or not what was
-            published; nothing is kept then.
+        FetchError: not HTTP(S), refused by the server, or cut off or unanswered in `ATTEMPTS` attempts; nothing is
+            kept then.
     """
     if not address.startswith(("http://", "https://")):
         raise FetchError(f"{address}: expected an address that starts with http:// or https://")
     try:
-        if target.exists():
-            with target.open("rb") as there:
-                size, digest, wrong = _checked(there, sha256, num_bytes)
-            if wrong:
-                raise FetchError(f"{target}: {wrong}; remove it to fetch {address} again")
-            return Fetched(target, size, digest, bool(sha256))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as file:
-            _transfer(address, file, on_progress, timeout_s, pause_s)
-            size, digest, wrong = _checked(file, sha256, num_bytes)
-            if wrong:
-                raise FetchError(f"{address}: {wrong}; nothing was kept")
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(target) as file:
+                _transfer(address, file, on_progress)
+        with target.open("rb") as there:
+            return hashlib.file_digest(there, "sha256").hexdigest()
     except OSError as error:
         raise FetchError(f"{error.filename or target}: {error.strerror or error}") from error
-    return Fetched(target, size, digest, bool(sha256))
 
 
-def _transfer(address: str, file: BinaryIO, on_progress: OnProgress | None, timeout_s: float, pause_s: float) -> None:
+def _transfer(address: str, file: BinaryIO, on_progress: OnProgress) -> None:
     """Write the whole file, in several attempts if need be."""
     reason = ""
     for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(pause_s * 2 ** (attempt - 1))
+            time.sleep(PAUSE_S * 2 ** (attempt - 1))
         try:
-            return _attempt(address, file, on_progress, timeout_s)
+            return _attempt(address, file, on_progress)
         except urllib.error.HTTPError as error:
             error.close()
             reason = f"the server answers {error.code} {error.reason}"
@@ -106,31 +74,16 @@ def _transfer(address: str, file: BinaryIO, on_progress: OnProgress | None, time
     raise FetchError(f"{address}: {reason}, {ATTEMPTS} times in a row")
 
 
-def _attempt(address: str, file: BinaryIO, on_progress: OnProgress | None, timeout_s: float) -> None:
+def _attempt(address: str, file: BinaryIO, on_progress: OnProgress) -> None:
     request = urllib.request.Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "slicepilot"})
     file.seek(0)
     file.truncate()  # of what an earlier attempt has left
-    with urllib.request.urlopen(request, timeout=timeout_s) as response:
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
         length = response.headers.get("Content-Length", "")
         total, size = int(length) if length.isdigit() else None, 0
         while chunk := response.read(CHUNK_BYTES):
             file.write(chunk)
             size += len(chunk)
-            if on_progress is not None:
-                on_progress(size, total)
+            on_progress(size, total)
         if total is not None and size < total:
             raise http.client.IncompleteRead(b"", total - size)
-
-
-def _checked(
-    file: io.BufferedRandom | io.BufferedReader, sha256: str | None, num_bytes: int | None
-) -> tuple[int, str, str]:
-    """A file's size and SHA-256, and how they differ from what is published; empty where they do not."""
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256").hexdigest()
-    size = file.tell()
-    if num_bytes is not None and size != num_bytes:
-        return size, digest, f"{size:,} bytes; published: {num_bytes:,}"
-    if sha256 is not None and digest != sha256:
-        return size, digest, f"SHA-256 is {digest}; published: {sha256}"
-    return size, digest, ""

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import Any
 
 from slicepilot.configs import ConfigError
 from slicepilot.data.csv.blocks import OTHER_DELIMITERS
@@ -45,17 +43,8 @@ class Options:
 
 
 Read = Callable[[Path, Faults, Options, OnProgress | None], Stream]
-
-
-class StudyTable(Protocol):
-    """Makes the rows that a study publishes of a file while the batches of its tidy table go by."""
-
-    def add(self, batch: pa.RecordBatch) -> None:
-        """More rows."""
-
-    def published(self) -> list[dict[str, Any]]:
-        """The rows of the study's table, of all rows so far."""
-        ...
+StudyTable = andrade_figures.StudyTable | mishra_figures.StudyTable
+"""Makes the rows that a study publishes of a file while the batches of its tidy table go by."""
 
 
 @dataclass(frozen=True)
@@ -189,14 +178,6 @@ def _read_andrade(
     return andrade.read_andrade(path, collection, faults, unit_of(collection, options.units), on_progress)
 
 
-def _read_forwarding(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
-    return Stream(mishra.FORWARDING, mishra.forwarding_batches(path, faults, on_progress), ("slice", "interface"))
-
-
-def _read_pfcp(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
-    return Stream(mishra.PFCP, mishra.pfcp_batches(path, faults, on_progress), ("message_type",))
-
-
 def _label_mishra(path: Path, options: Options) -> str:
     name = uncompressed_name(path.name).removesuffix(".csv")
     return name.removeprefix("o1_").removeprefix("forwarding_").removeprefix("pfcp_").removeprefix("exp_")
@@ -207,18 +188,12 @@ def _fits_resources(path: Path, start: bytes) -> bool:
     return "time" in names and bool({"cpu_user", "cpu_limit_used", "net_packets_n3_received"} & names)
 
 
-def _read_resources(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
-    run = moreira.run_of(path, options.qfi, options.condition)
-    return netdata.read_resources(path, run, faults, on_progress)
-
-
-def _read_latency(path: Path, faults: Faults, options: Options, on_progress: OnProgress | None) -> Stream:
-    run = moreira.run_of(path, options.qfi, options.condition)
-    return moreira.read_latency(path, run, faults, options.traffic_classes, on_progress)
+def _run_of(path: Path, options: Options) -> moreira.Run:
+    return moreira.run_of(path, options.qfi, options.condition)
 
 
 def _label_moreira(path: Path, options: Options) -> str:
-    run = moreira.run_of(path, options.qfi, options.condition)
+    run = _run_of(path, options)
     return f"qfi{run.qfi}-{run.condition}"
 
 
@@ -237,7 +212,9 @@ KINDS = (
         name="mishra-forwarding",
         release="mishra",
         fits=lambda path, start: {"slice", "delay_us", "ts_rx_ns"} <= _header(start),
-        read=_read_forwarding,
+        read=lambda path, faults, options, on_progress: Stream(
+            mishra.FORWARDING, mishra.forwarding_batches(path, faults, on_progress), ("slice", "interface")
+        ),
         label=_label_mishra,
         study=mishra_figures.StudyTable,
     ),
@@ -245,7 +222,9 @@ KINDS = (
         name="mishra-pfcp",
         release="mishra",
         fits=lambda path, start: {"pfcp_type", "latency_us"} <= _header(start),
-        read=_read_pfcp,
+        read=lambda path, faults, options, on_progress: Stream(
+            mishra.PFCP, mishra.pfcp_batches(path, faults, on_progress), ("message_type",)
+        ),
         label=_label_mishra,
         study=mishra_figures.StudyTable,
     ),
@@ -253,14 +232,18 @@ KINDS = (
         name="moreira-resources",
         release="moreira",
         fits=_fits_resources,
-        read=_read_resources,
+        read=lambda path, faults, options, on_progress: netdata.read_resources(
+            path, _run_of(path, options), faults, on_progress
+        ),
         label=_label_moreira,
     ),
     Kind(
         name="moreira-latency",
         release="moreira",
         fits=lambda path, start: b"| Decapsulation Overhead:" in start,
-        read=_read_latency,
+        read=lambda path, faults, options, on_progress: moreira.read_latency(
+            path, _run_of(path, options), faults, options.traffic_classes, on_progress
+        ),
         label=_label_moreira,
     ),
 )

@@ -28,7 +28,6 @@ class ReleaseFile:
     Attributes:
         name: its path in a folder of the release.
         address: where it lies; None where that is not known.
-        num_bytes, sha256: as published; None where they are not.
         about_bytes: the size that the study gives in round figures.
         known_bytes, known_sha256_start: of the file as others have had it, and the first digits of its SHA-256; no
             study has published them, so that another file is no fault, but is reported.
@@ -37,17 +36,9 @@ class ReleaseFile:
     __pydantic_config__ = _STRICT
     name: str
     address: str | None = None
-    num_bytes: int | None = None
-    sha256: str | None = None
     about_bytes: int | None = None
     known_bytes: int | None = None
     known_sha256_start: str | None = None
-
-    def is_as_known(self, num_bytes: int, sha256: str) -> bool | None:
-        """Whether a file has the known size and checksum; None where these are not known."""
-        if self.known_bytes is None or self.known_sha256_start is None:
-            return None
-        return num_bytes == self.known_bytes and sha256.startswith(self.known_sha256_start)
 
 
 @dataclass(frozen=True)
@@ -78,7 +69,7 @@ class Release:
     @property
     def about_bytes(self) -> int | None:
         """Size of all files of known size; None if no size is known."""
-        sizes = [size for file in self.files if (size := file.num_bytes or file.about_bytes) is not None]
+        sizes = [file.about_bytes for file in self.files if file.about_bytes is not None]
         return sum(sizes) if sizes else None
 
     def as_known(self, name: str, num_bytes: int, sha256: str) -> bool | None:
@@ -87,10 +78,10 @@ class Release:
         Returns:
             False if it has the name of a known file but other contents; None where nothing is known of it.
         """
-        if any(file.is_as_known(num_bytes, sha256) for file in self.files):
+        known = [file for file in self.files if file.known_sha256_start is not None]
+        if any(num_bytes == f.known_bytes and sha256.startswith(f.known_sha256_start or "") for f in known):
             return True
-        same_name = [file for file in self.files if file.name.rpartition("/")[2] == name]
-        return same_name[0].is_as_known(num_bytes, sha256) if same_name else None
+        return False if any(file.name.rpartition("/")[2] == name for file in known) else None
 
     @property
     def paper(self) -> str:

@@ -75,12 +75,9 @@ class Condition:
 
 
 def selected(stream: Stream, where: Sequence[Condition], by: Sequence[str] = ()) -> Stream:
-    """The rows that fit all conditions; of several columns, a column of their words together.
+    """The rows that fit all conditions.
 
-    Args:
-        stream: a table.
-        where: conditions.
-        by: columns; two or more become a column whose name is theirs, joined by `TOGETHER`.
+    Two or more columns in ``by`` become a column of their words together, whose name is theirs, joined by `TOGETHER`.
 
     Raises:
         ConfigError: a column that the table lacks; as rows are read, a value that cannot be compared.

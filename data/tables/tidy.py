@@ -104,11 +104,7 @@ class Description:
 def write_tidy(path: Path, rows: Stream, origin: Origin, faults: Faults) -> Description:
     """Write a table in one pass, whatever its size; the file appears only when it is complete.
 
-    Args:
-        path: the Parquet file.
-        rows: what to write.
-        origin: of the rows; the file is hashed while it is read.
-        faults: filled by the reader of the rows; written after the last row.
+    The files of the origin are hashed meanwhile. The faults are those after the last row.
 
     Raises:
         DatasetError: what reading the rows raises; nothing is written then.
@@ -197,7 +193,7 @@ def read_tidy(path: Path) -> Stream:
         try:
             yield from file.iter_batches(batch_size=1 << 17)
         except (OSError, pa.ArrowException) as error:
-            raise DatasetError.at(path, f"damaged: {error}") from error
+            raise damaged(path, error) from error
 
     return Stream(file.schema_arrow, batches(), groups)
 
@@ -221,7 +217,13 @@ def opened(path: Path, expected: str = "a table of `dataset import`") -> pq.Parq
         # Absolute: Arrow takes a relative path such as s3:x/y for the address of a server.
         return pq.ParquetFile(path.absolute(), page_checksum_verification=True)
     except (OSError, pa.ArrowException, ValueError) as error:
-        raise DatasetError.at(path, f"not a whole Parquet file: {error}") from error
+        raise damaged(path, error, expected) from error
+
+
+def damaged(path: Path, error: Exception, expected: str = "a table of `dataset import`") -> DatasetError:
+    """The error of a Parquet file that cannot be read."""
+    what = " ".join(str(error).split())[:200] or type(error).__name__
+    return DatasetError.at(path, f"cannot be read ({what}); expected {expected}, whole")
 
 
 def _gathered(rows: Stream) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 import numpy as np
 
 from slicepilot.configs import ConfigError
-from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, IpHeader, Tunnel, frames, ip_at, network_at, tunnel_at
+from slicepilot.data.captures import GTPU_PORT, LINKS, UDP, frames, ip_at, network_at, tunnel_at
 
 from .trace import PacketTrace
 
@@ -44,8 +44,6 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
     """Packets of a capture. Where it has GTP-U, those inside tunnels count, with their own sizes, and no others.
 
     Args:
-        content: of the file.
-        what: begins errors.
         chosen: which packets are wanted; times are counted from the first IP packet of all.
 
     Raises:
@@ -62,7 +60,10 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
             outer = None if at is None else ip_at(data, at)
             if outer is None:
                 continue
-            tunnel = _tunnel(data, outer)
+            tunnel = None
+            if outer.protocol == UDP and not outer.later:
+                ports = struct.unpack_from(">HH", data, outer.payload)
+                tunnel = tunnel_at(data, outer.payload + 8) if GTPU_PORT in ports else None
             packet = outer if tunnel is None else ip_at(data, tunnel.inner)
         except (IndexError, struct.error):
             raise ConfigError(f"{where}: {CUT}") from None
@@ -90,10 +91,3 @@ def read_packets(content: bytes, what: str, chosen: Chosen) -> PacketTrace:
     duration_s = 1e-9 * (times[-1] - times[0]) * len(times) / (len(times) - 1)
     own_s = np.asarray(1e-9 * (np.asarray(packets.times, np.int64) - times[0]), np.float64)
     return PacketTrace(own_s, np.asarray(packets.sizes, np.int64), duration_s)
-
-
-def _tunnel(data: bytes, outer: IpHeader) -> Tunnel | None:
-    """The tunnel that a packet is of; None for a packet in none. Raises as `tunnel_at`."""
-    if outer.protocol != UDP or outer.later or GTPU_PORT not in struct.unpack_from(">HH", data, outer.payload):
-        return None
-    return tunnel_at(data, outer.payload + 8)

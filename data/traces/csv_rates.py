@@ -43,11 +43,8 @@ class _Rows:
 def read_rates(content: bytes, what: str) -> dict[str, RateTrace]:
     """The trace of each slice of a file (RFC 4180) with the columns time, slice and Mbit/s.
 
-    Times are seconds or ISO 8601, and begin at the first of the file. Every slice has a row for each bin.
-
-    Args:
-        content: of the file.
-        what: begins errors.
+    Times are seconds or ISO 8601, and begin at the first of the file. Every slice has a row for each bin. ``what``
+    begins errors.
 
     Raises:
         ConfigError: a row that is not of this form, a gap, times that do not rise, a rate that cannot be.

@@ -20,7 +20,6 @@ def read_trace(path: Path, name: str, chosen: Chosen) -> Trace:
     """The trace of a slice out of a CSV file, a pcap or a pcapng file.
 
     Args:
-        path: of the file.
         name: of the slice in CSV.
         chosen: packets of a capture.
 

@@ -5,35 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 MBIT_PER_BYTE = 8e-6
-
-
-class Trace(Protocol):
-    """Rates or packets of a slice, from 0 s to ``duration_s``."""
-
-    @property
-    def duration_s(self) -> float:
-        """When it ends."""
-        ...
-
-    @property
-    def mean_mbps(self) -> float:
-        """Mean rate over the whole trace."""
-        ...
-
-    def mbit_before(self, time_s: Array) -> Array:
-        """Mbit offered from 0 to each time, 0 <= time <= ``duration_s``; of any shape."""
-        ...
-
-    def faster(self, speed: float) -> Trace:
-        """The same in 1/``speed`` of the time: the same rates in shorter bins, or the same packets closer together."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,10 +27,12 @@ class RateTrace:
 
     @property
     def duration_s(self) -> float:
+        """When it ends."""
         return float(self.edges_s[-1])
 
     @property
     def mean_mbps(self) -> float:
+        """Mean rate over the whole trace."""
         return float(self._mbit[-1] / self.duration_s)
 
     @cached_property
@@ -61,21 +40,22 @@ class RateTrace:
         return np.concatenate([[0.0], np.cumsum(self.mbps * np.diff(self.edges_s))])
 
     def mbit_before(self, time_s: Array) -> Array:
+        """Mbit offered from 0 to each time, 0 <= time <= ``duration_s``; of any shape."""
         bins = np.clip(np.searchsorted(self.edges_s, time_s, "right") - 1, 0, len(self.mbps) - 1)
         return self._mbit[bins] + (time_s - self.edges_s[bins]) * self.mbps[bins]
 
     def faster(self, speed: float) -> RateTrace:
+        """The same rates in shorter bins: all in 1/``speed`` of the time."""
         return self if speed == 1.0 else RateTrace(self.edges_s / speed, self.mbps)
 
 
 @dataclass(frozen=True, eq=False)
 class PacketTrace:
-    """Packets as they were captured.
+    """Packets as they were captured; see `RateTrace` for the methods.
 
     Attributes:
         times_s: of each packet (N,), from 0, in order.
         sizes: octets of the (inner) IP packets (N,).
-        duration_s: of the capture.
     """
 
     times_s: Array
@@ -103,12 +83,15 @@ class PacketTrace:
         return PacketTrace(self.times_s / speed, self.sizes, self.duration_s / speed)
 
 
+Trace = RateTrace | PacketTrace
+"""Rates or packets of a slice, from 0 s to ``duration_s``."""
+
+
 @dataclass(frozen=True)
 class Replay:
     """A trace as it is played.
 
     Attributes:
-        trace: what is played.
         start_s: when it begins.
         end_s: when it is cut off.
         scale: factor on its rates.
@@ -139,7 +122,6 @@ def as_csv(trace: Trace) -> bytes:
     if isinstance(trace, PacketTrace):
         name, times, values = "bytes", trace.times_s.tolist(), trace.sizes.tolist()
     else:
-        assert isinstance(trace, RateTrace)
         name, times, values = "mbps", trace.edges_s[:-1].tolist(), trace.mbps.tolist()
     lines = [f"time_s,{name}", *(f"{time!r},{value!r}" for time, value in zip(times, values, strict=True))]
     return ("\n".join(lines) + "\n").encode()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import shlex
-import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from slicepilot.cli.dataset.paths import writing_to
+from slicepilot.cli.dataset.paths import check_episodes_out, with_provenance, write_any_episodes, writing_to
 from slicepilot.cli.schemas.datasets import ImportedRange
 from slicepilot.cli.shared.output import console, print_json, progress_bar
 from slicepilot.configs import ConfigError
@@ -39,18 +36,16 @@ def import_prometheus(
 
     Example: slicepilot dataset import-prometheus node.yaml --start 2026-11-24T00:00:00Z --out log.parquet
     """
-    from slicepilot.data.episodes.episodes import EpisodeSet
     from slicepilot.data.episodes.missing import missing_of
     from slicepilot.env.reward import RewardWeights
     from slicepilot.node.config.spec import NodeSpec
-    from slicepilot.training.evaluation.results import Provenance
     from slicepilot.training.recording.prometheus import Range, to_episodes
 
     spec = NodeSpec.from_yaml(file)
     server = spec.prometheus
     if server is None:
         raise ConfigError(f"{file}: no telemetry; expected telemetry: {{prometheus: {{url: ...}}}}")
-    _check_out(out)
+    check_episodes_out(out)
     first_s, last_s = _time("start", start), int(time.time()) if end is None else _time("end", end)
     wanted = Range(first_s, last_s, period_s, max(1, episode_s // period_s))
     weights = RewardWeights.from_yaml(reward)
@@ -60,10 +55,9 @@ def import_prometheus(
         made = to_episodes(
             server, spec.promised, node, wanted, weights, lambda share: progress.update(task, completed=share)
         )
-    provenance = asdict(Provenance.here(shlex.join(["slicepilot", *sys.argv[1:]])))
-    episodes = EpisodeSet(made.episodes.episodes, {**made.episodes.facts, **provenance})
+    episodes = with_provenance(made.episodes)
     with writing_to(out.parent):
-        _write(episodes, out)
+        write_any_episodes(episodes, out)
     document = {
         "out": str(out),
         "episodes": len(episodes),
@@ -87,27 +81,6 @@ def _time(option: str, text: str) -> int:
     except ValueError:
         raise ConfigError(f"{option} = {text!r}: expected a time such as 2026-11-25T08:00:00Z") from None
     return int((result if result.tzinfo else result.replace(tzinfo=datetime.UTC)).timestamp())
-
-
-def _check_out(out: Path) -> None:
-    """Check, before the server is queried, that the output can be written; raises ConfigError."""
-    if out.suffix != ".parquet":
-        from slicepilot.training.recording.minari_files import check_new
-
-        check_new(out)
-    elif out.is_dir():
-        raise ConfigError(f"out = {str(out)!r}: a folder; expected a file NAME.parquet")
-
-
-def _write(episodes: Any, out: Path) -> None:
-    if out.suffix == ".parquet":
-        from slicepilot.data.episodes.files import write_episodes
-
-        write_episodes(episodes, out)
-    else:
-        from slicepilot.training.recording.minari_files import write_minari
-
-        write_minari(episodes, out)
 
 
 def _print(document: dict[str, Any]) -> None:

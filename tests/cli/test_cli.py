@@ -77,7 +77,7 @@ BAD_INPUT = {
         ("train", "-c", "ppo-smoke", "--dataset", "x.parquet"),
         "dataset = 'x.parquet': accepted with --offline",
     ),
-    "dataset": (("train", "--offline", "-c", "iql", "--dataset", "missing.parquet"), "missing.parquet: does not exist"),
+    "dataset": (("train", "--offline", "-c", "iql", "--dataset", "no.parquet"), "path = 'no.parquet': does not exist"),
 }
 
 

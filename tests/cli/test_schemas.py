@@ -12,12 +12,12 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import typer
-from typing_extensions import is_typeddict
 
 from slicepilot.cli import main
 from slicepilot.cli.reference import COMMON, PRINTED, load_commands
-from slicepilot.cli.schemas import bench, datasets, evaluation, machine
+from slicepilot.cli.schemas import bench, datasets, evaluation
 from slicepilot.cli.shared.output import print_json
+from slicepilot.configs.backends import Check
 from slicepilot.configs.documents import Document, check
 from slicepilot.env.telemetry import SLICE_FIELDS
 
@@ -43,7 +43,7 @@ def test_the_manual_has_every_shape_that_a_command_prints() -> None:
                     module = ".".join(["slicepilot", *file.relative_to(ROOT).with_suffix("").parts])
                     known = vars(importlib.import_module(module))
                     values = [eval(text, known) for text in map(ast.unparse, names) if text.split(".")[0] in known]
-                    used |= {value.__name__ for value in values if is_typeddict(value)}
+                    used |= {value.__name__ for value in values if isinstance(value, type)}
     assert used == {object_of(shape).__name__ for shape in SHAPES.values()}
 
 
@@ -98,7 +98,7 @@ def test_shapes_do_not_import_pydantic() -> None:
 
 # Commands of which no other test prints the JSON, which is held against its shape before it is printed.
 REAL: dict[str, tuple[tuple[str, ...], Any]] = {
-    "doctor": (("doctor",), list[machine.Check]),
+    "doctor": (("doctor",), list[Check]),
     "study": (
         ("simulate", "--study", "andrade", "--experiments", "1,5", "--repetitions", "1", "--series"),
         list[evaluation.StudyExperiment],

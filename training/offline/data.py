@@ -14,23 +14,18 @@ from slicepilot.agents.learned.bundle import decoder_layout
 from slicepilot.configs import ConfigError, validate
 from slicepilot.data.episodes.checks import check_episodes
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
-from slicepilot.data.episodes.files import is_minari, read_episodes
 from slicepilot.data.faults import Faults
 from slicepilot.data.recorded import find
 from slicepilot.env.encoding import NUM_FEATURES, encoder_layout
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.slices import SliceSet
 from slicepilot.training.online.advantages import Discount, observed_period_s
+from slicepilot.training.recording.reading import read_any_episodes
 
 
 def read_dataset(name_or_path: str) -> EpisodeSet:
-    """A shipped dataset by name, or a user's file or folder, Minari's among them; raises ConfigError."""
-    path = find(name_or_path)
-    if is_minari(path):
-        from slicepilot.training.recording.minari_files import read_minari
-
-        return read_minari(path)
-    return read_episodes(path)
+    """A shipped dataset by name, or whatever of a user's holds episodes; raises ConfigError."""
+    return read_any_episodes(find(name_or_path))
 
 
 def open_dataset(name_or_path: str) -> EpisodeSet:

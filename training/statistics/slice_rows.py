@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,21 +75,18 @@ def episode_rows(episodes: EpisodeSet) -> Stream:
     return Stream(schema_of("behaviour"), batches(), ("slice", "behaviour"))
 
 
-def record_rows(folder: Path, broken: dict[str, str], on_progress: Callable[[float], None]) -> Stream:
+def record_rows(folder: Path, broken: dict[str, str]) -> Stream:
     """The ticks of a records folder, with the mode of each.
 
     Args:
         broken: filled with files that cannot be read, and the reason.
-        on_progress: called with the share of the time that has been read, 0..1.
 
     Raises:
         ConfigError: no such folder, or no records in it.
     """
     reader = SegmentReader(folder)
-    span = reader.span_ns()
-    if span is None:
+    if reader.span_ns() is None:
         raise ConfigError(f"records {str(folder)!r}: no whole segment; expected the records folder of a controller")
-    first, last = span
 
     def batches() -> Iterator[Any]:
         labels = tuple(mode.label for mode in sorted(Mode))
@@ -98,8 +95,6 @@ def record_rows(folder: Path, broken: dict[str, str], on_progress: Callable[[flo
             names = slice_names(stretch.description)
             valid = own["valid"][:, : len(names)].astype(np.bool_)
             yield slice_rows(own["slices"], valid, names, {"mode": (own["mode"].astype(np.int32), labels)})
-            if len(own):
-                on_progress((int(own["time_ns"][-1]) - first) / max(last - first, 1))
         broken.update(reader.broken)
 
     return Stream(schema_of("mode"), batches(), ("slice", "mode"))

@@ -25,13 +25,10 @@ SERVER = "iperf"
 class StudyTable:
     """Rows of the study's tables out of a tidy table whose batches go by: each experiment's priority slice and others.
 
-    Args:
-        schema: of `slicepilot.data.studies.andrade.tables.schema_of`.
-        source: the file that the rows are from; not needed.
+    The schema is of `slicepilot.data.studies.andrade.tables.schema_of`; the file does not matter.
     """
 
-    def __init__(self, schema: pa.Schema, source: str | Path) -> None:
-        del source
+    def __init__(self, schema: pa.Schema, _source: str | Path) -> None:
         self._value = schema.names[-1]
         self._values: dict[tuple[int, str], dict[int, list[float]]] = {}  # by cycle
         self._points: dict[tuple[int, str], set[tuple[int, str, int]]] = {}  # cycle, slice, time

@@ -48,7 +48,6 @@ def read_documents(
         fields: that a CSV export may have, in any order.
         faults: ``document`` for unreadable documents, ``truncated`` for an incomplete last document, and those of
             `slicepilot.data.csv.blocks.read_blocks`.
-        on_progress: called after every part of the file.
 
     Raises:
         DatasetError: another ending, no such file, compressed data that are broken (after what came before has been

@@ -66,11 +66,9 @@ def read_andrade(
 
     Args:
         path: an export; see `slicepilot.data.studies.andrade.mongo_exports`.
-        collection: one of `COLLECTIONS`.
         faults: ``number``, ``range``, ``grid`` (times between the steps), ``unknown`` (experiments, workloads, fields),
             ``duplicate``, ``missing`` (no value, and points of the grid without a document), ``unanswered``, ``unit``.
         unit: the export's unit, one of the collection's; None: the plausible unit.
-        on_progress: called after every part of the file.
 
     Raises:
         DatasetError: nothing that could be read, fields missing in all documents, mixed units, or a unit that cannot

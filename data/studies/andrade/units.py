@@ -102,8 +102,6 @@ def choose_unit(
     """The unit of a file's values.
 
     Args:
-        path: of the file.
-        own: its collection.
         columns: ``experiment``, ``cycle``, ``time_s``, ``value``, ``line`` (N,) and ``workload``.
         active: (N,), the slice had traffic.
         faults: ``unit`` where single values look like another unit; they are kept.

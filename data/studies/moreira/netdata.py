@@ -6,28 +6,25 @@ counts in kilobits becomes Mbit/s; what leaves is negative there and positive he
 
 from __future__ import annotations
 
+import datetime
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
-from slicepilot.data.csv.blocks import Block, oldest_first, read_blocks
+from slicepilot.data.csv.blocks import oldest_first, read_blocks
 from slicepilot.data.csv.chunks import OnProgress
 from slicepilot.data.faults import DatasetError, Faults, require_rows
+from slicepilot.data.own.rows import MOST_VALUES, date_ns
 from slicepilot.data.tables.tidy import Stream
 
 from .tables import Run
 
-compute: Any = pyarrow.compute  # its functions are made when it is loaded
-
-TIME_FORMAT = "%Y-%m-%d %H:%M:%S"
-_TIME = r"^(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|z|UTC|GMT|[+-]\d{2}(:?\d{2})?)?$"
-_OFFSET = r" ?(?P<sign>[+-])(?P<hours>\d{2}):?(?P<minutes>\d{2})?$"
+_SINCE_1970 = re.compile(r"(\d{1,12})(?:\.\d*)?|(\d{10})\d{3}(?:\.\d*)?")
+"""Seconds, or 13 digits of milliseconds, as Netdata has them with its option "ms": as seconds, the year 33658."""
 GROUPS = ("qfi", "condition")
 FIXED = pa.schema(
     [("qfi", pa.int16()), ("condition", pa.string()), ("time", pa.timestamp("ms")), ("time_s", pa.int64())]
@@ -85,158 +82,109 @@ def read_resources(path: Path, run: Run, faults: Faults, on_progress: OnProgress
         path: a CSV file with ``time`` (``2025-07-25 22:20:21``, whose time zone is not stated, also with ``T`` between
             and with a fraction, which is cut off; with ``Z`` or an offset such as ``+02:00`` it becomes UTC; or seconds
             or milliseconds since 1970). Where the newest row is first, rows are sorted, which is noted.
-        run: see `slicepilot.data.studies.moreira.tables.run_of`.
         faults: those of `slicepilot.data.csv.blocks.read_blocks`, and ``number`` (no time), ``clock``, ``duplicate``
             (seconds that occur twice), ``missing`` (seconds that lack, and rows with empty fields), ``range``
             (negative, in known columns), ``unit`` (impossible packets), ``unknown`` (columns kept as they are).
-        on_progress: called with the share of the file that has been read.
 
     Raises:
-        DatasetError: as `read_blocks` does; names that would be the same; or, as rows are read, rates that are not in
-            kilobits/s, and no row that can be used.
+        DatasetError: as `read_blocks` does; more than `MOST_VALUES`; names that would be the same; rates that are not
+            in kilobits/s; no row that can be used.
     """
-    types = {"time": pa.string()}
-    blocks = read_blocks(path, types, faults, others=pa.float64(), nullable=True, on_progress=on_progress)
-    blocks = oldest_first(path, blocks, lambda block: _times(block)[0], faults)
-    first = next(blocks, None)
-    if first is None:
-        raise DatasetError.at(path, "no rows; expected a table of Netdata with a column 'time'")
-    columns = [tidy_column(name) for name in first.table.column_names if name != "time"]
+    table, lines = _read(path, faults, on_progress)
+    columns = [tidy_column(name) for name in table.column_names if name != "time"]
     names = [*FIXED.names, *(column.name for column in columns)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DatasetError.at(path, f"columns: {', '.join(twice)}: several columns would have this name", 1)
+    times, known = _times(table)
+    faults.add_many("number", lines[~known], "time", table.column("time").filter(~known).to_pylist())
+    negative = np.zeros(len(lines), np.bool_)
+    values, fields = {}, []
     for column in columns:
+        numbers = column.factor * table.column(column.source).to_numpy()
+        values[column.name] = np.abs(numbers) if column.leaving else numbers
         if column.source_unit is None:
             faults.add("unknown", 1, "column", column.source, left_out=False)
-    fields = [
-        pa.field(c.name, pa.float64(), metadata={"source": c.source, "source_unit": c.source_unit or "unknown"})
-        for c in columns
-    ]
+        else:
+            negative |= values[column.name] < 0
+        metadata = {"source": column.source, "source_unit": column.source_unit or "unknown"}
+        fields.append(pa.field(column.name, pa.float64(), metadata=metadata))
+    faults.add_many("range", lines[known & negative], "a negative figure")
+    keep = _seconds_once(times, known & ~negative, lines, faults)
+    empty = np.any([np.isnan(numbers) for numbers in values.values()], axis=0) if values else ~known
+    faults.add_many("missing", lines[keep & empty], "empty fields", left_out=False)
+    _check_rates(path, values, keep, lines, faults)
+    count = int(keep.sum())
+    require_rows(path, count, faults, "times such as 2025-07-25 22:20:21 or seconds since 1970, figures above zero")
+    own = [np.full(count, run.qfi), [run.condition] * count]
+    own += [times[keep].astype("datetime64[s]").astype("datetime64[ms]"), times[keep] - times[keep][0]]
+    arrays = [pa.array(part, field.type) for part, field in zip(own, FIXED, strict=True)]
+    arrays += [pa.array(numbers[keep], from_pandas=True) for numbers in values.values()]
     schema = pa.schema([*FIXED, *fields])
-    return Stream(schema, _batches(path, run, faults, columns, schema, first, blocks), GROUPS)
+    return Stream(schema, iter([pa.record_batch(arrays, schema)]), GROUPS)
 
 
-def _batches(
-    path: Path, run: Run, faults: Faults, columns: list[Column], schema: Any, first: Block, rest: Iterator[Block]
-) -> Iterator[Any]:
-    clock, rates = _Clock(faults), _Rates(path, columns, faults)
-    block: Block | None = first
-    good = 0
-    while block is not None:
-        times, known = _times(block)
-        faults.add_many("number", block.lines()[~known], "time", block.table.column("time").filter(~known).to_pylist())
-        negative = np.zeros(len(block), np.bool_)
-        values = {}
-        for column in columns:
-            numbers = column.factor * block.table.column(column.source).to_numpy()
-            values[column.name] = np.abs(numbers) if column.leaving else numbers
-            if column.source_unit is not None:
-                negative |= values[column.name] < 0
-        keep = clock.check(block.lines(), times, known & ~negative)
-        faults.add_many("range", block.lines()[known & negative], "a negative figure")
-        empty = np.any([np.isnan(numbers) for numbers in values.values()], axis=0) if values else ~known
-        faults.add_many("missing", block.lines()[keep & empty], "empty fields", left_out=False)
-        rates.check(block.lines(), values, keep)
-        good += int(keep.sum())
-        own = [np.full(keep.sum(), run.qfi), [run.condition] * int(keep.sum())]
-        own += [times[keep].astype("datetime64[s]").astype("datetime64[ms]"), times[keep] - clock.start]
-        arrays = [pa.array(part, field.type) for part, field in zip(own, FIXED, strict=True)]
-        arrays += [pa.array(values[column.name][keep], from_pandas=True) for column in columns]
-        yield pa.record_batch(arrays, schema)
-        block = next(rest, None)
-    rates.end()
-    require_rows(path, good, faults, "times such as 2025-07-25 22:20:21 or seconds since 1970, figures above zero")
+def _read(path: Path, faults: Faults, on_progress: OnProgress | None) -> tuple[Any, Any]:
+    """The file as it is, oldest row first, and the line of each row (N,)."""
+    types = {"time": pa.string()}
+    blocks = read_blocks(path, types, faults, others=pa.float64(), nullable=True, on_progress=on_progress)
+    tables, lines, held = [], [], 0
+    for block in oldest_first(path, blocks, lambda block: _times(block.table)[0], faults):
+        tables.append(block.table)
+        lines.append(block.lines())
+        held += len(block) * block.table.num_columns
+        if held > MOST_VALUES:
+            raise DatasetError.at(path, f"more than {MOST_VALUES:,} values; expected a part of it", int(lines[-1][-1]))
+    return pa.concat_tables(tables), np.concatenate(lines)
 
 
-def _times(block: Block) -> tuple[Any, Any]:
+def _times(table: Any) -> tuple[Any, Any]:
     """Seconds since 1970 of each row (N,), and where there are any."""
-    text = block.table.column("time").combine_chunks()
-    plain = compute.replace_substring_regex(text, _TIME, r"\1 \2")
-    parsed = compute.strptime(plain, TIME_FORMAT, "s", error_is_null=True)
-    if parsed.null_count == len(text):
-        # 13 digits are milliseconds, as Netdata has them with its option "ms"; seconds would be in the year 33658.
-        long = compute.match_substring_regex(text, r"^\d{13}(\.\d*)?$")
-        plain_seconds = compute.replace_substring_regex(text, r"\.\d*$", "")
-        digits = compute.if_else(long, compute.utf8_slice_codeunits(text, 0, 10), plain_seconds)
-        whole = compute.if_else(compute.match_substring_regex(digits, r"^\d{1,12}$"), digits, None)
-        parsed = whole.cast(pa.int64()).cast(pa.timestamp("s"))
-    seconds = compute.fill_null(parsed.cast(pa.int64()), 0)
-    return np.asarray(seconds) - _offsets_s(text), ~np.asarray(parsed.is_null())
+    seconds = [_seconds(text) for text in table.column("time").to_pylist()]
+    known = np.asarray([second is not None for second in seconds], np.bool_)
+    return np.asarray([second or 0 for second in seconds], np.int64), known
 
 
-def _offsets_s(text: Any) -> Any:
-    """By how many seconds each time is ahead of UTC (N,); 0 where it does not say."""
-    parts = compute.extract_regex(text, _OFFSET)
-    if parts.null_count == len(text):
-        return np.zeros(len(text), np.int64)
-
-    def number(name: str) -> Any:
-        digits = compute.struct_field(parts, name)
-        return np.asarray(compute.if_else(compute.equal(digits, ""), "0", digits).fill_null("0").cast(pa.int64()))
-
-    sign = np.where(np.asarray(compute.equal(compute.struct_field(parts, "sign"), "-").fill_null(False)), -1, 1)
-    return sign * (3600 * number("hours") + 60 * number("minutes"))
+def _seconds(text: str) -> int | None:
+    """Whole seconds since 1970 of a time; None for other texts."""
+    if match := _SINCE_1970.fullmatch(text):
+        return int(match[1] or match[2])
+    moment = date_ns(text, datetime.UTC)
+    return None if moment is None else moment // 1_000_000_000
 
 
-class _Clock:
-    """Whether each second comes once, in order and without holes."""
-
-    def __init__(self, faults: Faults) -> None:
-        self.start = 0
-        self._faults = faults
-        self._seen: set[int] = set()
-        self._last: int | None = None
-
-    def check(self, lines: Any, times: Any, known: Any) -> Any:
-        """Which rows (N,) are to be kept."""
-        keep = known.copy()
-        for row in np.flatnonzero(known).tolist():
-            time, line = int(times[row]), int(lines[row])
-            if self._last is None:
-                self.start = time
-            if time in self._seen:
-                self._faults.add("duplicate", line, "time", np.datetime64(time, "s"))
-                keep[row] = False
-                continue
-            if self._last is not None and time < self._last:
-                self._faults.add("clock", line, "time", np.datetime64(time, "s"), left_out=False)
-            elif self._last is not None and time > self._last + 1:
-                self._faults.add("missing", line, "time", f"{time - self._last - 1} s before", left_out=False)
-            self._seen.add(time)
-            self._last = time if self._last is None else max(self._last, time)
-        return keep
+def _seconds_once(times: Any, known: Any, lines: Any, faults: Faults) -> Any:
+    """The known rows (N,), each second once; seconds that come twice, go back or lack before a row are noted."""
+    rows = np.flatnonzero(known)
+    first = np.zeros(len(rows), np.bool_)
+    first[np.unique(times[rows], return_index=True)[1]] = True
+    faults.add_many("duplicate", lines[rows[~first]], "time", times[rows[~first]].astype("datetime64[s]"))
+    rows = rows[first]
+    before, own, at = np.maximum.accumulate(times[rows])[:-1], times[rows][1:], lines[rows][1:]
+    back, gap = own < before, own > before + 1
+    faults.add_many("clock", at[back], "time", own[back].astype("datetime64[s]"), left_out=False)
+    lacking = [f"{count} s before" for count in (own - before - 1)[gap].tolist()]
+    faults.add_many("missing", at[gap], "time", lacking, left_out=False)
+    keep = np.zeros_like(known)
+    keep[rows] = True
+    return keep
 
 
-class _Rates:
-    """Whether rates and packets fit together: a packet has so many bits at least and at most."""
-
-    def __init__(self, path: Path, columns: list[Column], faults: Faults) -> None:
-        self._path, self._faults = path, faults
-        names = {column.name for column in columns}
-        pairs = ((name, name.replace("net_", "net_packets_").replace("_mbps", "_pps")) for name in sorted(names))
-        self._pairs = [(rate, packets) for rate, packets in pairs if rate.endswith("_mbps") and packets in names]
-        self._rows = self._odd = 0
-        self._first: tuple[int, str, float] | None = None
-
-    def check(self, lines: Any, values: dict[str, Any], keep: Any) -> None:
-        """Note the rows with impossible packets."""
-        for rate, packets in self._pairs:
-            rows = np.flatnonzero(keep & (values[packets] >= _FEW_PACKETS))
-            bits = 1e6 * values[rate][rows] / values[packets][rows]
-            odd = (bits < BITS_PER_PACKET[0]) | (bits > BITS_PER_PACKET[1])
-            self._rows += len(rows)
-            self._odd += int(odd.sum())
-            if odd.any() and self._first is None:
-                first = int(np.flatnonzero(odd)[0])
-                self._first = (int(lines[rows[first]]), rate, float(bits[first]))
-            self._faults.add_many("unit", lines[rows[odd]], rate, values[rate][rows[odd]].tolist(), left_out=False)
-
-    def end(self) -> None:
-        """Raise DatasetError if the rates cannot be in kilobits/s."""
-        if self._first is not None and self._odd > MIXED_SHARE * self._rows:
-            line, rate, bits = self._first
-            raise DatasetError.at(
-                self._path,
-                f"{rate}: {bits:.3g} bits a packet; expected rates in kilobits/s, as Netdata has them",
-                line,
-            )
+def _check_rates(path: Path, values: dict[str, Any], keep: Any, lines: Any, faults: Faults) -> None:
+    """Note rows whose packets have too few or too many bits; raises DatasetError if rates cannot be in kilobits/s."""
+    compared, first = 0, None
+    for rate in sorted(name for name in values if name.endswith("_mbps")):
+        packets = values.get(rate.replace("net_", "net_packets_").replace("_mbps", "_pps"))
+        if packets is None:
+            continue
+        rows = np.flatnonzero(keep & (packets >= _FEW_PACKETS))
+        bits = 1e6 * values[rate][rows] / packets[rows]
+        odd = (bits < BITS_PER_PACKET[0]) | (bits > BITS_PER_PACKET[1])
+        compared += len(rows)
+        faults.add_many("unit", lines[rows[odd]], rate, values[rate][rows[odd]].tolist(), left_out=False)
+        if odd.any() and first is None:
+            first = int(lines[rows[odd]][0]), rate, float(bits[odd][0])
+    if first is not None and faults.counts["unit"] > MIXED_SHARE * compared:
+        line, rate, each = first
+        raise DatasetError.at(
+            path, f"{rate}: {each:.3g} bits a packet; expected rates in kilobits/s, as Netdata has them", line
+        )

@@ -87,12 +87,9 @@ def read_latency(
     The lines carry no time. Which UE sent what is not in the release: without ``traffic_classes`` the class is null.
 
     Args:
-        path: the probe's output.
-        run: see `run_of`.
         faults: ``line`` for lines that are none of the probe's, ``range``, ``unit``, ``missing`` for events that
             bpftrace says it lost, ``truncated``.
         traffic_classes: class of each UE by its address.
-        on_progress: called after every part of the file.
 
     Raises:
         DatasetError: as rows are read: the file cannot be read, no line of it fits, or many are in another unit.

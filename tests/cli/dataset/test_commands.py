@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from slicepilot.cli import main
-from slicepilot.cli.dataset.paths import what_is, writing_to
+from slicepilot.cli.dataset.paths import writing_to
 from slicepilot.cli.dataset.tables import open_tables
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.tables.tidy import read_description
+from slicepilot.training.recording.reading import what_is
 from tests.command import slicepilot
 from tests.data.andrade_clone import RUNS, make_clone
 
@@ -80,8 +81,6 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (("import", SAMPLES, "--out", "x", "--unit", "mile"), "unit = 'mile': expected cpu: CPU"),
         (("import", SAMPLES, "--out", "x", "--ue", "10.1.0.44"), "ue = '10.1.0.44': expected ADDRESS=CLASS"),
         (("import", "d.csv", "--map", "m.yaml", "--out", "x", "--qfi", 0), "qfi = 0: for releases only"),
-        (("import", "d.csv", "--map", "m.yaml", "--out", "x", "--condition", "load"), "condition = 'load': for rel"),
-        (("import", "d.csv", "--map", "m.yaml", "--out", "x", "--ue", "10.1.0.44=a"), "ue = ['10.1.0.44=a']: for rel"),
         (("record", "--agents", "random", "--out", "x.parquet", "--run", "default"), "run = 'default': needs --node"),
         (("import", SAMPLES, "--out", "/proc/nothing"), "out = '/proc/nothing': No such file or"),
         (("record", "--agents", "random", "--out", "/proc/nothing/x.parquet"), "out = '/proc/nothing': No such file"),
@@ -298,7 +297,7 @@ def test_a_folder_with_an_unreadable_file_is_read_all_the_same(mixed: Path, tmp_
     assert validated.returncode == 2
     assert [Path(item["path"]).name for item in document["checked"]] == ["o1_pfcp_exp_light.csv"]
     (tmp_path / "out" / "other.parquet").write_bytes(b"PAR1 but not whole")
-    analysed = open_tables([tmp_path / "out"], None, lambda share: None)
+    analysed = open_tables([tmp_path / "out"], None)
     assert [source.name for source in analysed.delays] == ["mishra-pfcp-light"]
     assert [note.partition(":")[0] for note in analysed.notes] == ["other.parquet"]
     alone = json.loads(run("validate", mixed / "o1_pfcp_exp_heavy.csv.gz", "--json").stdout)

@@ -8,9 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.cli.dataset.estimate import _episodes
-from slicepilot.configs import ConfigError
-from slicepilot.data.episodes.files import read_episodes
 from tests.command import slicepilot
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
@@ -21,6 +18,7 @@ COMMANDS = {
     "import as": ("import", "{}", "--kind", "mishra-forwarding", "--out", "tables"),
     "convert": ("convert", "{}", "x.csv"),
     "analyse": ("analyse", "{}", "--out", "report"),
+    "estimate": ("estimate", "{}", "--agents", "no-control"),
 }
 
 
@@ -60,16 +58,6 @@ def test_no_command_waits_for_what_is_no_file(tmp_path: Path, command: str) -> N
     os.mkfifo(path)
     line = failed(tmp_path, command, path)
     assert f"{str(path)!r}: is a FIFO (named pipe); expected a regular file" in line
-
-
-@pytest.mark.parametrize("name", ["given.parquet", "given"])
-def test_neither_do_estimates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(ConfigError, match=rf"'{name}': is a FIFO \(named pipe\); expected a regular file"):
-        _episodes(name, None)
-    with pytest.raises(ConfigError, match=rf"{name}: is a FIFO \(named pipe\); expected a file of episodes"):
-        read_episodes(Path(name))
 
 
 @pytest.mark.parametrize("what", [*ODD, "is a device"])

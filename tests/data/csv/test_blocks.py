@@ -370,9 +370,10 @@ def test_whole_numbers_with_decimals_or_exponents_are_exact(tmp_path: Path) -> N
         (1460, 9223372036854775807),
     ]
     rows = b"a,1,1e3,9.007199254740993E+15\nb,1,8.23e2,-1.50e1\nc,1,0.5,3\nd,1,1e999999999,3\n"
+    rows += b"e,1,1e9999999999999999999,3\nf,1,%s7,3\n" % (b"0" * 5000)
     result = read(written(tmp_path, HEADER + rows))
-    assert [(row["size"], row["time"]) for row in result.rows] == [(1000, 9007199254740993), (823, -15)]
-    assert result.faults.counts == {"number": 2}
+    assert [(row["size"], row["time"]) for row in result.rows] == [(1000, 9007199254740993), (823, -15), (7, 3)]
+    assert result.faults.counts == {"number": 3}
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])

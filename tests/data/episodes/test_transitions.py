@@ -23,4 +23,4 @@ def test_what_follows_is_of_the_same_episode_and_no_step_is_left_out() -> None:
     assert moves.observations[:, 0].tolist() == [0, 1, 2, 100, 300, 301]
     assert moves.next_observations[:, 0].tolist() == [1, 2, 3, 101, 301, 302]
     assert moves.terminated.tolist() == [False, False, False, True, False, False]
-    assert moves.first.tolist() == [True, False, False, True, True, False]
+    assert moves.episode.tolist() == [0, 0, 0, 1, 2, 2]

@@ -89,7 +89,7 @@ def test_bad_values_are_refused_by_field(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"dataset": "nothing.parquet"}, r"nothing\.parquet: does not exist"),
+        ({"dataset": "nothing.parquet"}, r"nothing\.parquet': does not exist"),
         ({"behaviours": ("captain",)}, "behaviours = 'captain': expected no-control, exploring-no-control, random"),
         ({"reward": "no-such"}, "reward: unknown name 'no-such'"),
         ({"device": "cuda"}, "device = 'cuda': no GPU"),
