@@ -12,7 +12,7 @@ import (
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/gtpu"
-	"slicepilot/userplane/internal/sockaddr"
+	"slicepilot/userplane/internal/inet"
 	"slicepilot/userplane/internal/ue"
 	"slicepilot/userplane/internal/upf/tun"
 )
@@ -71,10 +71,10 @@ func parseFlags(args []string) (options, error) {
 		}
 		return o, nil
 	}
-	if o.tunnel.From, err = sockaddr.Parse(from, gtpu.Port); err != nil {
+	if o.tunnel.From, err = inet.Parse(from, gtpu.Port); err != nil {
 		return o, cli.Usagef("--from: %v", err)
 	}
-	if o.tunnel.To, err = sockaddr.Parse(to, gtpu.Port); err != nil {
+	if o.tunnel.To, err = inet.Parse(to, gtpu.Port); err != nil {
 		return o, cli.Usagef("--to: %v", err)
 	}
 	if o.tunnel.UE, err = netip.ParseAddr(address); err != nil {
@@ -149,6 +149,6 @@ func run(args []string) error {
 	return lines.Write(struct {
 		Event string `json:"event"`
 		ue.Count
-		ue.Report
-	}{"report", user.Count(), link.Report()})
+		ue.Packets
+	}{"report", user.Count(), link.Packets()})
 }
