@@ -127,7 +127,6 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer link.Close()
 	if err := lines.Write(ready); err != nil {
 		return err
 	}
@@ -146,6 +145,10 @@ func run(args []string) error {
 		}()
 	}
 	users.Wait()
+	// First, so that no packet leaves that the report does not count.
+	if err := link.Close(); err != nil {
+		return err
+	}
 	return lines.Write(struct {
 		Event string `json:"event"`
 		ue.Count
