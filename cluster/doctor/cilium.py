@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from slicepilot.configs.backends import Check
-from slicepilot.configs.text import printable
 from slicepilot.controller.actuators.cilium.choice import ANNOTATION, CiliumPaths
 from slicepilot.controller.actuators.cilium.endpoints import Endpoint, endpoints
 from slicepilot.controller.actuators.cilium.rate import words
 from slicepilot.controller.actuators.cilium.throttle import ThrottleMap
 from slicepilot.controller.system.kernel_file import ActuatorError
 
-from .reader import NEEDED_FOR, Answer, ClusterReader
+from .reader import Answer, ClusterReader, checked
 
 CONFIG = "/api/v1/namespaces/kube-system/configmaps/cilium-config"
 AGENT = "/apis/apps/v1/namespaces/kube-system/daemonsets/cilium"
@@ -37,25 +36,25 @@ def cilium_checks(cluster: ClusterReader, paths: CiliumPaths) -> list[Check]:
     if config.document is None:
         there = paths.state.is_dir()
         state = "state of its agent is on this node" if there else "none: pods are shaped where they send"
-        return [_check("Cilium", not config.why, f"{config.why}; {state}" if config.why else state, _RIGHTS)]
+        return [checked("Cilium", not config.why, f"{config.why}; {state}" if config.why else state, _RIGHTS)]
     options = {str(key): str(value) for key, value in (config.document.get("data") or {}).items()}
     manager, ipsec = _on(options, "enable-bandwidth-manager"), _on(options, "enable-ipsec")
     routed = not _on(options, "enable-host-legacy-routing")
     return [
-        _check("Cilium", True, _version(cluster.get(AGENT))),
-        _check(
+        checked("Cilium", True, _version(cluster.get(AGENT))),
+        checked(
             "bandwidth manager",
             manager,
             "on" if manager else "off: pods are shaped where they send",
             "to have Cilium pace pods: bandwidthManager.enabled=true in its chart",
         ),
-        _check(
+        checked(
             "host routing",
             routed,
             "by BPF" if routed else "by the host's stack",
             "bpf.hostLegacyRouting=false: else pacing costs delay, and BBR cannot be had",
         ),
-        _check(
+        checked(
             "IPsec",
             not ipsec,
             "on: the bandwidth manager is off then" if ipsec else "off",
@@ -69,7 +68,7 @@ def map_checks(paths: CiliumPaths) -> list[Check]:
     """Checks of Cilium's pinned map on this node."""
     mounted = _is_bpffs(paths.pin.parents[2]) or _is_bpffs(paths.pin.parent)
     checks = [
-        _check(
+        checked(
             "bpffs",
             mounted,
             str(paths.pin.parents[2]) if mounted else f"not at {paths.pin.parents[2]}",
@@ -79,11 +78,11 @@ def map_checks(paths: CiliumPaths) -> list[Check]:
     try:
         with contextlib.closing(ThrottleMap(paths.pin)) as throttle:
             types = "with Cilium's types" if throttle.typed else "without types"
-            return [*checks, _check("map of rates", True, f"{paths.pin.name}, {types}")]
+            return [*checks, checked("map of rates", True, f"{paths.pin.name}, {types}")]
     except ActuatorError as error:
         state = "none" if error.vanished else str(error)
         hint = "it comes with the bandwidth manager" if error.vanished else "see docs/cilium.md"
-        return [*checks, _check("map of rates", False, state, hint)]
+        return [*checks, checked("map of rates", False, state, hint)]
 
 
 def pod_checks(
@@ -107,7 +106,7 @@ def pod_checks(
         if networks := annotations.get(MULTUS):
             state = f"{networks} of {namespace}/{pod_name}: Cilium does not pace these"
             checks.append(
-                _check(f"{name}: networks", False, state, "a slice that leaves by such a network is shaped in its pod")
+                checked(f"{name}: networks", False, state, "a slice that leaves by such a network is shaped in its pod")
             )
     return checks
 
@@ -124,16 +123,16 @@ def _entry(
     where = f"{namespace}/{pod}"
     number = known[namespace, pod].id if (namespace, pod) in known else _resource_id(cluster, namespace, pod)
     if number is None:
-        return _check(f"{name}: rate", False, f"{where} is no endpoint of Cilium", "it is shaped in its pod")
+        return checked(f"{name}: rate", False, f"{where} is no endpoint of Cilium", "it is shaped in its pod")
     try:
         with contextlib.closing(ThrottleMap(paths.pin)) as throttle:
             entry = throttle.entry(number)
     except (ActuatorError, ValueError):
-        return _check(f"{name}: rate", False, f"endpoint {number}, no map to look in", "it is shaped in its pod")
+        return checked(f"{name}: rate", False, f"endpoint {number}, no map to look in", "it is shaped in its pod")
     if entry is not None:
-        return _check(f"{name}: rate", True, f"endpoint {number}: {words(entry.bytes_per_s)}")
+        return checked(f"{name}: rate", True, f"endpoint {number}: {words(entry.bytes_per_s)}")
     hint = f"annotate the pod: {ANNOTATION}" if not annotated else "annotated: what does the agent's log say?"
-    return _check(f"{name}: rate", False, f"endpoint {number} ({where}) has none", hint)
+    return checked(f"{name}: rate", False, f"endpoint {number} ({where}) has none", hint)
 
 
 def _resource_id(cluster: ClusterReader, namespace: str, pod: str) -> int | None:
@@ -154,9 +153,9 @@ def _policies(cluster: ClusterReader) -> Check:
             if any(_is_l7(spec) for spec in (item.get("spec"), *_list(item.get("specs")))):
                 names.append("/".join(filter(None, (meta.get("namespace"), meta.get("name")))))
     if why:
-        return _check("L7 egress policies", False, why, _RIGHTS)
+        return checked("L7 egress policies", False, why, _RIGHTS)
     hint = "pods that they select are not paced: their slices are to be shaped in the pod (egress_by: shaper)"
-    return _check("L7 egress policies", not names, ", ".join(sorted(names)) or "none", hint)
+    return checked("L7 egress policies", not names, ", ".join(sorted(names)) or "none", hint)
 
 
 def _is_l7(spec: Any) -> bool:
@@ -195,10 +194,6 @@ def _is_bpffs(path: Path) -> bool:
     if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), buffer):
         return False
     return struct.unpack_from("@l", buffer)[0] & 0xFFFFFFFF == BPF_FS_MAGIC
-
-
-def _check(name: str, ok: bool, state: str, hint: str = "") -> Check:
-    return Check(name, ok, printable(state), NEEDED_FOR, hint)
 
 
 _RIGHTS = "ask with a kubeconfig that may read ConfigMaps of kube-system and Cilium's policies"

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from slicepilot.cluster.resources.labels import LabelSelector
 from slicepilot.cluster.resources.names import path
 from slicepilot.cluster.resources.slice_set import declared
 from slicepilot.configs import ConfigError
@@ -23,7 +22,7 @@ from slicepilot.configs.reading import read_file
 from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.controller.system.kernel_file import ActuatorError
 
-from .reader import NEEDED_FOR, ClusterReader
+from .reader import ClusterReader, checked
 
 KUBELET = Path("/var/lib/kubelet")
 MOST_BYTES = 1 << 20
@@ -33,16 +32,15 @@ def api_checks(cluster: ClusterReader) -> list[Check]:
     """Whether the server answers, and whether pods can be resized in place."""
     version = cluster.get("/version")
     if version.document is None:
-        return [Check("API server", False, version.why or "none", NEEDED_FOR, "give a kubeconfig: --kubeconfig FILE")]
+        return [checked("API server", False, version.why or "none", "give a kubeconfig: --kubeconfig FILE")]
     resources = cluster.get("/api/v1").document or {}
     resize = any(item.get("name") == "pods/resize" for item in resources.get("resources") or ())
     return [
-        Check("API server", True, str(version.document.get("gitVersion", "version not known")), NEEDED_FOR),
-        Check(
+        checked("API server", True, str(version.document.get("gitVersion", "version not known"))),
+        checked(
             "in-place resize",
             resize,
             "pods/resize" if resize else "none",
-            NEEDED_FOR,
             "Kubernetes 1.33 or later; cgroups are written by the agent without it",
         ),
     ]
@@ -55,11 +53,10 @@ def kubelet_checks(cluster: ClusterReader, node: str, folder: Path = KUBELET) ->
     if policy is None and settings:
         policy = "none"
     return [
-        Check(
+        checked(
             "CPU manager",
             policy == "none",
             str(policy) if policy else why,
-            NEEDED_FOR,
             "pods with exclusive CPUs (Guaranteed, whole CPUs) have nothing that weights divide, and are not resized"
             if policy
             else "set cpuManagerPolicy: none in the kubelet's configuration",
@@ -78,22 +75,18 @@ def slice_pods(cluster: ClusterReader, node: str) -> Iterator[tuple[str, Mapping
             continue
         for item in declared_set.slices:
             for pod in pods:
-                if _selects(item.pods, declared_set.namespace, pod):
+                meta = pod.get("metadata") or {}
+                if meta.get("namespace") == declared_set.namespace and item.pods.fits(meta.get("labels") or {}):
                     yield f"{declared_set.namespace}/{declared_set.name}/{item.name}", pod
-
-
-def _selects(selector: LabelSelector, namespace: str, pod: Mapping[str, Any]) -> bool:
-    meta = pod.get("metadata") or {}
-    return meta.get("namespace") == namespace and selector.fits(meta.get("labels") or {})
 
 
 def _hierarchy() -> Check:
     try:
         version = CpuHierarchy.find().version
     except ActuatorError as error:
-        return Check("cgroup", False, str(error), NEEDED_FOR, "mount the cpu controller of cgroup v1 or v2")
+        return checked("cgroup", False, str(error), "mount the cpu controller of cgroup v1 or v2")
     hint = "Kubernetes has deprecated version 1: systemd.unified_cgroup_hierarchy=1 on the kernel's command line"
-    return Check("cgroup", version == 2, f"version {version}", NEEDED_FOR, hint)
+    return checked("cgroup", version == 2, f"version {version}", hint)
 
 
 def _settings(cluster: ClusterReader, node: str, folder: Path) -> tuple[Mapping[str, Any], str]:

@@ -9,10 +9,17 @@ from typing import Any
 
 from slicepilot.cluster.client.connection import Api
 from slicepilot.cluster.client.errors import ApiError
+from slicepilot.configs.backends import Check
+from slicepilot.configs.text import printable
 
 NEEDED_FOR = "kubernetes"
 BUSY, TRIES, MOST_WAIT_S = 429, 4, 2.0
 """A server whose resource was defined just now answers 429 for a second or two."""
+
+
+def checked(name: str, ok: bool, state: str, hint: str = "") -> Check:
+    """A row of the doctor's."""
+    return Check(name, ok, printable(state), NEEDED_FOR, hint)
 
 
 @dataclass(frozen=True)

@@ -52,14 +52,6 @@ class LoopPlan:
 
 
 @dataclass(frozen=True)
-class ModeRefusal:
-    """A declared mode, and the highest that this node's agent allows."""
-
-    mode: str
-    highest: str
-
-
-@dataclass(frozen=True)
 class Missing:
     """Why a bundle or rules are not here (yet): a reason of conditions, and a line."""
 
@@ -81,7 +73,7 @@ class SetPlan:
         pods: of its slices on this node.
         troubles: of slices with pods here.
         follows: of slices whose pods here follow the loop.
-        refused_mode: the declared mode that is not allowed here, so that its loop runs in shadow.
+        refused_mode: why the declared mode is not allowed here, so that its loop runs in shadow.
         loop: None where there is nothing to run.
     """
 
@@ -93,7 +85,7 @@ class SetPlan:
     pods: Mapping[str, SlicePod] = field(default_factory=dict)
     troubles: tuple[Trouble, ...] = ()
     follows: Mapping[str, Follow] = field(default_factory=dict)
-    refused_mode: ModeRefusal | None = None
+    refused_mode: str | None = None
     loop: LoopPlan | None = None
 
 
@@ -253,7 +245,9 @@ def _plan(
     missing: Missing | None,
 ) -> SetPlan:
     """``requests_mcpu``: of containers, by their pods' uids and their names."""
-    refused = ModeRefusal(item.mode, highest) if MODES.index(item.mode) > MODES.index(highest) else None
+    refused = None
+    if MODES.index(item.mode) > MODES.index(highest):
+        refused = f"mode {item.mode} is declared; this node's agent allows {highest} at most (--highest-mode)"
     # Such a loop would not start; in shadow it is recorded, and can be promoted by its records.
     unpromoted = sources.refusal if sources is not None and refused is None and item.mode in ACTING else None
     loop = None

@@ -8,7 +8,7 @@ from typing import Any
 from slicepilot.cluster.loops.manager import LoopState
 from slicepilot.cluster.loops.reading import LoopFigures, SliceFigures
 from slicepilot.cluster.plan.assignment import AWAY
-from slicepilot.cluster.plan.plan import ACTING, ModeRefusal, SetPlan
+from slicepilot.cluster.plan.plan import ACTING, SetPlan
 from slicepilot.cluster.resources.names import snake
 
 from .conditions import CONTROLLED, DEGRADED, READY, Condition
@@ -69,7 +69,7 @@ def _controlled(plan: SetPlan, figures: LoopFigures | None) -> Condition:
     if figures is None or figures.stale:
         return Condition(CONTROLLED, "False", "NoLoop", "knobs have their original values")
     if plan.refused_mode is not None:
-        return Condition(CONTROLLED, "False", NOT_ALLOWED, _not_allowed(plan.refused_mode))
+        return Condition(CONTROLLED, "False", NOT_ALLOWED, plan.refused_mode)
     if plan.unpromoted is not None and figures.mode not in ACTING:
         return Condition(CONTROLLED, "False", NOT_PROMOTED, plan.unpromoted)
     if figures.mode not in ACTING:
@@ -77,10 +77,6 @@ def _controlled(plan: SetPlan, figures: LoopFigures | None) -> Condition:
     if figures.mode == "canary":
         return Condition(CONTROLLED, "True", "Canary", f"acting on {', '.join(figures.canary)}")
     return Condition(CONTROLLED, "True", "Live", "acting on all slices")
-
-
-def _not_allowed(refused: ModeRefusal) -> str:
-    return f"mode {refused.mode} is declared; this node's agent allows {refused.highest} at most (--highest-mode)"
 
 
 def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | None) -> Condition:
@@ -93,7 +89,7 @@ def _degraded(plan: SetPlan, state: LoopState | None, figures: LoopFigures | Non
     if state is not None and state.refused is not None:
         reasons.append(("ModeRefused", state.refused))
     if plan.refused_mode is not None:
-        reasons.append((NOT_ALLOWED, _not_allowed(plan.refused_mode)))
+        reasons.append((NOT_ALLOWED, plan.refused_mode))
     if plan.missing is not None:
         before = "" if plan.loop is None else "; its loop goes on with the previous bundle and rules"
         reasons.append((plan.missing.reason, plan.missing.message + before))

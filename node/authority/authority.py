@@ -21,12 +21,10 @@ from slicepilot.env.knobs import KnobName
 from slicepilot.env.slices import NICE_MAX, NICE_MIN
 from slicepilot.node.find.known import known
 from slicepilot.node.find.locate import Located
-from slicepilot.node.find.xdp import forwards_in_xdp
 
-from .cpu_group import Finding, of_weight
-from .own_group import group_path, needs_own_group
+from .cpu_group import Finding, group_path, needs_own_group, of_weight
 from .pacing import UNSEEN, seen
-from .softirqs import in_softirqs, named, outside, threads_of
+from .softirqs import forwards_in_xdp, in_softirqs, named, outside, threads_of
 
 OWN_GROUP = "own_cgroup: true"
 WOULD_MAKE = "set `own_cgroup: true` in its slices, and live mode makes one for it"

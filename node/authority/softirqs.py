@@ -7,10 +7,11 @@ import shlex
 from pathlib import Path
 
 from slicepilot.controller.system import cgroup_paths
+from slicepilot.controller.system.kernel_file import kernel_lines
+from slicepilot.node.find.interfaces import interfaces
 from slicepilot.node.find.known import known
 from slicepilot.node.find.locate import Located
 from slicepilot.node.find.napi import napi_threads, napis
-from slicepilot.node.find.xdp import forwards_in_xdp
 
 
 def in_softirqs(located: Located, n3: str) -> str | None:
@@ -72,3 +73,31 @@ def _group(thread: int) -> Path | None:
         return cgroup_paths.of_process(thread)
     except FileNotFoundError:  # it has ended
         return None
+
+
+def forwards_in_xdp(located: Located, n3: str) -> bool:
+    """Whether the XDP program of a UPF's N3 forwards packets.
+
+    A program that the process itself has opened does (``prog_id`` in /proc/PID/fdinfo, kernel/bpf/syscall.c). Any other
+    program may be the UPF's, attached by a loader, or a filter of another program: it counts as a filter if the UPF is
+    known to forward in its process. False if the namespace cannot be entered.
+    """
+    present: dict[str, int] = {}
+    with contextlib.suppress(OSError):
+        present = interfaces(located.netns).xdp
+    if n3 not in present:
+        return False
+    kind = known(located.process)
+    return kind is None or kind.work != "process" or present[n3] in _programs(located.process.pid)
+
+
+def _programs(pid: int) -> set[int]:
+    """Numbers of the BPF programs that a process has opened, or has links of."""
+    numbers = set()
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fdinfo").iterdir():
+            with contextlib.suppress(OSError):
+                for line in kernel_lines(entry):
+                    if line.startswith("prog_id:"):
+                        numbers.add(int(line.split()[1]))
+    return numbers

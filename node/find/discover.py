@@ -96,9 +96,9 @@ def devices_of(process: Process, given: DeviceNames, table: SocketTable | None =
     names = [item.name for item in dataclasses.fields(DeviceNames)]
     result = DeviceNames(**{name: getattr(given, name) or getattr(detected, name) for name in names})
     if result.n6 is not None and result.n6_netns is None:
-        result = dataclasses.replace(_with_far_end(own, result)[0], n6_far=given.n6_far)
+        result = dataclasses.replace(_with_far_end(own, result, "n6")[0], n6_far=given.n6_far)
     if result.n3 in present.xdp and result.n3_netns is None:
-        result = dataclasses.replace(_before_xdp(own, result)[0], n3_far=given.n3_far)
+        result = dataclasses.replace(_with_far_end(own, result, "n3")[0], n3_far=given.n3_far)
     return result
 
 
@@ -125,10 +125,10 @@ def _examined(
         why.append(f"its network namespace cannot be entered: {error.strerror}")
     devices, open_questions = _devices(opened, present) if present else (DeviceNames(), [])
     if devices.n6 is not None:
-        devices, seen = _with_far_end(own, devices)
+        devices, seen = _with_far_end(own, devices, "n6")
         open_questions.append(seen)
     if present is not None and devices.n3 in present.xdp:
-        devices, seen = _before_xdp(own, devices)
+        devices, seen = _with_far_end(own, devices, "n3")
         open_questions.append(seen)
     why += open_questions
     try:
@@ -206,29 +206,23 @@ def _devices(opened: Opened, present: Interfaces) -> tuple[DeviceNames, list[str
     return DeviceNames(n3=n3, tun=tun, n6=n6, n4=n4), doubts
 
 
-def _with_far_end(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
-    """N6's other end, where that is in a namespace that has a name, or in the machine's own."""
-    assert devices.n6 is not None
-    far = _far_end(netns, devices.n6)
-    if far is None:
-        return devices, f"the far end of {devices.n6} was not found: its egress cannot be controlled"
-    where, device = far
-    result = dataclasses.replace(devices, n6_netns=where, n6_far=device)
-    return result, f"the far end of {devices.n6} is {device} in {where}"
+def _with_far_end(netns: Path, devices: DeviceNames, role: Literal["n3", "n6"]) -> tuple[DeviceNames, str]:
+    """The other end of N6, or of an N3 with XDP, where that is in a namespace that has a name, or in the machine's own.
 
-
-def _before_xdp(netns: Path, devices: DeviceNames) -> tuple[DeviceNames, str]:
-    """The other end of N3: what an XDP program on N3 sends on is seen by no hook there."""
-    assert devices.n3 is not None
-    far = _far_end(netns, devices.n3)
+    What an XDP program on N3 sends on is seen by no hook there.
+    """
+    name = devices.n6 if role == "n6" else devices.n3
+    assert name is not None
+    far = _far_end(netns, name)
+    if far is None and role == "n6":
+        return devices, f"the far end of {name} was not found: its egress cannot be controlled"
     if far is None:
-        return (
-            devices,
-            f"{devices.n3} has an XDP program, and its far end was not found: what XDP takes is not measured",
-        )
+        return devices, f"{name} has an XDP program, and its far end was not found: what XDP takes is not measured"
     where, device = far
-    result = dataclasses.replace(devices, n3_netns=where, n3_far=device)
-    return result, f"{devices.n3} has an XDP program: measured at its far end, {device} in {where}"
+    result = dataclasses.replace(devices, **{f"{role}_netns": where, f"{role}_far": device})
+    if role == "n6":
+        return result, f"the far end of {name} is {device} in {where}"
+    return result, f"{name} has an XDP program: measured at its far end, {device} in {where}"
 
 
 def _far_end(netns: Path, device: str) -> tuple[str, str] | None:

@@ -81,7 +81,7 @@ class Follower:
         """Report, with the reason, UPFs that are missing; starts a search for them."""
         with self._lock:
             located = {name: item for name, item in self._located.items() if name not in self._moving}
-            away = [name for name, item in located.items() if not _still_there(item)]
+            away = [name for name, item in located.items() if _what_has_gone(item)]
             text = [self._lost.get(name) or f"{name}: {_what_has_gone(self._located[name])}" for name in away]
             for name in away:
                 self._stay(name, away)
@@ -160,11 +160,6 @@ class Follower:
                 self._links.lead_to(name, located.netns, self._settler.group_of(name, located))
                 self._located[name] = located
                 self._lost.pop(name, None)
-
-
-def _still_there(item: Located) -> bool:
-    """Whether a UPF is the same process in the same cgroup and network namespace as before."""
-    return not _what_has_gone(item)
 
 
 def _what_has_gone(item: Located) -> str:

@@ -27,9 +27,8 @@ from slicepilot.controller.telemetry.source import KernelSource
 from slicepilot.env.encoding import UPLINK_RANGE_MBPS
 from slicepilot.env.knobs import EGRESS, KNOB_FIELDS, KnobName
 from slicepilot.env.telemetry import Telemetry
-from slicepilot.node.authority.binding import Binding
+from slicepilot.node.authority.binding import Binding, surroundings
 from slicepilot.node.authority.softirqs import in_softirqs
-from slicepilot.node.authority.surroundings import surroundings
 from slicepilot.node.config.spec import NodeSpec
 from slicepilot.node.find.draft import marks_left
 from slicepilot.node.find.follow import Follower
@@ -91,7 +90,6 @@ class NodeBackend(LiveBackend):
             targets = [item.targets for item in locations.values()]
             self._probe: KernelSource | None = None
             self._learning: NodeLearning | None = None
-            self._prometheus: PrometheusSource | None = None
             source: TelemetrySource
             oldest_s = 0.0
             if spec.prometheus is None:
@@ -101,7 +99,7 @@ class NodeBackend(LiveBackend):
                 self.targets = in_parts(targets, self._probe.packets.object.program("shaper_class").fd)
             else:
                 check_apart(targets, families)
-                source = self._prometheus = PrometheusSource(
+                source = PrometheusSource(
                     spec.prometheus, spec.promised.names, control_period_s, spec.uplink_mbps or math.inf
                 )
                 undo.callback(source.close)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from slicepilot.controller.system.background import BackgroundCaller
+from slicepilot.controller.telemetry.n4.capture import Address
 from slicepilot.controller.telemetry.n4.learning import Learned, Learning
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.controller.telemetry.sharing import Sharing
+from slicepilot.node.find.interfaces import interfaces
 from slicepilot.node.find.locate import Located
-from slicepilot.node.find.n4 import pfcp_addresses, running_since_ns
+from slicepilot.node.find.sockets import PFCP_PORT, SocketTable
 
 POLL_S = 0.1
 """A buffer holds some two thousand messages, and a poll takes some forty in the time that it has."""
@@ -95,3 +99,24 @@ class NodeLearning:
             except OSError as error:
                 failures.append(f"{', '.join(self._families[number])}: where it takes PFCP is not known: {error}")
         return failures
+
+
+def pfcp_addresses(located: Located) -> frozenset[Address]:
+    """Addresses that its sockets are bound to. If they are bound to none, or if another process speaks PFCP for it, all
+    addresses of its namespace except those at which other processes take PFCP.
+
+    Raises:
+        OSError: its namespace cannot be entered.
+    """
+    table = SocketTable()
+    present = [item for item in table.of(located.process) if item.port == PFCP_PORT]
+    own = table.opened(located.process).at(PFCP_PORT)
+    if own and not any(item.anywhere for item in own):
+        return frozenset(ipaddress.ip_address(item.address) for item in own)
+    others = {item.address for item in present if own and not item.anywhere and item not in own}
+    return frozenset(ipaddress.ip_address(item) for item in interfaces(located.netns).addresses if item not in others)
+
+
+def running_since_ns(located: Located) -> int:
+    """When its process began, by CLOCK_BOOTTIME, rounded down to the clock ticks that proc_pid_stat(5) counts."""
+    return located.process.start_ticks * 10**9 // os.sysconf("SC_CLK_TCK")

@@ -20,7 +20,7 @@ from slicepilot.controller.telemetry.layout import SHAPER_FIRST
 from slicepilot.controller.telemetry.points import SlicePoints
 from slicepilot.env.knobs import KnobName
 from slicepilot.node.authority.authority import Authority, authority, can_be_limited, without
-from slicepilot.node.authority.own_group import needs_own_group
+from slicepilot.node.authority.cpu_group import needs_own_group
 from slicepilot.node.authority.pacing import cilium_of
 from slicepilot.node.config.spec import NodeSlice, NodeSpec
 from slicepilot.node.find.links import UpfLinks

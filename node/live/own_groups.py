@@ -28,7 +28,7 @@ from slicepilot.controller.system.own_groups import (
     thread_back,
 )
 from slicepilot.controller.system.processes import start_ticks
-from slicepilot.node.authority.own_group import group_path, needs_own_group
+from slicepilot.node.authority.cpu_group import group_path, needs_own_group
 from slicepilot.node.authority.softirqs import threads_of
 from slicepilot.node.find.follow import Follower
 from slicepilot.node.find.locate import Located

@@ -216,34 +216,25 @@ def open_backend(
         raise
 
 
-def attach_backend(name: str, control_period_s: float) -> LiveBackend:
-    """A running testbed under whatever load it has; its knobs are not written until it gets another actuator.
-
-    Raises:
-        ConfigError: no testbed of this name is up.
-    """
-    testbed = Testbed.attach(name)
-    with contextlib.ExitStack() as undo:
-        source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, wait_s=LOOP_WAIT_S)
-        undo.callback(source.close)
-        actuator = ShadowActuator(targets_of(testbed))
-        undo.callback(actuator.close)
-        groups = [testbed.cgroup(name) for name in testbed.slices.names]
-        context = live_context(testbed.slices, control_period_s, testbed.spec.uplink_mbps, traits=traits_of(testbed))
-        backend = LiveBackend(testbed.slices, source, actuator, groups, context)
-        undo.pop_all()
-    return backend
-
-
 def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
     """A testbed to control, which runs a scenario or, without ``scenario``, is up with a load of its own.
+
+    Its knobs are not written until it gets another actuator.
 
     Raises:
         ConfigError: unknown names, no testbed of this name, or a machine that cannot run a testbed.
     """
     if scenario is None:
-        backend: LiveBackend = attach_backend(name, control_period_s)
         testbed = Testbed.attach(name)
+        source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, wait_s=LOOP_WAIT_S)
+        groups = [testbed.cgroup(name) for name in testbed.slices.names]
+        context = live_context(testbed.slices, control_period_s, testbed.spec.uplink_mbps, traits=traits_of(testbed))
+        with contextlib.ExitStack() as undo:
+            undo.callback(source.close)
+            actuator = ShadowActuator(targets_of(testbed))
+            undo.callback(actuator.close)
+            backend = LiveBackend(testbed.slices, source, actuator, groups, context)
+            undo.pop_all()
     else:
         backend = played = open_backend(scenario, control_period_s, read_only=True, name=name)
         testbed = played.testbed

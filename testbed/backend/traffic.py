@@ -21,6 +21,7 @@ from slicepilot.testbed.lifecycle.processes import Program, binary
 from slicepilot.testbed.lifecycle.testbed import Testbed
 
 LOAD_PRIORITY = 30  # SCHED_FIFO: the offered load must not depend on how busy the slices are
+REAL_TIME = ("chrt", "--fifo", str(LOAD_PRIORITY))
 CYCLE_STRETCH = (0.8, 1.2)  # of on/off cycles, as in the simulator's traffic
 WEB_PORT = 8080
 RECEIVERS = ("sink", "web")
@@ -167,13 +168,7 @@ class LoadRun:
             sink: list[str | Path] = [binary("sink"), f"--listen={SINK_ADDRESS}:{SINK_PORT}", "--json"]
             self._programs["sink"] = testbed.start("sink", testbed.layout.data_network, sink)
             if plan["flows"]:
-                load: list[str | Path] = [
-                    binary("load"),
-                    f"--plan={path}",
-                    "--start-on-stdin",
-                    "--json",
-                    f"--rt={LOAD_PRIORITY}",
-                ]
+                load: list[str | Path] = [*REAL_TIME, binary("load"), f"--plan={path}", "--start-on-stdin", "--json"]
                 self._start_on_stdin(testbed, "load", load)
             if terminals := terminals_of(scenario, testbed):
                 web: list[str | Path] = [binary("ue"), f"--serve={SINK_ADDRESS}:{WEB_PORT}"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -17,10 +17,11 @@ from slicepilot.controller.system.kernel_file import ActuatorError
 from slicepilot.controller.system.own_programs import environment, python
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.env.slices import SliceSet
+from slicepilot.testbed.lifecycle import cgroups
 
 EDGE = "edge"  # a group without knobs, so that the CPUs stay saturated whatever the slices are limited to
 LIFETIME_S = 600  # nothing outlives this, whatever happens to us
-REMOVE_TIMEOUT_S = 2.0
+SETTLE_S = 0.5  # for interpreters to start
 # Ctrl-C reaches the whole process group; these are ended by us.
 BUSY = f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nsignal.alarm({LIFETIME_S})\nwhile True: pass"
 PREFIX = "slicepilot-bench-"
@@ -40,63 +41,36 @@ class BenchNode:
         if os.geteuid() != 0:
             raise ActuatorError("bench loop needs root: it makes cgroups, network namespaces and BPF programs")
         self._slices = slices
-        self._busy: list[subprocess.Popen[bytes]] = []
-        self._traffic: subprocess.Popen[str] | None = None
-        hierarchy = CpuHierarchy.find()
-        self._parent = hierarchy.root / f"{PREFIX}{os.getpid()}"
-        self.cgroups = [self._parent / name for name in slices.names]
-        try:
-            remove_stale(hierarchy)
-            self._make_groups(hierarchy)
-            self._traffic = _start_traffic(len(slices))
-        except BaseException:
-            self.close()
-            raise
+        with contextlib.ExitStack() as undo:
+            parent = undo.enter_context(_groups((*slices.names, EDGE)))
+            self.cgroups, self._edge = [parent / name for name in slices.names], parent / EDGE
+            self._netns = undo.enter_context(_traffic(len(slices)))
+            self._undo = undo.pop_all()
 
     @property
     def points(self) -> list[SlicePoints]:
         """Where the probe measures."""
-        assert self._traffic is not None
-        netns = Path(f"/proc/{self._traffic.pid}/ns/net")
-        exit_point = NetPoint(netns, "n6")
+        exit_point = NetPoint(self._netns, "n6")
         return [
-            SlicePoints(name, n3=NetPoint(netns, f"n3-{index}"), n6=exit_point, cgroup=group)
+            SlicePoints(name, n3=NetPoint(self._netns, f"n3-{index}"), n6=exit_point, cgroup=group)
             for index, (name, group) in enumerate(zip(self._slices.names, self.cgroups, strict=True))
         ]
 
     @property
     def targets(self) -> list[SliceTargets]:
         """Where the knobs are; the egress rate is set on each slice's N3 device instead of N6."""
-        assert self._traffic is not None
-        netns = Path(f"/proc/{self._traffic.pid}/ns/net")
         return [
-            SliceTargets(name, group, f"n3-{index}", netns)
+            SliceTargets(name, group, f"n3-{index}", self._netns)
             for index, (name, group) in enumerate(zip(self._slices.names, self.cgroups, strict=True))
         ]
 
     def saturate(self) -> None:
         """A busy process in every slice's group, and one for each CPU beside them."""
-        for group in [*self.cgroups, *[self._parent / EDGE] * (os.cpu_count() or 1)]:
-            process = subprocess.Popen([sys.executable, "-P", "-c", BUSY])
-            self._busy.append(process)
-            (group / "cgroup.procs").write_text(str(process.pid))
-        time.sleep(0.5)  # for interpreters to start
+        self._undo.enter_context(_busy([*self.cgroups, *[self._edge] * (os.cpu_count() or 1)], os.SCHED_OTHER))
 
     def close(self) -> None:
         """End what was started, remove what was made; more than once does nothing."""
-        for process in self._busy:
-            process.kill()
-            process.wait()
-        self._busy.clear()
-        if self._traffic is not None:
-            assert self._traffic.stdin is not None
-            assert self._traffic.stdout is not None
-            self._traffic.stdin.close()
-            self._traffic.wait()
-            self._traffic.stdout.close()
-            self._traffic = None
-        for path in (*self.cgroups, self._parent / EDGE, self._parent):
-            remove_group(path)
+        self._undo.close()
 
     def __enter__(self) -> BenchNode:
         return self
@@ -106,54 +80,87 @@ class BenchNode:
     ) -> None:
         self.close()
 
-    def _make_groups(self, hierarchy: CpuHierarchy) -> None:
+
+@contextlib.contextmanager
+def spare_time_used() -> Iterator[None]:
+    """One busy process per CPU, of class SCHED_IDLE in a cgroup that is idle as well (``cpu.idle``, Linux 5.15).
+
+    The CPUs are kept busy with what others leave of them: no load that a live UPF would feel more than caches gone
+    cold.
+
+    Raises:
+        ActuatorError: no root, or a kernel without ``cpu.idle``: there such processes would take time from UPFs.
+    """
+    with _groups((EDGE,)) as parent:
         try:
-            self._parent.mkdir()
+            (parent / "cpu.idle").write_text("1")
+        except OSError as error:
+            raise ActuatorError.of(f"{parent / 'cpu.idle'}: make an idle cgroup", error) from error
+        with _busy([parent / EDGE] * (os.cpu_count() or 1), os.SCHED_IDLE):
+            yield
+
+
+@contextlib.contextmanager
+def _groups(names: Sequence[str]) -> Iterator[Path]:
+    """The cgroup of this process, with one of each name in it; whatever runs there at the end is killed.
+
+    Groups that a process which was killed has left are removed, with the busy processes that it started in them.
+    """
+    hierarchy = CpuHierarchy.find()
+    parent = hierarchy.root / f"{PREFIX}{os.getpid()}"
+    for left in hierarchy.root.glob(f"{PREFIX}*"):
+        if not Path(f"/proc/{left.name.removeprefix(PREFIX)}").exists():
+            _remove(left)
+    try:
+        try:
+            parent.mkdir()
             if hierarchy.version == 2:
-                (self._parent / "cgroup.subtree_control").write_text("+cpu")
-            for path in (*self.cgroups, self._parent / EDGE):
-                path.mkdir()
+                (parent / "cgroup.subtree_control").write_text("+cpu")
+            for name in names:
+                (parent / name).mkdir()
         except OSError as error:
             raise ActuatorError.of(f"{error.filename}: make cgroups", error) from error
+        yield parent
+    finally:
+        if parent.is_dir():
+            _remove(parent)
 
 
-def _start_traffic(num_slices: int) -> subprocess.Popen[str]:
-    """The process that holds the namespace and sends; the namespace ends with it, it with its standard input."""
-    process = subprocess.Popen(
+def _remove(parent: Path) -> None:
+    for path in (*filter(Path.is_dir, parent.iterdir()), parent):
+        cgroups.remove(path)
+
+
+@contextlib.contextmanager
+def _busy(groups: Sequence[Path], policy: int) -> Iterator[None]:
+    """A busy process of a scheduling policy in each of these groups."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for group in groups:
+            processes.append(process := subprocess.Popen([sys.executable, "-P", "-c", BUSY]))
+            os.sched_setscheduler(process.pid, policy, os.sched_param(0))
+            (group / "cgroup.procs").write_text(str(process.pid))
+        time.sleep(SETTLE_S)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _traffic(num_slices: int) -> Iterator[Path]:
+    """The namespace of a process that sends in it; the namespace ends with it, it with its standard input."""
+    with subprocess.Popen(
         [*python(f"{__package__}.traffic"), str(num_slices)],
         cwd="/",
         env=environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    )
-    assert process.stdout is not None
-    if process.stdout.readline() != "ready\n":
-        process.kill()
-        process.wait()
-        raise ActuatorError("the network namespace for the measurement could not be made (see above)")
-    return process
-
-
-def remove_stale(hierarchy: CpuHierarchy) -> None:
-    """Remove what a process that was killed has left: its groups, and the busy processes that it started in them."""
-    for parent in hierarchy.root.glob(f"{PREFIX}*"):
-        if Path(f"/proc/{parent.name.removeprefix(PREFIX)}").exists():
-            continue
-        for path in (*filter(Path.is_dir, parent.iterdir()), parent):
-            for pid in (path / "cgroup.procs").read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            remove_group(path)
-
-
-def remove_group(path: Path) -> None:
-    """Remove a group once nothing runs in it any more; raises ActuatorError where something does."""
-    deadline = time.monotonic() + REMOVE_TIMEOUT_S
-    while path.is_dir():
-        with contextlib.suppress(OSError):  # EBUSY until a process that was killed has left
-            path.rmdir()
-            return
-        if time.monotonic() > deadline:
-            raise ActuatorError(f"{path}: cannot be removed: something runs in it")
-        time.sleep(0.01)
+    ) as process:
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            process.kill()
+            raise ActuatorError("the network namespace for the measurement could not be made (see above)")
+        yield Path(f"/proc/{process.pid}/ns/net")

@@ -6,6 +6,7 @@ while what its processes use is written down, for what grows.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,9 +21,9 @@ from slicepilot.testbed.lifecycle.testbed import Testbed
 
 from . import faults
 from .faults import publisher_pid
-from .resources import Resources
 from .rig import Rig
 
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 COUNTED = ("ticks", "missed_ticks", "late_ticks")
 SAMPLE_S = 5.0
 RESTORE_LIMIT_S = 10.0
@@ -45,6 +46,31 @@ class Event:
     fault: str
     restored_s: float | None = None
     failure: str = ""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Resources that a process uses at a moment, from /proc (proc(5)).
+
+    Attributes:
+        resident_kb: memory, without pages it shares with files.
+        descriptors, threads: open now.
+    """
+
+    resident_kb: float
+    descriptors: int
+    threads: int
+
+    @classmethod
+    def of(cls, pid: int) -> Resources:
+        """Raises OSError when it has gone."""
+        folder = Path(f"/proc/{pid}")
+        resident, shared = map(int, (folder / "statm").read_text().split()[1:3])
+        return cls(
+            resident_kb=(resident - shared) * PAGE_BYTES / 1024,
+            descriptors=len(list((folder / "fd").iterdir())),
+            threads=len(list((folder / "task").iterdir())),
+        )
 
 
 @dataclass(frozen=True)

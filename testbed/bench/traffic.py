@@ -15,19 +15,10 @@ import struct
 import sys
 import time
 
-from slicepilot.controller.system.net.namespaces import CLONE_NEWNET
-from slicepilot.controller.system.net.rtnetlink import (
-    IFINFOMSG,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    RouteSocket,
-    attribute,
-    request,
-)
+from pyroute2 import IPRoute
 
-RTM_NEWLINK = 16
-IFLA_IFNAME, IFLA_LINKINFO, IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 3, 18, 1, 2, 1
-IFF_UP = 1
+from slicepilot.controller.system.net.namespaces import CLONE_NEWNET
+
 ETH_P_IP, IPPROTO_UDP, GTPU_PORT = 0x0800, 17, 2152
 PAYLOAD_BYTES = 1372  # 1400 with the inner IP and UDP headers
 INTERVAL_S = 0.005
@@ -37,23 +28,11 @@ ETHERNET = bytes(12) + struct.pack("!H", ETH_P_IP)
 
 def make_devices(num_slices: int) -> None:
     """Pairs ``n3-I``/``gnb-I`` and ``n6``/``upf``, up."""
-    for name, peer in [*((f"n3-{i}", f"gnb-{i}") for i in range(num_slices)), ("n6", "upf")]:
-        info = IFINFOMSG.pack(0, 0, 0, 0, 0)
-        far = attribute(VETH_INFO_PEER, info + attribute(IFLA_IFNAME, peer.encode() + b"\0"))
-        kind = attribute(IFLA_INFO_KIND, b"veth\0") + attribute(IFLA_INFO_DATA, far)
-        message = info + attribute(IFLA_IFNAME, name.encode() + b"\0") + attribute(IFLA_LINKINFO, kind)
-        _send(request(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, message), f"make {name}")
-        for device in (name, peer):
-            up = IFINFOMSG.pack(0, 0, socket.if_nametoindex(device), IFF_UP, IFF_UP)
-            _send(request(RTM_NEWLINK, 0, up), f"bring up {device}")
-
-
-def _send(message: bytearray, what: str) -> None:
-    route = RouteSocket()
-    try:
-        route.send(message, what)
-    finally:
-        route.close()
+    with IPRoute() as route:
+        for name, peer in [*((f"n3-{i}", f"gnb-{i}") for i in range(num_slices)), ("n6", "upf")]:
+            route.link("add", ifname=name, kind="veth", peer=peer)
+            for device in (name, peer):
+                route.link("set", index=socket.if_nametoindex(device), state="up")
 
 
 def ipv4(source: str, destination: str, payload: bytes) -> bytes:

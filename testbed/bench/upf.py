@@ -19,9 +19,9 @@ from slicepilot.controller.system.net import namespaces
 from slicepilot.controller.system.net.links import links
 from slicepilot.controller.system.net.rtnetlink import RouteSocket
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
-from slicepilot.testbed.backend.traffic import LOAD_PRIORITY
+from slicepilot.testbed.backend.traffic import REAL_TIME
 from slicepilot.testbed.lifecycle.layout import SINK_ADDRESS, SINK_PORT, netns_path
-from slicepilot.testbed.lifecycle.processes import Program, ProgramError, binary
+from slicepilot.testbed.lifecycle.processes import ProgramError, binary
 from slicepilot.testbed.lifecycle.spec import TestbedSpec
 from slicepilot.testbed.lifecycle.testbed import Testbed
 
@@ -82,8 +82,8 @@ class BenchUpf:
             f"kind=cbr,rate={8e-6 * packets_per_s * PACKET_BYTES:g},bytes={PACKET_BYTES},from={plan.n3_ran},"
             f"to={plan.n3_upf},teid={plan.teid(0)},qfi={plan.qfi},ue={plan.ue(0)},dst={SINK_ADDRESS}:{SINK_PORT}"
         )
-        options = ("--json", f"--rt={LOAD_PRIORITY}", f"--cpu={GENERATOR_CPU}", f"--max-lag={MAX_LAG_MS}ms")
-        program = self._start("load", self._testbed.layout.ran, f"--flow={flow}", f"--duration={seconds:g}s", *options)
+        options = (f"--flow={flow}", f"--duration={seconds:g}s", f"--cpu={GENERATOR_CPU}", f"--max-lag={MAX_LAG_MS}ms")
+        program = self._testbed.start("load", self._testbed.layout.ran, [*REAL_TIME, binary("load"), *options])
         while program.process.alive:
             time.sleep(0.01)
         report = program.stop()
@@ -101,10 +101,6 @@ class BenchUpf:
     def cpu_s(self) -> float:
         """CPU time that the UPF's threads have got so far."""
         return self._testbed.upf(self._plan.name).cpu_s
-
-    def _start(self, name: str, namespace: str, *arguments: str) -> Program:
-        command: list[str | Path] = [binary(name), *arguments]
-        return self._testbed.start(name, namespace, command)
 
 
 def _pin(pid: int, cpus: set[int]) -> None:

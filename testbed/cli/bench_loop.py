@@ -120,8 +120,8 @@ def _measure(config: RunConfig, slices: SliceSet, period_ms: float, seconds: flo
 def _measure_node(config: RunConfig, name: str, mode: str, period_ms: float, seconds: float) -> dict[str, Any]:
     from slicepilot.configs.backends import plugin
     from slicepilot.controller.loop.node import Node
+    from slicepilot.testbed.bench.node import spare_time_used
     from slicepilot.testbed.bench.run import bench_run
-    from slicepilot.testbed.bench.spare import spare_time_used
 
     counts = []
 

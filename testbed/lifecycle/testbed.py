@@ -26,7 +26,7 @@ from .sessions import SmfClient
 from .spec import TestbedSpec
 
 SPEC_FILE = "spec.json"
-SYSTEM_COMMANDS = ("nsenter",)
+SYSTEM_COMMANDS = ("nsenter", "chrt")
 
 
 @dataclass(frozen=True)
@@ -235,9 +235,12 @@ class Testbed:
 
     def program(self, name: str) -> ProcessId | None:
         """The last started program of this name, where it runs."""
-        entries = [e for e in self.journal.entries("process") if e["program"] == name]
-        process = ProcessId(entries[-1]["pid"], entries[-1]["start_ticks"]) if entries else None
-        return process if process and process.alive else None
+        started = self._started(name)
+        return started[-1] if started and started[-1].alive else None
+
+    def _started(self, name: str) -> list[ProcessId]:
+        entries = self.journal.entries("process")
+        return [ProcessId(entry["pid"], entry["start_ticks"]) for entry in entries if entry["program"] == name]
 
     def smf(self) -> SmfClient:
         """A connection to the SMF."""
@@ -245,8 +248,7 @@ class Testbed:
 
     def upf(self, slice_name: str) -> ProcessId:
         """The UPF of a slice that was started last."""
-        entries = [e for e in self.journal.entries("process") if e["program"] == f"upf-{slice_name}"]
-        return ProcessId(entries[-1]["pid"], entries[-1]["start_ticks"])
+        return self._started(f"upf-{slice_name}")[-1]
 
     def status(self) -> list[SliceStatus]:
         """Every slice's state."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slicepilot.cluster.plan.assignment import AWAY_S
-from slicepilot.cluster.plan.plan import LoopPlan, ModeRefusal, Planner, SetPlan
+from slicepilot.cluster.plan.plan import LoopPlan, Planner, SetPlan
 from slicepilot.cluster.resources.pod import Pod
 
 from .documents import pod_document, set_document, slice_document
@@ -172,7 +172,8 @@ def test_a_mode_that_is_not_allowed_becomes_shadow_and_is_reported() -> None:
         assert plan.loop is not None
         assert plan.loop.mode == (expected or "shadow")
         assert bool(plan.loop.canary) == (plan.loop.mode == "canary")
-        assert plan.refused_mode == (None if expected else ModeRefusal(mode, highest))
+        refusal = f"mode {mode} is declared; this node's agent allows {highest} at most (--highest-mode)"
+        assert plan.refused_mode == (None if expected else refusal)
     asks = loop_of(Planner("shadow"), [set_document(mode="live")], [A])
     watches = loop_of(Planner("shadow"), [set_document()], [A])
     assert asks.starts_as(watches)

@@ -135,7 +135,8 @@ load() {
             list+=(--flow "kind=cbr,rate=$3,from=$(gnb_at "$i" 210),to=$(upf_at "$i" 210),teid=$((i + 100 * k)),qfi=$((9 - k)),ue=10.61.$i.$((k + 2)),dst=10.213.0.1:6000,name=slice$i-$k${BYTES:+,bytes=$BYTES}")
         done
     done
-    in_ns "$p-dn" timeout -s INT "$(($2 + 1))" "$BIN/sink" --listen 10.213.0.1:6000 --json >"$STATE/sink.out" 2>"$STATE/sink.log" &
+    # --foreground: who ends this process group ends the sink with it, which would be in the next one's way.
+    in_ns "$p-dn" timeout --foreground -s INT "$(($2 + 1))" "$BIN/sink" --listen 10.213.0.1:6000 --json >"$STATE/sink.out" 2>"$STATE/sink.log" &
     in_ns "$p-ran" "$BIN/load" "${list[@]}" --duration "$2s" --json >"$STATE/load.out" 2>"$STATE/load.log"
     wait
 }

@@ -16,7 +16,7 @@ from slicepilot.controller.system.cgroup import CpuGroup, CpuHierarchy
 from slicepilot.controller.system.cgroup_paths import managers, pod_of
 from slicepilot.controller.telemetry.points import NetPoint, SlicePoints
 from slicepilot.node.authority.authority import authority, without
-from slicepilot.node.authority.surroundings import surroundings
+from slicepilot.node.authority.binding import surroundings
 from slicepilot.node.check.load import Load
 from slicepilot.node.find.locate import Located
 from slicepilot.node.find.processes import Process

@@ -19,7 +19,7 @@ from slicepilot.controller.system.cgroup import CpuHierarchy
 from slicepilot.data.intervals import Interval
 from slicepilot.env.knobs import CPU_LIMIT, EGRESS, NICE
 from slicepilot.node.authority.rivals import rivals_of
-from slicepilot.node.check.queues import Passed
+from slicepilot.node.check.report import Passed
 from slicepilot.node.check.trial import Effect
 
 from .foreign import Foreign

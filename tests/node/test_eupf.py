@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from slicepilot.node.authority.softirqs import forwards_in_xdp
 from slicepilot.node.find.discover import discover
 from slicepilot.node.find.interfaces import interfaces
 from slicepilot.node.find.locate import Finder
 from slicepilot.node.find.napi import napis
-from slicepilot.node.find.xdp import forwards_in_xdp
 
 from .eupf import start_eupf
 from .foreign import Foreign

@@ -21,8 +21,7 @@ import pytest
 from slicepilot.configs import ConfigError
 from slicepilot.controller.system.net.namespaces import inside
 from slicepilot.env.telemetry import SLICE_FIELDS
-from slicepilot.node.check.queues import queues
-from slicepilot.node.check.report import report
+from slicepilot.node.check.report import queues, report
 from slicepilot.node.live.backend import NodeBackend
 from slicepilot.testbed.bench.rig import Controller
 from slicepilot.testbed.lifecycle.processes import bin_folder

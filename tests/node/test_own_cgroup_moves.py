@@ -23,7 +23,7 @@ from slicepilot.controller.system.own_groups import (
     thread_back,
 )
 from slicepilot.controller.system.processes import start_ticks
-from slicepilot.node.authority.own_group import group_path
+from slicepilot.node.authority.cpu_group import group_path
 
 from .test_own_cgroup import ROOT, group, sleeper
 

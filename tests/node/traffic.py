@@ -19,7 +19,7 @@ def sending(
 ) -> Iterator[None]:
     """Have a plan (``load --help``) played, written to a file before, with a priority of SCHED_FIFO."""
     file.write_text(json.dumps(plan))
-    command = ["ip", "netns", "exec", netns, str(binary("load")), f"--plan={file}", f"--rt={priority}"]
+    command = ["ip", "netns", "exec", netns, "chrt", "--fifo", str(priority), str(binary("load")), f"--plan={file}"]
     with ending(subprocess.Popen(command, stdout=log, stderr=log)):
         yield
 

@@ -26,6 +26,9 @@ It prints {"event":"ready"}, {"event":"interval",...} every --report-interval, a
 which is SIGTERM, SIGINT or --duration. Exit code: 0; 1 where a socket could not be opened; 2 for bad input.
 `
 
+// maxFlows bounds the memory of a sink that a stranger sends to.
+const maxFlows = 4096
+
 type options struct {
 	sink     traffic.SinkOptions
 	interval time.Duration
@@ -33,13 +36,11 @@ type options struct {
 }
 
 func parseFlags(args []string) (options, error) {
-	var o options
+	o := options{sink: traffic.SinkOptions{MaxFlows: maxFlows}}
 	var listen cli.Strings
 	flags := flag.NewFlagSet("sink", flag.ContinueOnError)
 	flags.Var(&listen, "listen", "`ADDRESS:PORT` to receive at; may be repeated")
 	flags.IntVar(&o.sink.ReceiveBuffer, "rcvbuf", 16<<20, "receive buffer of a socket in `BYTES`, as the kernel counts them")
-	flags.DurationVar(&o.sink.Coalesce, "coalesce", time.Millisecond, "time between reads: fewer wake-ups; delays do not change")
-	flags.IntVar(&o.sink.MaxFlows, "max-flows", 4096, "flows to keep account of (5 kB each)")
 	flags.DurationVar(&o.interval, "report-interval", 0, "time between reports; 0: only at the end")
 	flags.DurationVar(&o.duration, "duration", 0, "how long to receive; 0: until SIGTERM")
 	flags.Bool("json", true, "print JSON lines, as it always does")
@@ -58,11 +59,8 @@ func parseFlags(args []string) (options, error) {
 		return o, cli.Usagef("--listen: missing; expected ADDRESS:PORT, at least once")
 	case o.sink.ReceiveBuffer < 4096 || o.sink.ReceiveBuffer > 1<<30:
 		return o, cli.Usagef("--rcvbuf: %d; expected 4096 to %d", o.sink.ReceiveBuffer, 1<<30)
-	case o.sink.MaxFlows < 1:
-		return o, cli.Usagef("--max-flows: %d; expected from 1", o.sink.MaxFlows)
-	case o.interval < 0 || o.duration < 0 || o.sink.Coalesce < 0:
-		return o, cli.Usagef("--report-interval %v, --duration %v, --coalesce %v; expected from 0",
-			o.interval, o.duration, o.sink.Coalesce)
+	case o.interval < 0 || o.duration < 0:
+		return o, cli.Usagef("--report-interval %v, --duration %v; expected from 0", o.interval, o.duration)
 	}
 	return o, nil
 }

@@ -1,15 +1,17 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strconv"
+	"time"
 
 	"slicepilot/userplane/internal/cli"
+	"slicepilot/userplane/internal/inet"
 	"slicepilot/userplane/internal/n4"
 	"slicepilot/userplane/internal/pfcp"
-	"slicepilot/userplane/internal/sockaddr"
 )
 
 const (
@@ -37,6 +39,8 @@ type command struct {
 	GateUplink      string          `json:"gate_ul"`
 	GateDownlink    string          `json:"gate_dl"`
 	Ms              float64         `json:"ms"`
+
+	peer netip.AddrPort // the UPF of a --session
 }
 
 // sessionKeys are the keys of --session, which stand for the fields of an establish command.
@@ -55,14 +59,11 @@ func parseSession(text string, index int) (command, error) {
 	if err := cli.DecodeKeyValues("--session", text, sessionKeys, &c); err != nil {
 		return c, err
 	}
-	if _, err := sockaddr.Parse(c.UPF, pfcp.Port); err != nil {
+	var err error
+	if c.peer, err = inet.Parse(c.UPF, pfcp.Port); err != nil {
 		return c, cli.Usagef("--session: upf: %v", err)
 	}
-	spec, err := c.sessionSpec()
-	if err == nil {
-		err = spec.Validate()
-	}
-	if err != nil {
+	if _, err := c.sessionSpec(); err != nil {
 		return c, cli.Usagef("--session: %v", err)
 	}
 	return c, nil
@@ -100,7 +101,7 @@ func (c *command) sessionSpec() (n4.SessionSpec, error) {
 	if c.MBRDownlinkMbps != nil {
 		spec.MBRDownlinkMbps = *c.MBRDownlinkMbps
 	}
-	return spec, nil
+	return spec, spec.Validate()
 }
 
 func (c *command) change() (n4.Change, error) {
@@ -138,4 +139,125 @@ func parseGate(field, text string) (*bool, error) {
 		return &closed, nil
 	}
 	return nil, fmt.Errorf("%s: %q; expected open, closed", field, text)
+}
+
+// answer is what is said to a command.
+type answer struct {
+	Op        string          `json:"op"`
+	ID        json.RawMessage `json:"id,omitempty"`
+	UPF       string          `json:"upf,omitempty"`
+	Session   string          `json:"session,omitempty"`
+	OK        bool            `json:"ok"`
+	Cause     uint8           `json:"cause,omitempty"`
+	CauseText string          `json:"cause_text,omitempty"`
+	RTTUs     float64         `json:"rtt_us,omitempty"`
+	Attempts  int             `json:"attempts,omitempty"`
+	TEID      uint32          `json:"teid,omitempty"`
+	N3        string          `json:"n3,omitempty"`
+	Peers     []any           `json:"peers,omitempty"`
+	Error     string          `json:"error,omitempty"`
+}
+
+const operations = "associate, establish, modify, delete, release, status, sleep, quit"
+
+type smf struct {
+	endpoint *n4.Endpoint
+	out      *output
+}
+
+// execute does one command and says what became of it.
+func (s *smf) execute(ctx context.Context, c command) answer {
+	a := answer{Op: c.Op, ID: c.ID, UPF: c.UPF, Session: c.Session}
+	var outcome n4.Outcome
+	var err error
+	switch c.Op {
+	case "associate", "establish", "release":
+		outcome, err = s.atPeer(ctx, c, &a)
+	case "modify", "delete":
+		outcome, err = s.atSession(ctx, c, &a)
+	case "status":
+		a.Peers = s.status()
+	case "sleep":
+		err = sleep(ctx, time.Duration(c.Ms*float64(time.Millisecond)))
+	case "quit":
+	default:
+		err = fmt.Errorf("op: %q; expected %s", c.Op, operations)
+	}
+	a.fill(outcome, err)
+	return a
+}
+
+func (a *answer) fill(outcome n4.Outcome, err error) {
+	a.OK = err == nil
+	a.RTTUs, a.Attempts = float64(outcome.RTT.Nanoseconds())/1e3, outcome.Attempts
+	a.TEID = outcome.TEID
+	if outcome.N3.IsValid() {
+		a.N3 = outcome.N3.String()
+	}
+	if outcome.Cause != 0 {
+		a.Cause, a.CauseText = outcome.Cause, n4.CauseText(outcome.Cause)
+	}
+	if err != nil {
+		a.Error = err.Error()
+	}
+}
+
+func (s *smf) atPeer(ctx context.Context, c command, a *answer) (n4.Outcome, error) {
+	address, err := inet.Parse(c.UPF, pfcp.Port)
+	if err != nil {
+		return n4.Outcome{}, fmt.Errorf("upf: %w", err)
+	}
+	a.UPF = address.String()
+	peer, err := s.endpoint.Peer(address)
+	if err != nil {
+		return n4.Outcome{}, err
+	}
+	switch c.Op {
+	case "associate":
+		return peer.Associate(ctx)
+	case "release":
+		return peer.Release(ctx)
+	}
+	spec, err := c.sessionSpec()
+	if err != nil {
+		return n4.Outcome{}, err
+	}
+	if other, err := s.endpoint.PeerOf(spec.Name); err == nil {
+		return n4.Outcome{}, fmt.Errorf("session %q: exists already at UPF %s", spec.Name, other.Address())
+	}
+	return peer.Establish(ctx, spec)
+}
+
+func (s *smf) atSession(ctx context.Context, c command, a *answer) (n4.Outcome, error) {
+	peer, err := s.endpoint.PeerOf(c.Session)
+	if err != nil {
+		return n4.Outcome{}, err
+	}
+	a.UPF = peer.Address().String()
+	if c.Op == "delete" {
+		return peer.Delete(ctx, c.Session)
+	}
+	change, err := c.change()
+	if err != nil {
+		return n4.Outcome{}, err
+	}
+	return peer.Modify(ctx, c.Session, change)
+}
+
+func (s *smf) status() (result []any) {
+	for _, peer := range s.endpoint.Peers() {
+		result = append(result, map[string]any{
+			"upf": peer.Address().String(), "associated": peer.Associated(), "sessions": peer.Sessions(),
+		})
+	}
+	return result
+}
+
+func sleep(ctx context.Context, duration time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(duration):
+		return nil
+	}
 }

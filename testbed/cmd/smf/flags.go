@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"slicepilot/userplane/internal/cli"
+	"slicepilot/userplane/internal/inet"
 	"slicepilot/userplane/internal/pfcp"
-	"slicepilot/userplane/internal/sockaddr"
 )
 
 const help = `smf is an N4 peer (PFCP, 3GPP TS 29.244) for testbeds: it sets up associations with any number of UPFs,
@@ -39,7 +39,7 @@ With --script FILE, or - for standard input, it reads one command a line and ans
   Lines with "event" report what no command caused: ready (first), restart, recovered, recovery_failed, context_lost,
   peer_lost, peer_back, associated, malformed.
 
-At the end (SIGTERM, SIGINT, end of the script, quit) sessions are deleted and associations released, unless --leave.
+At the end (SIGTERM, SIGINT, end of the script, quit) sessions are deleted and associations released.
 Exit code: 0; 1 where an association or session asked for by flags could not be set up; 2 for bad input.
 `
 
@@ -53,7 +53,6 @@ type options struct {
 	n1        int
 	heartbeat time.Duration
 	duration  time.Duration
-	leave     bool
 }
 
 func parseFlags(args []string) (options, error) {
@@ -70,7 +69,6 @@ func parseFlags(args []string) (options, error) {
 	flags.IntVar(&o.n1, "n1", 3, "how often a request is sent again (counter N1)")
 	flags.DurationVar(&o.heartbeat, "heartbeat", time.Second, "time between heartbeats to each UPF; 0: send none")
 	flags.DurationVar(&o.duration, "duration", 0, "how long to stay without a script; 0: until SIGTERM")
-	flags.BoolVar(&o.leave, "leave", false, "leave sessions and associations as they are at the end")
 	flags.Bool("json", true, "print JSON lines, as it always does")
 	if err := cli.Parse(flags, args, help); err != nil {
 		return o, err
@@ -84,7 +82,7 @@ func parseFlags(args []string) (options, error) {
 			o.t1, o.n1, o.heartbeat, o.duration)
 	}
 	for _, text := range upfs {
-		upf, err := sockaddr.Parse(text, pfcp.Port)
+		upf, err := inet.Parse(text, pfcp.Port)
 		if err != nil {
 			return o, cli.Usagef("--upf: %v", err)
 		}
@@ -95,7 +93,7 @@ func parseFlags(args []string) (options, error) {
 		if err != nil {
 			return o, err
 		}
-		if upf, _ := sockaddr.Parse(session.UPF, pfcp.Port); !slices.Contains(o.upfs, upf) {
+		if !slices.Contains(o.upfs, session.peer) {
 			return o, cli.Usagef("--session: upf: %s is not among the --upf; expected one of them", session.UPF)
 		}
 		o.sessions = append(o.sessions, session)

@@ -12,7 +12,7 @@ import (
 
 	"slicepilot/userplane/internal/cli"
 	"slicepilot/userplane/internal/gtpu"
-	"slicepilot/userplane/internal/sockaddr"
+	"slicepilot/userplane/internal/inet"
 	"slicepilot/userplane/internal/ue"
 	"slicepilot/userplane/internal/upf/tun"
 )
@@ -71,10 +71,10 @@ func parseFlags(args []string) (options, error) {
 		}
 		return o, nil
 	}
-	if o.tunnel.From, err = sockaddr.Parse(from, gtpu.Port); err != nil {
+	if o.tunnel.From, err = inet.Parse(from, gtpu.Port); err != nil {
 		return o, cli.Usagef("--from: %v", err)
 	}
-	if o.tunnel.To, err = sockaddr.Parse(to, gtpu.Port); err != nil {
+	if o.tunnel.To, err = inet.Parse(to, gtpu.Port); err != nil {
 		return o, cli.Usagef("--to: %v", err)
 	}
 	if o.tunnel.UE, err = netip.ParseAddr(address); err != nil {
@@ -127,7 +127,6 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer link.Close()
 	if err := lines.Write(ready); err != nil {
 		return err
 	}
@@ -146,9 +145,13 @@ func run(args []string) error {
 		}()
 	}
 	users.Wait()
+	// First, so that no packet leaves that the report does not count.
+	if err := link.Close(); err != nil {
+		return err
+	}
 	return lines.Write(struct {
 		Event string `json:"event"`
 		ue.Count
-		ue.Report
-	}{"report", user.Count(), link.Report()})
+		ue.Packets
+	}{"report", user.Count(), link.Packets()})
 }

@@ -2,17 +2,24 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"log"
+	"net/netip"
 	"os"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
 	"slicepilot/userplane/internal/cli"
+	"slicepilot/userplane/internal/gtpu"
+	"slicepilot/userplane/internal/inet"
+	"slicepilot/userplane/internal/pfcp"
 	"slicepilot/userplane/internal/upf"
+	"slicepilot/userplane/internal/upf/tun"
 )
 
 const help = `Usage: upf --n4 ADDR[:PORT] --n3 ADDR[:PORT] [flags]
@@ -67,7 +74,11 @@ func run(args []string) error {
 	}
 	defer u.Stop()
 	lines := cli.NewLines(os.Stdout)
-	if err := lines.Write(readyEvent(u, options.config)); err != nil {
+	ready := map[string]any{
+		"event": "ready", "n3": u.N3.Local.String(), "n4": u.N4.Local.String(), "tun": u.Device.Name, "pid": os.Getpid(),
+		"burn_ns": int64(options.config.Burn), "rcvbuf_bytes": u.N3.ReceiveBuffer(),
+	}
+	if err := lines.Write(ready); err != nil {
 		return err
 	}
 	failure := watch(u, lines, options.statsInterval, signals)
@@ -107,34 +118,113 @@ type statsEvent struct {
 	upf.Stats
 }
 
-// ready is the line of the event of that name.
-type ready struct {
-	Event  string `json:"event"`
-	N3     string `json:"n3"`
-	N4     string `json:"n4"`
-	TUN    string `json:"tun"`
-	PID    int    `json:"pid"`
-	BurnNs int64  `json:"burn_ns"`
-	RcvBuf int    `json:"rcvbuf_bytes"`
-}
-
-func readyEvent(u *upf.UPF, config upf.Config) ready {
-	return ready{
-		Event: "ready", N3: u.N3.Local.String(), N4: u.N4.Local.String(), TUN: u.Device.Name, PID: os.Getpid(),
-		BurnNs: int64(config.Burn), RcvBuf: u.N3.ReceiveBuffer(),
-	}
-}
-
 // warnAboutForwarding says what would make every packet disappear silently between the TUN device and the network.
 func warnAboutForwarding(config upf.Config) {
-	files := map[bool]string{true: "/proc/sys/net/ipv4/ip_forward", false: "/proc/sys/net/ipv6/conf/all/forwarding"}
-	warned := map[bool]bool{}
 	for _, pool := range config.UEPools {
-		file := files[pool.Addr().Is4()]
-		value, err := os.ReadFile(file)
-		if err == nil && len(value) > 0 && value[0] == '0' && !warned[pool.Addr().Is4()] {
-			warned[pool.Addr().Is4()] = true
+		file := "/proc/sys/net/ipv4/ip_forward"
+		if pool.Addr().Is6() {
+			file = "/proc/sys/net/ipv6/conf/all/forwarding"
+		}
+		if value, err := os.ReadFile(file); err == nil && strings.HasPrefix(string(value), "0") {
 			config.Log.Printf("%s is 0: packets of %s will not be forwarded", file, pool)
 		}
 	}
+}
+
+// options are what the command line says.
+type options struct {
+	config        upf.Config
+	statsInterval time.Duration
+}
+
+// maxBurn bounds the work per packet: beyond a second, one burst would take minutes.
+const maxBurn = time.Second
+
+func parseFlags(args []string) (options, error) {
+	var o options
+	c := &o.config
+	var nodeID, n4, n3 string
+	var pools cli.Strings
+	var port int
+	var burnNs int64
+	flags := flag.NewFlagSet("upf", flag.ContinueOnError)
+	flags.StringVar(&nodeID, "node-id", "", "`address` in our Node ID and F-SEIDs (default: that of --n4)")
+	flags.StringVar(&n4, "n4", "", "`address[:port]` to serve PFCP on (port 8805 if not given)")
+	flags.StringVar(&n3, "n3", "", "`address[:port]` for GTP-U, one that peers can reach (port 2152 if not given)")
+	flags.StringVar(&c.TUN, "tun", "tun", "`name` of the TUN device to make")
+	flags.IntVar(&c.TUNMTU, "tun-mtu", 1400, "MTU of the TUN device in `bytes`")
+	flags.Var(&pools, "ue-pool", "`prefix` of UE addresses to route to the TUN device; with host bits (10.60.0.254/24) the device gets that\n"+
+		"address; may be given several times")
+	flags.IntVar(&c.ReceiveBuffer, "rcvbuf", 212992, "N3 receive buffer in `bytes` of kernel memory (a 1400-byte packet takes about 2300)")
+	flags.Int64Var(&burnNs, "burn-ns", 0, "CPU time to spend on every packet, in `nanoseconds`")
+	flags.DurationVar(&o.statsInterval, "stats-interval", 0, "print counters every `duration`; 0: never")
+	flags.IntVar(&c.MaxSessions, "max-sessions", 100_000, "how many PFCP sessions to accept")
+	flags.DurationVar(&c.Heartbeat, "heartbeat", 10*time.Second, "send PFCP heartbeats every `duration`; a peer that leaves three unanswered loses its sessions; 0: never")
+	flags.IntVar(&port, "peer-port", pfcp.Port, "UDP `port` of the CP function for requests from here; 0: the one that it sends from")
+	if err := cli.Parse(flags, args, help); err != nil {
+		return o, err
+	}
+	var err error
+	if c.N4, err = inet.Parse(n4, pfcp.Port); err != nil {
+		return o, cli.Usagef("--n4 %v", err)
+	}
+	if c.N3, err = inet.Parse(n3, gtpu.Port); err != nil {
+		return o, cli.Usagef("--n3 %v", err)
+	}
+	if c.N3.Addr().IsUnspecified() {
+		return o, cli.Usagef("--n3 %s: expected one address that peers can reach, because it goes into F-TEIDs", n3)
+	}
+	if c.NodeID, err = checkNodeID(nodeID, c.N4.Addr()); err != nil {
+		return o, err
+	}
+	if c.UEPools, err = checkPools(pools); err != nil {
+		return o, err
+	}
+	for _, number := range []struct {
+		flag               string
+		value, least, most int64
+	}{
+		{"--tun-mtu", int64(c.TUNMTU), tun.MinMTU, tun.MaxMTU},
+		{"--rcvbuf", int64(c.ReceiveBuffer), 4096, 1 << 30},
+		{"--burn-ns", burnNs, 0, int64(maxBurn)},
+		{"--max-sessions", int64(c.MaxSessions), 1, 1 << 24},
+		{"--peer-port", int64(port), 0, 65535},
+		{"--stats-interval", int64(o.statsInterval), 0, int64(time.Hour)},
+		{"--heartbeat", int64(c.Heartbeat), 0, int64(time.Hour)},
+	} {
+		if number.value < number.least || number.value > number.most {
+			return o, cli.Usagef("%s %d: expected %d to %d", number.flag, number.value, number.least, number.most)
+		}
+	}
+	if len(c.TUN) == 0 || len(c.TUN) > 15 {
+		return o, cli.Usagef("--tun %q: expected a name of 1 to 15 characters", c.TUN)
+	}
+	c.Burn, c.PeerPort = time.Duration(burnNs), uint16(port)
+	return o, nil
+}
+
+func checkNodeID(nodeID string, n4 netip.Addr) (netip.Addr, error) {
+	if nodeID == "" {
+		if n4.IsUnspecified() {
+			return netip.Addr{}, cli.Usagef("--n4 %s without --node-id: expected one address that peers can reach, or with --node-id", n4)
+		}
+		return n4, nil
+	}
+	address, err := netip.ParseAddr(nodeID)
+	if err != nil || address.Zone() != "" || address.IsUnspecified() {
+		return netip.Addr{}, cli.Usagef("--node-id %q: expected an IPv4 or IPv6 address", nodeID)
+	}
+	return address.Unmap(), nil
+}
+
+func checkPools(texts []string) ([]netip.Prefix, error) {
+	var pools []netip.Prefix
+	for _, text := range texts {
+		pool, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, cli.Usagef("--ue-pool %q: expected a prefix such as 10.60.0.0/24 or 2001:db8:60::/48", text)
+		}
+		pools = append(pools, pool)
+	}
+	return pools, nil
 }

@@ -2,12 +2,16 @@
 // Container of TS 38.415.
 //
 // Headers are decoded and encoded here without allocation, because this happens for every packet. The rare path
-// management messages (signalling.go) are built and read with github.com/wmnsk/go-gtp.
+// management messages are built and read with github.com/wmnsk/go-gtp.
 package gtpu
 
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
+
+	"github.com/wmnsk/go-gtp/gtpv1/ie"
+	"github.com/wmnsk/go-gtp/gtpv1/message"
 )
 
 // Port is the registered UDP port of GTP-U (TS 29.281 clause 4.4.2).
@@ -67,7 +71,6 @@ type Header struct {
 	QFI     int   // of the PDU Session Container; NoQFI where there is none
 	PDUType uint8 // of the PDU Session Container: PDUTypeDownlink or PDUTypeUplink
 	Seq     uint16
-	HasSeq  bool
 	// Unsupported is the type of the extension header that made Parse return ErrExtension.
 	Unsupported uint8
 	// The payload is b[PayloadOffset : PayloadOffset+PayloadLength]; octets after it belong to nobody.
@@ -106,7 +109,7 @@ func Parse(b []byte) (Header, error) {
 		if end < mandatoryLen+optionalLen {
 			return h, ErrShort
 		}
-		if h.HasSeq = flags&flagS != 0; h.HasSeq {
+		if flags&flagS != 0 {
 			h.Seq = binary.BigEndian.Uint16(b[mandatoryLen:])
 		}
 		offset += optionalLen
@@ -144,4 +147,61 @@ func (h *Header) walkExtensions(b []byte, offset int) (int, error) {
 		offset += size
 	}
 	return offset, nil
+}
+
+// Lengths of the headers that AppendGPDU and AppendPlainGPDU write.
+const (
+	GPDULen      = mandatoryLen + optionalLen + 4
+	PlainGPDULen = mandatoryLen
+)
+
+// AppendGPDU appends the header of a G-PDU with a PDU Session Container, to be followed by payloadLen octets.
+//
+// The container is the shortest one: PDU type and QFI, no QoS monitoring, no paging policy (TS 38.415 clause 5.5.2).
+func AppendGPDU(dst []byte, teid uint32, pduType, qfi uint8, payloadLen int) []byte {
+	dst = append(dst, flagsVersion1|flagPT|flagE, TypeGPDU)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(GPDULen-mandatoryLen+payloadLen))
+	dst = binary.BigEndian.AppendUint32(dst, teid)
+	return append(dst,
+		0, 0, 0, ExtPDUSessionContainer,
+		1, pduType<<4, qfi&qfiMask, 0,
+	)
+}
+
+// AppendPlainGPDU appends the header of a G-PDU without extension headers, to be followed by payloadLen octets.
+func AppendPlainGPDU(dst []byte, teid uint32, payloadLen int) []byte {
+	dst = append(dst, flagsVersion1|flagPT, TypeGPDU)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(payloadLen))
+	return binary.BigEndian.AppendUint32(dst, teid)
+}
+
+// encode returns a message's octets, nil if it has none.
+func encode(m message.Message) []byte {
+	b := make([]byte, m.MarshalLen())
+	if m.MarshalTo(b) != nil {
+		return nil
+	}
+	return b
+}
+
+// EchoAnswer returns the Echo Response to an Echo Request (TS 29.281 clause 7.2): the same sequence number, and a
+// Recovery element of 0, which GTP-U gives no meaning to.
+func EchoAnswer(request []byte) ([]byte, bool) {
+	header, err := Parse(request)
+	if err != nil || header.Type != TypeEchoRequest {
+		return nil, false
+	}
+	return encode(message.NewEchoResponse(header.Seq, ie.NewRecovery(0))), true
+}
+
+// ErrorIndication returns the message that tells a peer that its G-PDU's tunnel is not known here (clause 7.3.1):
+// the TEID it used and the address it sent to.
+func ErrorIndication(teid uint32, local netip.Addr) []byte {
+	return encode(message.NewErrorIndication(0, 0, ie.NewTEIDDataI(teid), ie.NewGSNAddressByIP(local.AsSlice())))
+}
+
+// SupportedExtensionHeaders returns the notification that answers an extension header that is not understood
+// (clause 7.2.3), with the list of those that are.
+func SupportedExtensionHeaders(seq uint16) []byte {
+	return encode(message.NewSupportedExtensionHeaderNotification(0, seq, ie.NewExtensionHeaderTypeList(ExtPDUSessionContainer)))
 }

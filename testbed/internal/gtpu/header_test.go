@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 		},
 		{
 			"sequence number", "32ff0018" + "0000abcd" + "12340000" + inner,
-			Header{Type: TypeGPDU, TEID: 0xabcd, QFI: NoQFI, Seq: 0x1234, HasSeq: true, PayloadOffset: 12, PayloadLength: 20},
+			Header{Type: TypeGPDU, TEID: 0xabcd, QFI: NoQFI, Seq: 0x1234, PayloadOffset: 12, PayloadLength: 20},
 		},
 		{
 			"N-PDU number only", "31ff0018" + "00000001" + "0000ff00" + inner,
@@ -48,7 +48,7 @@ func TestParse(t *testing.T) {
 		},
 		{
 			"echo request", "3201000400000000" + "00070000",
-			Header{Type: TypeEchoRequest, QFI: NoQFI, Seq: 7, HasSeq: true, PayloadOffset: 12},
+			Header{Type: TypeEchoRequest, QFI: NoQFI, Seq: 7, PayloadOffset: 12},
 		},
 		{
 			"octets behind the message", "30ff0002" + "00000001" + "aabb" + "ccdd",

@@ -1,5 +1,11 @@
-// Package inet has what IP and UDP headers of user packets are built with.
+// Package inet reads addresses, and has what IP and UDP headers of user packets are built with.
 package inet
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
 
 // Lengths of headers without options, and fields of them.
 const (
@@ -10,14 +16,11 @@ const (
 	HopLimit      = 64
 )
 
-// Sum16 adds up 16-bit words (RFC 1071); an odd last octet counts as if a zero followed.
+// Sum16 adds up 16-bit words (RFC 1071).
 func Sum16(b []byte) uint32 {
 	sum := uint32(0)
 	for i := 0; i+1 < len(b); i += 2 {
 		sum += uint32(b[i])<<8 | uint32(b[i+1])
-	}
-	if len(b)%2 == 1 {
-		sum += uint32(b[len(b)-1]) << 8
 	}
 	return sum
 }
@@ -30,10 +33,16 @@ func Fold(sum uint32) uint16 {
 	return ^uint16(sum)
 }
 
-// FoldUDP is Fold for UDP, in which 0 says that there is no checksum (RFC 768).
-func FoldUDP(sum uint32) uint16 {
-	if folded := Fold(sum); folded != 0 {
-		return folded
+// Parse reads "address" or "address:port" ("[address]:port" for IPv6); port is used where the text has none.
+func Parse(text string, port uint16) (netip.AddrPort, error) {
+	address, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	if err != nil {
+		var both netip.AddrPort
+		both, err = netip.ParseAddrPort(text)
+		address, port = both.Addr(), both.Port()
 	}
-	return 0xffff
+	if err != nil || port == 0 || address.Zone() != "" {
+		return netip.AddrPort{}, fmt.Errorf("%q; expected ADDRESS or ADDRESS:PORT, for IPv6 [ADDRESS]:PORT", text)
+	}
+	return netip.AddrPortFrom(address.Unmap(), port), nil
 }

@@ -1,12 +1,22 @@
+// Package n4 is the control plane's end of N4: what an SMF does with PFCP (3GPP TS 29.244) towards its UPFs.
+//
+// One Endpoint (a UDP socket) serves any number of Peers (UPFs). A Peer holds the association and its Sessions, keeps
+// heartbeats going, and sets everything up again when the UPF has restarted. Messages are built and read with
+// github.com/wmnsk/go-pfcp; transport (retransmission, matching of answers, duplicates) is here, because the time from
+// a request's first octet sent to its answer received is a result of this program.
+//
+// Clauses in comments are those of TS 29.244 Release 17 where no other document is named.
 package n4
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
 	"time"
 
+	"github.com/wmnsk/go-pfcp/ie"
 	"github.com/wmnsk/go-pfcp/message"
 
 	"slicepilot/userplane/internal/pfcp"
@@ -80,7 +90,7 @@ func Listen(config Config) (*Endpoint, error) {
 }
 
 // Local is the address the socket is bound to.
-func (e *Endpoint) Local() netip.AddrPort { return e.socket.local }
+func (e *Endpoint) Local() netip.AddrPort { return e.socket.Local }
 
 // Close stops heartbeats and the reader and closes the socket. It sends nothing: see Peer.Shutdown.
 func (e *Endpoint) Close() {
@@ -97,10 +107,10 @@ func (e *Endpoint) Peer(address netip.AddrPort) (*Peer, error) {
 	if peer := e.peers[address]; peer != nil {
 		return peer, nil
 	}
-	if e.socket.local.Addr().Is4() && !address.Addr().Is4() {
-		return nil, fmt.Errorf("UPF %s is out of reach of a socket bound to %s", address, e.socket.local)
+	if e.socket.Local.Addr().Is4() && !address.Addr().Is4() {
+		return nil, fmt.Errorf("UPF %s is out of reach of a socket bound to %s", address, e.socket.Local)
 	}
-	local := e.socket.local.Addr()
+	local := e.socket.Local.Addr()
 	if local.IsUnspecified() {
 		var err error
 		if local, err = localAddressTowards(address); err != nil {
@@ -109,6 +119,9 @@ func (e *Endpoint) Peer(address netip.AddrPort) (*Peer, error) {
 	}
 	peer := &Peer{endpoint: e, address: address, local: local, sessions: map[string]*Session{}}
 	e.peers[address] = peer
+	if e.config.Heartbeat > 0 {
+		e.spawn(peer.beat)
+	}
 	return peer, nil
 }
 
@@ -153,9 +166,8 @@ func (e *Endpoint) spawn(task func()) {
 
 func (e *Endpoint) readLoop() {
 	defer e.running.Done()
-	buffer := make([]byte, maxDatagram)
 	for {
-		n, from, at, err := e.socket.receive(buffer)
+		b, from, at, err := e.socket.receive()
 		if err != nil {
 			select {
 			case <-e.closed:
@@ -165,7 +177,7 @@ func (e *Endpoint) readLoop() {
 			return
 		}
 		// The decoded message refers to the octets it was decoded from.
-		e.handle(append([]byte(nil), buffer[:n]...), from, at)
+		e.handle(bytes.Clone(b), from, at)
 	}
 }
 
@@ -173,7 +185,9 @@ func (e *Endpoint) handle(b []byte, from netip.AddrPort, at time.Time) {
 	header, err := pfcp.PeekHeader(b)
 	switch {
 	case errors.Is(err, pfcp.ErrVersion):
-		e.rejectVersion(header, from)
+		if answer := pfcp.VersionNotSupported(header); answer != nil {
+			_ = e.socket.send(answer, from)
+		}
 		return
 	case err != nil:
 		return // shorter than its header: dropped (clause 7.6.2)
@@ -183,18 +197,87 @@ func (e *Endpoint) handle(b []byte, from netip.AddrPort, at time.Time) {
 		e.emit(Event{Event: "malformed", UPF: from.String(), Detail: err.Error()})
 		return
 	}
-	if isAnswer(m.MessageType()) {
+	if pfcp.IsAnswer(m.MessageType()) {
 		e.deliver(from, m, at)
 		return
 	}
 	e.answer(m, header, b, from, at)
 }
 
-// isAnswer tells answers from requests by the message type (clause 7.3): up to Version Not Supported Response (11),
-// which has no request of its own, answers are even; after it they are odd.
-func isAnswer(messageType uint8) bool {
-	if messageType < message.MsgTypeVersionNotSupportedResponse {
-		return messageType%2 == 0
+// replyCacheSize is how many of the last answers are kept to answer repeated requests, and replyTime for how long: more
+// than UPFs send within T1 times N1.
+const (
+	replyCacheSize = 256
+	replyTime      = 20 * time.Second
+)
+
+// answer serves a UPF's request; one that comes again has not seen its answer, and gets the same (clause 6.4). Only the
+// reader calls it.
+func (e *Endpoint) answer(request message.Message, header pfcp.Header, b []byte, from netip.AddrPort, at time.Time) {
+	if reply := e.replies.Answer(from, header, b, at); reply != nil {
+		_ = e.socket.send(reply, from)
+		return
 	}
-	return messageType%2 == 1
+	reply := e.reply(request, from)
+	if reply == nil {
+		return
+	}
+	encoded, err := pfcp.Encode(reply)
+	if err != nil {
+		e.emit(Event{Event: "error", UPF: from.String(), Detail: err.Error()})
+		return
+	}
+	e.replies.Remember(from, header, b, encoded, at)
+	// What cannot be sent now will be asked for again.
+	_ = e.socket.send(encoded, from)
+}
+
+// reply is the answer to a request; nil: none, because an SMF is not asked such things.
+func (e *Endpoint) reply(request message.Message, from netip.AddrPort) message.Message {
+	peer := e.peer(from)
+	switch m := request.(type) {
+	case *message.HeartbeatRequest:
+		if peer != nil {
+			peer.heard(m.RecoveryTimeStamp)
+		}
+		return message.NewHeartbeatResponse(m.Sequence(), ie.NewRecoveryTimeStamp(e.recovery))
+	case *message.AssociationSetupRequest:
+		return e.replyToAssociation(m, peer)
+	case *message.SessionReportRequest:
+		return e.replyToSessionReport(m, from)
+	}
+	return nil
+}
+
+// replyToAssociation accepts an association that a known UPF asks for (clause 6.2.6.3).
+func (e *Endpoint) replyToAssociation(m *message.AssociationSetupRequest, peer *Peer) message.Message {
+	cause := ie.CauseRequestRejected
+	if peer != nil {
+		cause = ie.CauseRequestAccepted
+		peer.invited(m.RecoveryTimeStamp, m.UPFunctionFeatures)
+	}
+	return message.NewAssociationSetupResponse(m.Sequence(),
+		e.nodeID(peer), ie.NewCause(cause), ie.NewRecoveryTimeStamp(e.recovery))
+}
+
+// replyToSessionReport acknowledges a report on a session (clause 7.5.8), which is of no use here.
+func (e *Endpoint) replyToSessionReport(m *message.SessionReportRequest, from netip.AddrPort) message.Message {
+	peer, session := e.session(m.SEID())
+	if session == nil || peer.address.Addr() != from.Addr() {
+		// The header's SEID is then 0: the peer's is not known (clause 7.2.2.4.2).
+		return message.NewSessionReportResponse(0, 0, 0, m.Sequence(), 0, ie.NewCause(ie.CauseSessionContextNotFound))
+	}
+	return message.NewSessionReportResponse(0, 0, session.upSEID.Load(), m.Sequence(), 0,
+		ie.NewCause(ie.CauseRequestAccepted))
+}
+
+// nodeID is how this SMF names itself to a peer.
+func (e *Endpoint) nodeID(peer *Peer) *ie.IE {
+	if e.config.NodeID == "" && peer != nil {
+		return ie.NewNodeIDHeuristic(peer.local.String())
+	}
+	if e.config.NodeID == "" {
+		return ie.NewNodeIDHeuristic(e.socket.Local.Addr().String())
+	}
+	return ie.NewNodeIDHeuristic(e.config.NodeID)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/wmnsk/go-pfcp/ie"
 	"github.com/wmnsk/go-pfcp/message"
+
+	"slicepilot/userplane/internal/pfcp"
 )
 
 // Session is an established PFCP session.
@@ -77,21 +79,16 @@ func (p *Peer) Sessions() []string {
 	return names
 }
 
-// Establish sets up a session (clause 6.3.2).
+// Establish sets up a session (clause 6.3.2) whose specification is valid and whose name no other has.
 func (p *Peer) Establish(ctx context.Context, spec SessionSpec) (Outcome, error) {
-	if err := spec.Validate(); err != nil {
-		return Outcome{}, err
-	}
 	p.procedure.Lock()
 	defer p.procedure.Unlock()
 	p.mu.Lock()
-	associated, allocates, known := p.associated, p.allocates, p.sessions[spec.Name] != nil
+	associated, allocates := p.associated, p.allocates
 	p.mu.Unlock()
 	switch {
 	case !associated:
 		return Outcome{}, fmt.Errorf("UPF %s: not associated; associate first", p.address)
-	case known:
-		return Outcome{}, fmt.Errorf("session %q: exists already at UPF %s", spec.Name, p.address)
 	case spec.TEID == 0 && !allocates:
 		return Outcome{}, fmt.Errorf("teid: missing, and UPF %s does not choose TEIDs (feature FTUP); expected teid and n3",
 			p.address)
@@ -111,7 +108,7 @@ func (p *Peer) Establish(ctx context.Context, spec SessionSpec) (Outcome, error)
 
 func (p *Peer) establish(ctx context.Context, session *Session) (Outcome, error) {
 	e, spec := p.endpoint, &session.rules.SessionSpec
-	parts := []*ie.IE{e.nodeID(p), p.fseid(session.cpSEID)}
+	parts := []*ie.IE{e.nodeID(p), pfcp.FSEID(session.cpSEID, p.local)}
 	parts = append(parts, session.rules.create()...)
 	parts = append(parts, pdnType(spec.UE), ie.NewAPNDNN(spec.DNN))
 	if spec.SST != nil {
@@ -188,10 +185,7 @@ func (p *Peer) delete(ctx context.Context, session *Session, retries retries) (O
 	if err == nil || (errors.As(err, &rejected) && rejected.Cause == ie.CauseSessionContextNotFound) {
 		p.drop(session) // the UPF has none such any more, which is what was wanted
 	}
-	if err != nil {
-		return outcome, err
-	}
-	return outcome, nil
+	return outcome, err
 }
 
 func (p *Peer) drop(session *Session) {
@@ -200,14 +194,6 @@ func (p *Peer) drop(session *Session) {
 	if p.sessions[session.Name] == session {
 		delete(p.sessions, session.Name)
 	}
-}
-
-// fseid is this end of the session (clause 8.2.37), with the address that the UPF can reach.
-func (p *Peer) fseid(seid uint64) *ie.IE {
-	if p.local.Is4() {
-		return ie.NewFSEID(seid, p.local.AsSlice(), nil)
-	}
-	return ie.NewFSEID(seid, nil, p.local.AsSlice())
 }
 
 // upSEID reads the UPF's identifier of the session, which an acceptance has to name.
@@ -225,20 +211,9 @@ func upSEID(fseid *ie.IE) (uint64, error) {
 // chosenTunnel reads the F-TEID that the UPF chose for the uplink PDR (clause 7.5.3.2).
 func chosenTunnel(created []*ie.IE) (teid uint32, n3 netip.Addr, err error) {
 	for _, pdr := range created {
-		parts, err := pdr.CreatedPDR()
-		if err != nil {
-			return 0, netip.Addr{}, fmt.Errorf("unreadable Created PDR: %w", err)
-		}
-		id, chosen := uint16(0), (*ie.FTEIDFields)(nil)
-		for _, part := range parts {
-			switch part.Type {
-			case ie.PDRID:
-				id, _ = part.PDRID()
-			case ie.FTEID:
-				chosen, _ = part.FTEID()
-			}
-		}
-		if id != uplinkRule || chosen == nil {
+		id, _ := pdr.PDRID()
+		chosen, err := pdr.FTEID()
+		if id != uplinkRule || err != nil {
 			continue
 		}
 		address, ok := netip.AddrFromSlice(chosen.IPv4Address)

@@ -200,7 +200,8 @@ func FuzzDatagram(f *testing.F) {
 			switch answer := m.(type) {
 			case *message.AssociationSetupResponse:
 				_, _ = verdict("", answer.Cause, nil, nil)
-				peer.noteSetUp(answer)
+				peer.noteRecovery(answer.RecoveryTimeStamp)
+				hasFTUP(answer.UPFunctionFeatures)
 			case *message.HeartbeatResponse:
 				peer.heard(answer.RecoveryTimeStamp)
 			case *message.SessionEstablishmentResponse:

@@ -1,8 +1,8 @@
 package pfcp
 
 import (
-	"container/list"
 	"hash/maphash"
+	"maps"
 	"net/netip"
 	"time"
 )
@@ -16,8 +16,8 @@ type Replay struct {
 	seed    maphash.Seed
 	keep    time.Duration
 	limit   int
-	entries map[replayKey]*list.Element
-	order   *list.List // of *replayEntry, oldest first
+	entries map[replayKey]replayEntry
+	order   []replayEntry // oldest first, with those that were forgotten or given anew since
 }
 
 type replayKey struct {
@@ -35,10 +35,7 @@ type replayEntry struct {
 
 // NewReplay makes a memory of at most limit answers, each kept for the time a peer may still repeat its request.
 func NewReplay(limit int, keep time.Duration) *Replay {
-	return &Replay{
-		seed: maphash.MakeSeed(), keep: keep, limit: limit,
-		entries: make(map[replayKey]*list.Element), order: list.New(),
-	}
+	return &Replay{seed: maphash.MakeSeed(), keep: keep, limit: limit, entries: map[replayKey]replayEntry{}}
 }
 
 func (r *Replay) key(peer netip.AddrPort, h Header, request []byte) replayKey {
@@ -47,11 +44,7 @@ func (r *Replay) key(peer netip.AddrPort, h Header, request []byte) replayKey {
 
 // Answer returns the answer already given to this very request, nil for none.
 func (r *Replay) Answer(peer netip.AddrPort, h Header, request []byte, now time.Time) []byte {
-	element, ok := r.entries[r.key(peer, h, request)]
-	if !ok {
-		return nil
-	}
-	entry := element.Value.(*replayEntry)
+	entry := r.entries[r.key(peer, h, request)]
 	if now.After(entry.expires) {
 		return nil
 	}
@@ -60,31 +53,19 @@ func (r *Replay) Answer(peer netip.AddrPort, h Header, request []byte, now time.
 
 // Remember keeps an answer; the oldest go when there are too many or their time is over.
 func (r *Replay) Remember(peer netip.AddrPort, h Header, request, answer []byte, now time.Time) {
-	key := r.key(peer, h, request)
-	if old, ok := r.entries[key]; ok {
-		r.remove(old)
-	}
-	r.entries[key] = r.order.PushBack(&replayEntry{key: key, answer: answer, expires: now.Add(r.keep)})
-	for oldest := r.order.Front(); oldest != nil; oldest = r.order.Front() {
-		if r.order.Len() <= r.limit && !now.After(oldest.Value.(*replayEntry).expires) {
-			break
+	entry := replayEntry{r.key(peer, h, request), answer, now.Add(r.keep)}
+	r.entries[entry.key] = entry
+	r.order = append(r.order, entry)
+	for len(r.order) > r.limit || now.After(r.order[0].expires) {
+		oldest := r.order[0]
+		r.order = r.order[1:]
+		if r.entries[oldest.key].expires.Equal(oldest.expires) {
+			delete(r.entries, oldest.key)
 		}
-		r.remove(oldest)
 	}
 }
 
 // Forget drops the answers given to a peer's address, whatever port they went to: it has restarted.
 func (r *Replay) Forget(peer netip.Addr) {
-	for element := r.order.Front(); element != nil; {
-		next := element.Next()
-		if element.Value.(*replayEntry).key.peer.Addr() == peer {
-			r.remove(element)
-		}
-		element = next
-	}
-}
-
-func (r *Replay) remove(element *list.Element) {
-	delete(r.entries, element.Value.(*replayEntry).key)
-	r.order.Remove(element)
+	maps.DeleteFunc(r.entries, func(key replayKey, _ replayEntry) bool { return key.peer.Addr() == peer })
 }

@@ -37,8 +37,8 @@ func TestReplay(t *testing.T) {
 	if got := replies.Answer(peer, header, request, now); got != nil {
 		t.Error("the oldest answer was kept beyond the limit")
 	}
-	if len(replies.entries) != 2 || replies.order.Len() != 2 {
-		t.Errorf("%d and %d entries, want 2", len(replies.entries), replies.order.Len())
+	if len(replies.entries) != 2 || len(replies.order) != 2 {
+		t.Errorf("%d and %d entries, want 2", len(replies.entries), len(replies.order))
 	}
 	replies.Remember(other, header, request, answer, now)
 	replies.Forget(peer.Addr())

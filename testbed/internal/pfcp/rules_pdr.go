@@ -26,7 +26,7 @@ func CreatePDR(group *ie.IE) (PDR, *Reject) {
 // absent leave their part as it is; lists of rules and the PDI are replaced as a whole.
 func (p PDR) Update(group *ie.IE) (PDR, *Reject) {
 	var qers []uint32
-	for _, e := range children(group) {
+	for _, e := range group.ChildIEs {
 		var reject *Reject
 		var value uint64
 		switch e.Type {
@@ -44,7 +44,7 @@ func (p PDR) Update(group *ie.IE) (PDR, *Reject) {
 		case ie.OuterHeaderRemoval:
 			reject = p.checkRemoval(e)
 		case ie.ActivatePredefinedRules:
-			reject = p.fail(e.Type, "no predefined rules here")
+			reject = RuleFailure(ie.RuleIDTypePDR, uint32(p.ID), e.Type, "no predefined rules here")
 		}
 		if reject != nil {
 			if reject.Rule == nil && reject.Cause == ie.CauseRuleCreationModificationFailure {
@@ -59,10 +59,6 @@ func (p PDR) Update(group *ie.IE) (PDR, *Reject) {
 	return p, nil
 }
 
-func (p PDR) fail(offending uint16, reason string) *Reject {
-	return RuleFailure(RuleID{ie.RuleIDTypePDR, uint32(p.ID)}, offending, reason)
-}
-
 // checkRemoval accepts the removal of GTP-U/UDP/IP (clause 8.2.64): 0 IPv4, 1 IPv6, 6 either. What arrives in a tunnel
 // leaves without its outer header in any case, so nothing needs to be kept.
 func (p PDR) checkRemoval(e *ie.IE) *Reject {
@@ -71,7 +67,7 @@ func (p PDR) checkRemoval(e *ie.IE) *Reject {
 		return reject
 	}
 	if description != 0 && description != 1 && description != 6 {
-		return p.fail(e.Type, "only GTP-U/UDP/IP headers can be removed")
+		return RuleFailure(ie.RuleIDTypePDR, uint32(p.ID), e.Type, "only GTP-U/UDP/IP headers can be removed")
 	}
 	return nil
 }
@@ -83,7 +79,7 @@ func parsePDI(group *ie.IE, before *LocalTunnel) (PDI, *Reject) {
 	}
 	var pdi PDI
 	filtered, anyFlow := false, false
-	for _, e := range children(group) {
+	for _, e := range group.ChildIEs {
 		var reject *Reject
 		switch e.Type {
 		case ie.SourceInterface:
@@ -93,8 +89,6 @@ func parsePDI(group *ie.IE, before *LocalTunnel) (PDI, *Reject) {
 			if reject == nil && pdi.Tunnel.Choose && before != nil && !before.Choose {
 				pdi.Tunnel = before
 			}
-		case ie.NetworkInstance:
-			pdi.NetworkInstance = string(e.Payload)
 		case ie.UEIPAddress:
 			pdi.UE4, pdi.UE6, reject = parseUEAddress(e)
 		case ie.QFI:
@@ -152,60 +146,34 @@ func parseLocalTunnel(e *ie.IE) (*LocalTunnel, *Reject) {
 	return tunnel, nil
 }
 
-// Flags of the UE IP Address (clause 8.2.62).
-const (
-	ueIPv6       = 0x01
-	ueIPv4       = 0x02
-	ueDelegation = 0x08
-	ueChooseIPv4 = 0x10
-	ueChooseIPv6 = 0x20
-	uePrefixLen  = 0x40
-)
-
 // defaultPrefixBits is the length of a terminal's IPv6 prefix where none is given (clause 8.2.62).
 const defaultPrefixBits = 64
 
-// parseUEAddress reads a UE IP Address. It is decoded here and not by the library, which reads the prefix length from
-// the wrong octet when prefix delegation is given as well.
+// parseUEAddress reads a UE IP Address (clause 8.2.62).
 func parseUEAddress(e *ie.IE) (v4, v6 netip.Prefix, reject *Reject) {
-	short := &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: "too short"}
-	b := e.Payload
-	if len(b) < 1 {
-		return v4, v6, short
-	}
-	flags := b[0]
-	b = b[1:]
-	if flags&(ueChooseIPv4|ueChooseIPv6) != 0 {
+	f, err := e.UEIPAddress()
+	switch {
+	case err != nil:
+		return v4, v6, &Reject{Cause: ie.CauseInvalidLength, Offending: e.Type, Reason: err.Error()}
+	case e.HasCHV4() || e.HasCHV6():
 		return v4, v6, &Reject{Cause: ie.CauseServiceNotSupported, Offending: e.Type, Reason: "UE addresses are not allocated here"}
-	}
-	if flags&ueIPv4 != 0 {
-		if len(b) < 4 {
-			return v4, v6, short
-		}
-		v4 = netip.PrefixFrom(netip.AddrFrom4([4]byte(b)), 32)
-		b = b[4:]
-	}
-	if flags&ueIPv6 == 0 {
-		return v4, v6, nil
-	}
-	if len(b) < 16 {
-		return v4, v6, short
-	}
-	address, bits := netip.AddrFrom16([16]byte(b)), defaultPrefixBits
-	b = b[16:]
-	if flags&ueDelegation != 0 {
+	case e.HasIPv6D():
 		return v4, v6, &Reject{Cause: ie.CauseServiceNotSupported, Offending: e.Type, Reason: "no IPv6 prefix delegation here"}
 	}
-	if flags&uePrefixLen != 0 {
-		if len(b) < 1 {
-			return v4, v6, short
+	if address, given := netip.AddrFromSlice(f.IPv4Address); given {
+		v4 = netip.PrefixFrom(address, 32)
+	}
+	if address, given := netip.AddrFromSlice(f.IPv6Address); given {
+		bits := defaultPrefixBits
+		if e.HasIP6PL() {
+			bits = int(f.IPv6PrefixLength)
 		}
-		bits = int(b[0])
+		if bits != defaultPrefixBits && bits != 128 {
+			return v4, v6, Incorrect(e.Type, "IPv6 prefix length: expected 64, 128")
+		}
+		v6 = netip.PrefixFrom(address, bits).Masked()
 	}
-	if bits != defaultPrefixBits && bits != 128 {
-		return v4, v6, Incorrect(e.Type, "IPv6 prefix length: expected 64, 128")
-	}
-	return v4, netip.PrefixFrom(address, bits).Masked(), nil
+	return v4, v6, nil
 }
 
 // isAnyFlow says whether an SDF Filter (clause 8.2.5) lets all packets pass, in whatever direction.

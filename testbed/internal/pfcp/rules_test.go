@@ -83,7 +83,7 @@ func TestCreatePDR(t *testing.T) {
 	want := PDR{
 		ID: 1, Precedence: 255, FAR: 1, QERs: []uint32{1, 2},
 		PDI: PDI{
-			Source: Access, NetworkInstance: "internet", UE4: netip.MustParsePrefix("10.60.0.1/32"), QFIs: 1<<9 | 1<<5,
+			Source: Access, UE4: netip.MustParsePrefix("10.60.0.1/32"), QFIs: 1<<9 | 1<<5,
 			Tunnel: &LocalTunnel{TEID: 0x1234, IPv4: netip.MustParseAddr("10.100.0.2"), ChooseID: -1, WantsIPv4: true},
 		},
 	}

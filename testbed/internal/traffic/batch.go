@@ -1,14 +1,21 @@
 package traffic
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
-	"slicepilot/userplane/internal/sockaddr"
+	"slicepilot/userplane/internal/gtpu"
 )
 
 // batchSize is how many datagrams one sendmmsg(2) takes: enough to make the call's own cost vanish, and few enough that
@@ -24,6 +31,7 @@ type mmsghdr struct {
 
 // batch collects the datagrams of one socket, which all flows between the same two tunnel endpoints share.
 type batch struct {
+	file     *os.File // the descriptor's owner
 	fd       int
 	to       netip.AddrPort
 	messages [batchSize]mmsghdr
@@ -34,18 +42,19 @@ type batch struct {
 	n        int
 }
 
-// openBatch opens a socket connected to a tunnel endpoint. Connected, the kernel looks the route up once, not for every
-// packet; SO_REUSEADDR lets one gNB address talk to several UPFs so.
+// openBatch opens a socket connected to a tunnel endpoint: the kernel then looks the route up once, not for every packet.
 func openBatch(from, to netip.AddrPort, datagramLen int) (*batch, error) {
-	fd, err := unix.Socket(sockaddr.Family(to.Addr()), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	dialer := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from), Control: prepare}
+	connection, err := dialer.Dial("udp", to.String())
 	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
+		return nil, fmt.Errorf("flow fields from and to: %w", err)
 	}
-	b := &batch{fd: fd, to: to}
-	if err := b.connect(from, to); err != nil {
-		unix.Close(fd)
+	defer connection.Close()
+	file, err := connection.(*net.UDPConn).File()
+	if err != nil {
 		return nil, err
 	}
+	b := &batch{file: file, fd: int(file.Fd()), to: to}
 	datagramLen = max(datagramLen, maxPrefixLen)
 	for i := range b.messages {
 		b.buffers[i] = make([]byte, datagramLen)
@@ -56,26 +65,21 @@ func openBatch(from, to netip.AddrPort, datagramLen int) (*batch, error) {
 	return b, nil
 }
 
-func (b *batch) connect(from, to netip.AddrPort) error {
-	if err := unix.SetsockoptInt(b.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-		return fmt.Errorf("SO_REUSEADDR: %w", err)
-	}
-	// A tunnel packet too large for the path is an error to report, not one to be sent in fragments that probes and
-	// UPFs see differently.
+// prepare lets one gNB address talk to several UPFs, and makes a tunnel packet that is too large for the path an error to
+// report: not one to be sent in fragments that probes and UPFs see differently.
+func prepare(network, _ string, raw syscall.RawConn) error {
 	level, option, value := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
-	if to.Addr().Is6() {
+	if network == "udp6" {
 		level, option, value = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO
 	}
-	if err := unix.SetsockoptInt(b.fd, level, option, value); err != nil {
-		return fmt.Errorf("path MTU discovery: %w", err)
-	}
-	if err := unix.Bind(b.fd, sockaddr.To(from)); err != nil {
-		return fmt.Errorf("bind %s (flow field from): %w", from, err)
-	}
-	if err := unix.Connect(b.fd, sockaddr.To(to)); err != nil {
-		return fmt.Errorf("connect %s (flow field to): %w", to, err)
-	}
-	return nil
+	var failure error
+	err := raw.Control(func(fd uintptr) {
+		failure = errors.Join(
+			unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+			unix.SetsockoptInt(int(fd), level, option, value),
+		)
+	})
+	return errors.Join(err, failure)
 }
 
 // add puts a flow's next packet into the batch, and reports whether that is full.
@@ -121,4 +125,75 @@ func (b *batch) flush() {
 // waitWritable waits until a full socket buffer has drained, for a millisecond at most.
 func (b *batch) waitWritable() {
 	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(b.fd), Events: unix.POLLOUT}}, 1)
+}
+
+// maxUnknownTEIDs bounds how many refused tunnels are remembered.
+const maxUnknownTEIDs = 16
+
+// responder is the receiving half of a gNB: it answers Echo Requests, without which a UPF takes the path for broken
+// (TS 29.281 clause 7.2.2), and counts downlink packets and Error Indications.
+type responder struct {
+	fd              int
+	peer            netip.AddrPort
+	downlinkPackets atomic.Uint64
+	downlinkBytes   atomic.Uint64
+	errors          atomic.Uint64
+	done            chan struct{}
+
+	mu           sync.Mutex
+	unknownTEIDs []uint32
+}
+
+func startResponder(fd int, peer netip.AddrPort) *responder {
+	r := &responder{fd: fd, peer: peer, done: make(chan struct{})}
+	go r.loop()
+	return r
+}
+
+func (r *responder) loop() {
+	defer close(r.done)
+	buffer := make([]byte, 65535)
+	for {
+		n, err := unix.Read(r.fd, buffer)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.ECONNREFUSED):
+			continue
+		case err != nil, n == 0:
+			return // shut down
+		}
+		r.handle(buffer[:n])
+	}
+}
+
+func (r *responder) handle(b []byte) {
+	header, err := gtpu.Parse(b)
+	if err != nil {
+		return
+	}
+	switch header.Type {
+	case gtpu.TypeGPDU:
+		r.downlinkPackets.Add(1)
+		r.downlinkBytes.Add(uint64(header.PayloadLength))
+	case gtpu.TypeEchoRequest:
+		answer, _ := gtpu.EchoAnswer(b)
+		_, _ = unix.Write(r.fd, answer)
+	case gtpu.TypeErrorIndication:
+		r.errors.Add(1)
+		r.noteUnknown(header.Payload(b))
+	}
+}
+
+// noteUnknown remembers the TEID of an Error Indication: Tunnel Endpoint Identifier Data I, its first element (clause
+// 7.3.1).
+func (r *responder) noteUnknown(elements []byte) {
+	const teidDataI = 16
+	if len(elements) < 5 || elements[0] != teidDataI {
+		return
+	}
+	teid := binary.BigEndian.Uint32(elements[1:])
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.unknownTEIDs) < maxUnknownTEIDs && !slices.Contains(r.unknownTEIDs, teid) {
+		r.unknownTEIDs = append(r.unknownTEIDs, teid)
+	}
 }

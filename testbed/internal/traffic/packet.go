@@ -7,30 +7,20 @@ import (
 	"slicepilot/userplane/internal/inet"
 )
 
-// IPID is how the identification of inner IPv4 packets is set. All carry DF, for which RFC 6864 leaves the field free.
-type IPID int
-
-// Ways to set it; both are met in the field, and a probe must cope with both.
-const (
-	IPIDZero     IPID = iota // as Linux does
-	IPIDCounting             // as other systems do
-)
-
 // template builds a flow's packets: GTP-U, inner IP, inner UDP, marker, zeros. The zeros are what makes a checksum cost
 // a few additions, whatever the packet's length.
 type template struct {
 	prefix   []byte // GTP-U header, inner headers and the marker, with varying fields zero
 	gtpLen   int    // length of the GTP-U header
 	ipv6     bool
-	ipid     IPID
 	ipSum    uint32 // of the constant parts of the IPv4 header
 	udpSum   uint32 // of the constant parts of pseudo-header, UDP header and marker
 	sequence uint64
 	marker   Marker
 }
 
-func newTemplate(p path, flow uint32, run uint16, ipid IPID) *template {
-	t := &template{ipv6: p.ue.Is6(), ipid: ipid, marker: Marker{Run: run, Flow: flow}}
+func newTemplate(p path, flow uint32, run uint16) *template {
+	t := &template{ipv6: p.ue.Is6(), marker: Marker{Run: run, Flow: flow}}
 	if p.qfi >= 0 {
 		t.prefix = gtpu.AppendGPDU(nil, p.teid, gtpu.PDUTypeUplink, uint8(p.qfi), 0)
 	} else {
@@ -75,13 +65,8 @@ func (t *template) build(b []byte, size int, sentNs int64) int {
 	if t.ipv6 {
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
 	} else {
-		id := uint16(0)
-		if t.ipid == IPIDCounting {
-			id = uint16(t.sequence)
-		}
 		binary.BigEndian.PutUint16(ip[2:], uint16(size))
-		binary.BigEndian.PutUint16(ip[4:], id)
-		binary.BigEndian.PutUint16(ip[10:], inet.Fold(t.ipSum+uint32(size)+uint32(id)))
+		binary.BigEndian.PutUint16(ip[10:], inet.Fold(t.ipSum+uint32(size)))
 	}
 	udp := ip[headers-inet.UDPHeaderLen:]
 	binary.BigEndian.PutUint16(udp[4:], uint16(udpLen))
@@ -89,7 +74,56 @@ func (t *template) build(b []byte, size int, sentNs int64) int {
 	t.marker.putVarying(udp[inet.UDPHeaderLen:])
 	t.sequence++
 	// The UDP length is summed twice: in the pseudo-header and in the header.
-	sum := inet.FoldUDP(t.udpSum + 2*uint32(udpLen) + inet.Sum16(udp[inet.UDPHeaderLen+8:inet.UDPHeaderLen+MarkerLen]))
+	sum := inet.Fold(t.udpSum + 2*uint32(udpLen) + inet.Sum16(udp[inet.UDPHeaderLen+8:inet.UDPHeaderLen+MarkerLen]))
+	if sum == 0 { // would say that there is no checksum (RFC 768)
+		sum = 0xffff
+	}
 	binary.BigEndian.PutUint16(udp[6:], sum)
 	return t.gtpLen + size
+}
+
+// MarkerLen is the length of a Marker in octets.
+const MarkerLen = 24
+
+const markerMagic = 0x5350
+
+// Marker is what every inner packet's UDP payload starts with; the rest of the payload is zero.
+//
+//	0                   1                   2                   3
+//	|         0x5350        |          run          |
+//	|                     flow                      |
+//	|                  sequence, 8 octets           |
+//	|                  sent (ns), 8 octets          |
+type Marker struct {
+	Run      uint16 // differs from one run of the sender to the next
+	Flow     uint32
+	Sequence uint64 // 0, 1, ... within the run and the flow
+	SentNs   int64  // CLOCK_MONOTONIC of the sender's machine when the packet was handed to the kernel
+}
+
+// Put writes the marker to the start of b, in network byte order.
+func (m *Marker) Put(b []byte) {
+	binary.BigEndian.PutUint16(b, markerMagic)
+	binary.BigEndian.PutUint16(b[2:], m.Run)
+	binary.BigEndian.PutUint32(b[4:], m.Flow)
+	m.putVarying(b)
+}
+
+// putVarying writes what differs from one packet of a flow to the next.
+func (m *Marker) putVarying(b []byte) {
+	binary.BigEndian.PutUint64(b[8:], m.Sequence)
+	binary.BigEndian.PutUint64(b[16:], uint64(m.SentNs))
+}
+
+// ParseMarker reads the marker at the start of b; ok is false where there is none.
+func ParseMarker(b []byte) (m Marker, ok bool) {
+	if len(b) < MarkerLen || binary.BigEndian.Uint16(b) != markerMagic {
+		return m, false
+	}
+	return Marker{
+		Run:      binary.BigEndian.Uint16(b[2:]),
+		Flow:     binary.BigEndian.Uint32(b[4:]),
+		Sequence: binary.BigEndian.Uint64(b[8:]),
+		SentNs:   int64(binary.BigEndian.Uint64(b[16:])),
+	}, true
 }

@@ -8,7 +8,6 @@ import (
 
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/inet"
-	"slicepilot/userplane/internal/sockaddr"
 )
 
 // Kind is how a flow's packets are spread over time.
@@ -186,18 +185,9 @@ func (f *FlowSpec) setDefaults(index uint32, apps []App) {
 	if f.ID == nil {
 		f.ID = &index
 	}
-	if f.RateMbps == nil {
-		switch f.Kind {
-		case Video:
-			rate := DefaultVideoMbps
-			f.RateMbps = &rate
-		case Apps:
-			rate := meanMbps(apps)
-			f.RateMbps = &rate
-		case Trace:
-			rate := 0.0 // in its file
-			f.RateMbps = &rate
-		}
+	defaults := map[Kind]float64{Video: DefaultVideoMbps, Apps: meanMbps(apps), Trace: 0} // a trace's are in its file
+	if rate, known := defaults[f.Kind]; known && f.RateMbps == nil {
+		f.RateMbps = &rate
 	}
 	if f.PacketBytes == 0 {
 		f.PacketBytes = DefaultPacketBytes
@@ -236,10 +226,10 @@ func (f *FlowSpec) path() (path, error) {
 		p.qfi = int(*f.QFI)
 	}
 	var err error
-	if p.to, err = sockaddr.Parse(f.To, gtpu.Port); err != nil {
+	if p.to, err = inet.Parse(f.To, gtpu.Port); err != nil {
 		return p, fmt.Errorf("to: %w", err)
 	}
-	if p.from, err = sockaddr.Parse(f.From, gtpu.Port); err != nil {
+	if p.from, err = inet.Parse(f.From, gtpu.Port); err != nil {
 		return p, fmt.Errorf("from: %w", err)
 	}
 	if p.from.Addr().Is4() != p.to.Addr().Is4() {

@@ -1,3 +1,11 @@
+// Package traffic makes and measures a testbed's user traffic: GTP-U from the radio side of N3 (Sender), and what of it
+// arrives in the data network (Sink).
+//
+// A rate counts the octets of inner IP packets, header included: what a UE sends, and what a slice is sold as. The
+// tunnel's 36 or 44 octets (IPv4, UDP, GTP-U without and with PDU Session Container) come on top.
+//
+// Every inner packet is UDP and starts its payload with a Marker, by which the sink tells flows apart, finds what was
+// lost or reordered, and how long it took.
 package traffic
 
 import (
@@ -9,8 +17,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"slicepilot/userplane/internal/histogram"
 )
 
 // lateNs is from when on a packet counts as late: what an interactive application would notice is more, what a pacing
@@ -20,31 +26,14 @@ const lateNs = int64(time.Millisecond)
 // neverNs is a moment that does not come.
 const neverNs = math.MaxInt64
 
-// SenderOptions is how to send.
-type SenderOptions struct {
-	IPID IPID
-	// MaxLag bounds how much is sent at once after the thread could not run: what is later than that is left out, and
-	// counted as skipped.
-	MaxLag time.Duration
-}
-
-// Counters is what a flow has done since the start.
-type Counters struct {
-	Packets    uint64 // taken by the kernel
-	Bytes      uint64 // of their inner IP packets
-	Late       uint64 // of the packets, those sent 1 ms or more after they were due
-	Skipped    uint64 // never sent, because too late
-	SendErrors uint64 // refused by the kernel
-}
-
 // flow is a flow at work.
 type flow struct {
 	spec     *FlowSpec
 	source   source
 	template *template
 	batch    *batch
-	counters Counters
-	lateness histogram.Histogram
+	counters FlowReport
+	lateness Histogram
 	failure  error // the first one
 	dueNs    int64
 	size     int
@@ -76,7 +65,7 @@ func (q *queue) Pop() any { return nil }
 
 // Sender sends a plan's flows from one thread.
 type Sender struct {
-	options    SenderOptions
+	maxLag     time.Duration
 	flows      []*flow // in the order of the plan
 	queue      queue
 	batches    []*batch
@@ -84,14 +73,13 @@ type Sender struct {
 	startNs    int64
 	endNs      int64
 	durationNs int64
-
-	bell    doorbell
-	stopped atomic.Bool
+	stopped    atomic.Bool
 }
 
-// NewSender opens the sockets of a normalized plan.
-func NewSender(plan *Plan, options SenderOptions) (*Sender, error) {
-	s := &Sender{options: options, durationNs: neverNs}
+// NewSender opens the sockets of a normalized plan. maxLag bounds how much is sent at once after the thread could not run:
+// what is later than that is left out, and counted as skipped.
+func NewSender(plan *Plan, maxLag time.Duration) (*Sender, error) {
+	s := &Sender{maxLag: maxLag, durationNs: neverNs}
 	if plan.DurationS > 0 {
 		s.durationNs = int64(plan.DurationS * 1e9)
 	}
@@ -118,7 +106,7 @@ func NewSender(plan *Plan, options SenderOptions) (*Sender, error) {
 		}
 		f := &flow{
 			spec: spec, source: newSource(spec, plan.Apps), batch: batches[key],
-			template: newTemplate(path, *spec.ID, run, options.IPID),
+			template: newTemplate(path, *spec.ID, run),
 		}
 		s.flows = append(s.flows, f)
 	}
@@ -130,7 +118,7 @@ func (s *Sender) Close() {
 	for i, b := range s.batches {
 		_ = unix.Shutdown(b.fd, unix.SHUT_RDWR)
 		<-s.responders[i].done
-		unix.Close(b.fd)
+		b.file.Close()
 	}
 	s.batches, s.responders = nil, nil
 }
@@ -149,7 +137,7 @@ func (s *Sender) Run() Report {
 		if now >= s.endNs || first.dueNs == neverNs {
 			break
 		}
-		s.bell.wait(min(first.dueNs, s.endNs))
+		sleepUntil(min(first.dueNs, s.endNs))
 	}
 	s.flushAll()
 	return s.report(min(Monotonic(), s.endNs))
@@ -181,7 +169,7 @@ func (s *Sender) schedule(f *flow) {
 func (s *Sender) emit(now int64) {
 	f := s.queue[0]
 	lag := now - f.dueNs
-	if lag > s.options.MaxLag.Nanoseconds() {
+	if lag > s.maxLag.Nanoseconds() {
 		f.counters.Skipped++
 	} else {
 		f.lateness.Add(lag)
@@ -205,7 +193,76 @@ func (s *Sender) flushAll() {
 }
 
 // Stop ends Run.
-func (s *Sender) Stop() {
-	s.stopped.Store(true)
-	s.bell.ring()
+func (s *Sender) Stop() { s.stopped.Store(true) }
+
+// FlowReport is what a flow has sent in all.
+type FlowReport struct {
+	Flow        uint32  `json:"flow"`
+	Name        string  `json:"name,omitempty"`
+	Kind        Kind    `json:"kind"`
+	TEID        uint32  `json:"teid"`
+	Packets     uint64  `json:"packets"` // taken by the kernel
+	Bytes       uint64  `json:"bytes"`   // of their inner IP packets
+	ActiveS     float64 `json:"active_s"`
+	OfferedMbps float64 `json:"offered_mbps"`
+	SendErrors  uint64  `json:"send_errors"` // refused by the kernel
+	FirstError  string  `json:"first_error,omitempty"`
+	Late        uint64  `json:"late_packets"`    // of the packets, those sent 1 ms or more after they were due
+	Skipped     uint64  `json:"skipped_packets"` // never sent, because too late
+	LatenessP50 float64 `json:"lateness_p50_us"`
+	LatenessP99 float64 `json:"lateness_p99_us"`
+	LatenessMax float64 `json:"lateness_max_us"`
+}
+
+// PeerReport is what a UPF has sent back.
+type PeerReport struct {
+	UPF              string   `json:"upf"`
+	DownlinkPackets  uint64   `json:"downlink_packets"`
+	DownlinkBytes    uint64   `json:"downlink_bytes"`
+	ErrorIndications uint64   `json:"error_indications"`
+	UnknownTEIDs     []uint32 `json:"unknown_teids,omitempty"`
+}
+
+// Report is what was sent in all, from StartNs (CLOCK_MONOTONIC) for ElapsedS.
+type Report struct {
+	StartNs  int64        `json:"start_ns"`
+	ElapsedS float64      `json:"elapsed_s"`
+	Flows    []FlowReport `json:"flows"`
+	Peers    []PeerReport `json:"peers"`
+}
+
+func (s *Sender) report(nowNs int64) Report {
+	elapsed := float64(nowNs-s.startNs) / 1e9
+	r := Report{StartNs: s.startNs, ElapsedS: elapsed}
+	for _, f := range s.flows {
+		r.Flows = append(r.Flows, f.report(elapsed))
+	}
+	for _, p := range s.responders {
+		r.Peers = append(r.Peers, p.report())
+	}
+	return r
+}
+
+func (f *flow) report(elapsedS float64) FlowReport {
+	active := max(min(elapsedS, *f.spec.EndS)-f.spec.StartS, 0)
+	r := f.counters
+	r.Flow, r.Name, r.Kind, r.TEID, r.ActiveS = *f.spec.ID, f.spec.Name, f.spec.Kind, f.spec.TEID, active
+	r.LatenessP50, r.LatenessP99 = f.lateness.Quantile(0.5)/1e3, f.lateness.Quantile(0.99)/1e3
+	r.LatenessMax = float64(f.lateness.Max()) / 1e3
+	if active > 0 {
+		r.OfferedMbps = 8e-6 * float64(r.Bytes) / active
+	}
+	if f.failure != nil {
+		r.FirstError = f.failure.Error()
+	}
+	return r
+}
+
+func (r *responder) report() PeerReport {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return PeerReport{
+		UPF: r.peer.String(), DownlinkPackets: r.downlinkPackets.Load(), DownlinkBytes: r.downlinkBytes.Load(),
+		ErrorIndications: r.errors.Load(), UnknownTEIDs: append([]uint32(nil), r.unknownTEIDs...),
+	}
 }

@@ -34,7 +34,7 @@ func testFlow(to netip.AddrPort, kind Kind, mbps float64) FlowSpec {
 	return f
 }
 
-func newTestSender(t *testing.T, plan *Plan, options SenderOptions) *Sender {
+func newTestSender(t *testing.T, plan *Plan, maxLag time.Duration) *Sender {
 	t.Helper()
 	for i := range plan.Flows {
 		// Port 0, any free one, is for tests only: a gNB has its port.
@@ -46,10 +46,10 @@ func newTestSender(t *testing.T, plan *Plan, options SenderOptions) *Sender {
 	if err := plan.Normalize(); err != nil {
 		t.Fatal(err)
 	}
-	if options.MaxLag == 0 {
-		options.MaxLag = time.Second
+	if maxLag == 0 {
+		maxLag = time.Second
 	}
-	sender, err := NewSender(plan, options)
+	sender, err := NewSender(plan, maxLag)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func freePort(t *testing.T, like string) int {
 func run(sender *Sender) <-chan Report {
 	done := make(chan Report, 1)
 	go func() {
-		if err := BindThread(Scheduling{CPU: -1}); err != nil {
+		if err := BindThread(-1); err != nil {
 			panic(err)
 		}
 		done <- sender.Run()
@@ -113,7 +113,7 @@ func TestEverythingOfferedIsSentInOrder(t *testing.T) {
 		for _, kind := range []Kind{Video, CBR, Poisson} {
 			plan.Flows = append(plan.Flows, testFlow(to, kind, 20))
 		}
-		report, arrived := <-run(newTestSender(t, &plan, SenderOptions{})), drain(t, conn)
+		report, arrived := <-run(newTestSender(t, &plan, 0)), drain(t, conn)
 		for i, flow := range report.Flows {
 			markers := arrived[flow.Flow]
 			if flow.SendErrors+flow.Skipped != 0 || flow.OfferedMbps < 10 || flow.Bytes != flow.Packets*1400 {
@@ -134,7 +134,7 @@ func TestEverythingOfferedIsSentInOrder(t *testing.T) {
 func TestCatchesUpWithinTheBound(t *testing.T) {
 	_, to := farEnd(t, "127.0.0.1")
 	plan := Plan{DurationS: 0.6, Flows: []FlowSpec{testFlow(to, CBR, 11.2)}} // 1000 packets/s
-	sender := newTestSender(t, &plan, SenderOptions{MaxLag: 100 * time.Millisecond})
+	sender := newTestSender(t, &plan, 100*time.Millisecond)
 	sender.flows[0].source = &halting{sender.flows[0].source, 100}
 	flow := (<-run(sender)).Flows[0]
 	if due := flow.Packets + flow.Skipped; due != 600 {
@@ -164,7 +164,7 @@ func TestFlowsThatEndEndTheRun(t *testing.T) {
 	f.EndS = &end
 	plan := Plan{Flows: []FlowSpec{f}}
 	select {
-	case report := <-run(newTestSender(t, &plan, SenderOptions{})):
+	case report := <-run(newTestSender(t, &plan, 0)):
 		if report.Flows[0].Packets < 40 || report.Flows[0].Packets > 45 {
 			t.Errorf("%+v", report.Flows[0])
 		}
@@ -177,7 +177,7 @@ func TestRefusedPacketsAreErrors(t *testing.T) {
 	_, to := farEnd(t, "127.0.0.1")
 	f := testFlow(to, CBR, 10)
 	plan := Plan{DurationS: 0.05, Flows: []FlowSpec{f}}
-	sender := newTestSender(t, &plan, SenderOptions{})
+	sender := newTestSender(t, &plan, 0)
 	for i := range sender.batches[0].messages {
 		sender.batches[0].messages[i].hdr.Name = new(byte) // an address of no family
 		sender.batches[0].messages[i].hdr.Namelen = 1
@@ -193,7 +193,7 @@ func TestGNBAnswersAndCounts(t *testing.T) {
 	f, late := testFlow(to, CBR, 1), 3600.0
 	f.StartS = late // it listens until it is stopped
 	plan := Plan{Flows: []FlowSpec{f}}
-	sender := newTestSender(t, &plan, SenderOptions{})
+	sender := newTestSender(t, &plan, 0)
 	done := run(sender)
 	gnb := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(plan.Flows[0].From))
 	send := func(b []byte) {

@@ -14,9 +14,7 @@ import (
 func newTestSink(t *testing.T, address string, maxFlows int) (*Sink, *net.UDPConn) {
 	t.Helper()
 	listen := netip.AddrPortFrom(netip.MustParseAddr(address), uint16(freePort(t, netip.AddrPortFrom(netip.MustParseAddr(address), 1).String())))
-	sink, err := NewSink(SinkOptions{
-		Listen: []netip.AddrPort{listen}, ReceiveBuffer: 1 << 20, Coalesce: time.Millisecond, MaxFlows: maxFlows,
-	})
+	sink, err := NewSink(SinkOptions{Listen: []netip.AddrPort{listen}, ReceiveBuffer: 1 << 20, MaxFlows: maxFlows})
 	if err != nil {
 		t.Fatal(err)
 	}

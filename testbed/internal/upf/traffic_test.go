@@ -197,8 +197,7 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 		ie.NewCreateURR(ie.NewURRID(1), ie.NewMeasurementMethod(0, 1, 0), ie.NewReportingTriggers(0x01, 0, 0), ie.NewMeasurementPeriod(time.Hour)))
 	stopped := make(chan struct{})
 	go func() {
-		b.upf.server.Stop()
-		b.upf.plane.Stop()
+		b.stop()
 		close(stopped)
 	}()
 	select {
@@ -206,7 +205,6 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("a thread does not end")
 	}
-	b.upf.server, b.upf.plane = nil, nil
 }
 
 // To addresses of the machine's own no rule lets a terminal send: N3 would take GTP-U from there for a gNB's, N4 PFCP for

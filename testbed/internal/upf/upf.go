@@ -41,27 +41,19 @@ type UPF struct {
 	server *n4.Server
 }
 
-// Start makes the TUN device, binds the sockets and starts the loops. When it returns, the UPF can carry traffic.
+// Start makes the TUN device, binds the sockets and starts the loops. When it returns, the UPF can carry traffic. After an
+// error the program is to end, and what was opened before goes with it.
 func Start(config Config) (*UPF, error) {
 	device, err := tun.Open(config.TUN, config.TUNMTU, config.UEPools)
 	if err != nil {
 		return nil, err
 	}
-	u, err := assemble(config, device)
-	if err != nil {
-		device.Close()
-	}
-	return u, err
+	return assemble(config, device)
 }
 
-// assemble starts everything on a device that is open. On an error, closing the device is left to the caller.
-func assemble(config Config, device *tun.Device) (_ *UPF, err error) {
-	u := &UPF{}
-	defer func() {
-		if err != nil {
-			u.Stop()
-		}
-	}()
+// assemble starts everything on a device that is open.
+func assemble(config Config, device *tun.Device) (u *UPF, err error) {
+	u = &UPF{Device: device}
 	if u.N4, err = netio.Listen(config.N4, 0); err != nil {
 		return nil, fmt.Errorf("N4: %w", err)
 	}
@@ -74,13 +66,9 @@ func assemble(config Config, device *tun.Device) (_ *UPF, err error) {
 	}
 	u.server, err = n4.Start(n4.Config{
 		Socket: u.N4, NodeID: config.NodeID, N3: config.N3.Addr(), MaxSessions: config.MaxSessions,
-		PeerPort: config.PeerPort, Heartbeat: config.Heartbeat, T1: n4.DefaultT1, Log: config.Log,
+		PeerPort: config.PeerPort, Heartbeat: config.Heartbeat, Log: config.Log,
 	}, u.plane)
-	if err != nil {
-		return nil, err
-	}
-	u.Device = device
-	return u, nil
+	return u, err
 }
 
 // Failed delivers the error of a loop that could not go on.
@@ -88,20 +76,11 @@ func (u *UPF) Failed() <-chan error { return u.plane.Failed() }
 
 // Stop ends everything and removes the TUN device.
 func (u *UPF) Stop() {
-	if u.server != nil {
-		u.server.Stop()
-	}
-	if u.plane != nil {
-		u.plane.Stop()
-	}
-	if u.Device != nil {
-		u.Device.Close()
-	}
-	for _, socket := range []*netio.Socket{u.N3, u.N4} {
-		if socket != nil {
-			socket.Close()
-		}
-	}
+	u.server.Stop()
+	u.plane.Stop()
+	u.Device.Close()
+	u.N3.Close()
+	u.N4.Close()
 }
 
 // Stats is a reading of all counters.

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ import (
 type bench struct {
 	t           *testing.T
 	upf         *UPF
+	stop        func()   // ends it, once
 	network     *os.File // what the UPF writes to its TUN device comes out here, and the other way round
 	smf, gnb    *net.UDPConn
 	n3, gnbAddr netip.Addr
@@ -75,8 +77,9 @@ func newBench(t *testing.T, change func(*Config)) *bench {
 	}
 	b.upf, err = assemble(config, &tun.Device{FD: pair[0], Name: "test"})
 	must(t, err)
+	b.stop = sync.OnceFunc(b.upf.Stop)
 	t.Cleanup(func() {
-		b.upf.Stop()
+		b.stop()
 		b.smf.Close()
 		b.gnb.Close()
 		b.network.Close()

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from slicepilot.testbed.backend.traffic import LOAD_PRIORITY
+from slicepilot.testbed.backend.traffic import REAL_TIME
 from tests.effort import THOROUGH
 
 from .built import built
@@ -63,7 +63,7 @@ def test_each_bin_has_its_rate(tmp_path: Path) -> None:
         own = f"127.0.0.1:{free_port(socket.AF_INET, '127.0.0.1')}"
         flow = f"kind=trace,trace={tmp_path}/rates.csv,bytes={PACKET_BYTES},from={own},to={to},teid=1"
         flow += ",ue=10.60.0.2,dst=10.103.0.2:6000"
-        command = [LOAD, "--flow", flow, f"--duration={BINS * BIN_S}s", "--json", f"--rt={LOAD_PRIORITY}"]
+        command = [*REAL_TIME, LOAD, "--flow", flow, f"--duration={BINS * BIN_S}s", "--json"]
         try:
             subprocess.run(command, check=True, timeout=60 + 2 * BINS * BIN_S, capture_output=True)
         finally:

@@ -31,7 +31,7 @@ func idlePlane(t testing.TB, config Config) (*Plane, int) {
 	p := &Plane{
 		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), config: config,
 	}
-	p.path = newPath(n3)
+	p.path = &path{socket: n3}
 	if p.own, err = own.Watch(); err != nil {
 		t.Fatal(err)
 	}

@@ -5,10 +5,12 @@ package datapath
 
 import (
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/upf/netio"
 	"slicepilot/userplane/internal/upf/own"
 	"slicepilot/userplane/internal/upf/session"
@@ -47,29 +49,25 @@ type Plane struct {
 	failed   chan error
 }
 
-// Start starts the loops.
+// Start starts the loops; after an error the program is to end.
 func Start(config Config) (*Plane, error) {
 	p := &Plane{
 		TEIDs: session.NewTEIDTable(), Addresses: session.NewAddressTable(), config: config, failed: make(chan error, 3),
+		path: &path{socket: config.N3},
 	}
 	var err error
-	p.path = newPath(config.N3)
 	if p.own, err = own.Watch(); err != nil {
 		return nil, err
 	}
 	if p.uplink, err = newUplink(p); err != nil {
-		p.own.Close()
 		return nil, fmt.Errorf("uplink: %w", err)
 	}
 	if p.downlink, err = newDownlink(p); err != nil {
-		p.own.Close()
-		p.uplink.waker.Close()
 		return nil, fmt.Errorf("downlink: %w", err)
 	}
-	p.loops.Add(4)
+	p.loops.Add(3)
 	go p.loop("uplink", p.uplink.run)
 	go p.loop("downlink", p.downlink.run)
-	go p.loop("path management", p.path.run)
 	go p.loop("own addresses", p.own.Follow)
 	return p, nil
 }
@@ -89,7 +87,6 @@ func (p *Plane) Stop() {
 	p.stopping.Store(true)
 	p.uplink.waker.Wake()
 	p.downlink.waker.Wake()
-	close(p.path.stop)
 	p.own.Close()
 	p.loops.Wait()
 	p.uplink.waker.Close()
@@ -120,7 +117,136 @@ func (p *Plane) Stats() Stats {
 	}
 }
 
-var processStart = time.Now()
+// Reason is why a packet was dropped.
+type Reason int
 
-// monotonicNs is a clock for rates; time.Since on it costs no system call.
-func monotonicNs() int64 { return int64(time.Since(processStart)) }
+// Reasons, in the order of reasonNames.
+const (
+	NoSession   Reason = iota // no session owns the TEID or the address
+	NoRule                    // no PDR of the session detects the packet
+	ByRule                    // the FAR says DROP or BUFF, or there is none
+	Gate                      // a QER's gate is closed
+	NoTunnel                  // the FAR forwards to the access side, whose tunnel is not known (yet)
+	Malformed                 // not GTP-U, not IP, or shorter than it says
+	Extension                 // an extension header that has to be understood and is not
+	WriteFailed               // the kernel refused the packet on its way out
+	OwnAddress                // from a terminal to an address of this machine, which is no data network
+	numReasons
+)
+
+var reasonNames = [numReasons]string{
+	"no_session", "no_rule", "far_drop", "gate", "no_tunnel", "malformed", "extension_header", "write_failed",
+	"own_address",
+}
+
+// Counters count one direction. They are written by its loop and read by anyone.
+type Counters struct {
+	packets, bytes atomic.Uint64
+	dropped        [numReasons]atomic.Uint64
+}
+
+func (c *Counters) pass(size int) {
+	c.packets.Add(1)
+	c.bytes.Add(uint64(size))
+}
+
+func (c *Counters) drop(why Reason) { c.dropped[why].Add(1) }
+
+// Direction is a reading of Counters. Packets and bytes are those of the terminals' own packets that were forwarded.
+type Direction struct {
+	Packets uint64            `json:"packets"`
+	Bytes   uint64            `json:"bytes"`
+	Dropped map[string]uint64 `json:"dropped"`
+}
+
+// Read returns the counts; every reason appears, also with 0.
+func (c *Counters) Read() Direction {
+	d := Direction{
+		Packets: c.packets.Load(), Bytes: c.bytes.Load(), Dropped: make(map[string]uint64, numReasons),
+	}
+	for why, name := range reasonNames {
+		d.Dropped[name] = c.dropped[why].Load()
+	}
+	return d
+}
+
+// errorInterval is the shortest time between two answers to tunnels or headers that are not known here, so that a stray
+// sender does not make this UPF a source of traffic of its own.
+const errorInterval = 10 * time.Millisecond
+
+// path is GTP-U path management (TS 29.281 clause 7): the messages that are not packets, as the uplink's loop finds them.
+type path struct {
+	socket    *netio.Socket
+	nextError time.Time
+
+	echoes, errorsSent, errorsReceived, endMarkers, extensionErrors, ignored atomic.Uint64
+}
+
+// PathStats counts path management.
+type PathStats struct {
+	EchoRequests   uint64 `json:"echo_requests"`
+	ErrorsSent     uint64 `json:"error_indications_sent"`
+	ErrorsReceived uint64 `json:"error_indications_received"`
+	EndMarkers     uint64 `json:"end_markers"`
+	Extensions     uint64 `json:"supported_extension_headers_sent"`
+	Ignored        uint64 `json:"ignored"`
+}
+
+func (p *path) stats() PathStats {
+	return PathStats{
+		EchoRequests: p.echoes.Load(), ErrorsSent: p.errorsSent.Load(), ErrorsReceived: p.errorsReceived.Load(),
+		EndMarkers: p.endMarkers.Load(), Extensions: p.extensionErrors.Load(), Ignored: p.ignored.Load(),
+	}
+}
+
+// message takes a message that is not a G-PDU.
+func (p *path) message(b []byte, from *netio.Sockaddr) {
+	switch b[1] {
+	case gtpu.TypeEchoRequest:
+		answer, _ := gtpu.EchoAnswer(b)
+		p.send(answer, from, &p.echoes)
+	case gtpu.TypeEndMarker:
+		p.endMarkers.Add(1)
+	case gtpu.TypeErrorIndication:
+		p.errorsReceived.Add(1)
+	default:
+		p.ignored.Add(1)
+	}
+}
+
+// unknownTunnel takes the news of a G-PDU for a TEID that is not ours.
+func (p *path) unknownTunnel(teid uint32, from *netio.Sockaddr) {
+	if p.mayComplain() {
+		p.send(gtpu.ErrorIndication(teid, p.socket.Local.Addr()), signallingPeer(from), &p.errorsSent)
+	}
+}
+
+// unsupportedExtension takes the news of an extension header that is not understood.
+func (p *path) unsupportedExtension(header *gtpu.Header, from *netio.Sockaddr) {
+	if p.mayComplain() {
+		p.send(gtpu.SupportedExtensionHeaders(header.Seq), signallingPeer(from), &p.extensionErrors)
+	}
+}
+
+func (p *path) mayComplain() bool {
+	now := time.Now()
+	if now.Before(p.nextError) {
+		return false
+	}
+	p.nextError = now.Add(errorInterval)
+	return true
+}
+
+// signallingPeer is where a message that is not an answer goes: the registered port (clause 4.4.2).
+func signallingPeer(from *netio.Sockaddr) *netio.Sockaddr {
+	to := netio.SockaddrOf(netip.AddrPortFrom(from.AddrPort().Addr(), gtpu.Port))
+	return &to
+}
+
+func (p *path) send(b []byte, to *netio.Sockaddr, count *atomic.Uint64) {
+	if b != nil && p.socket.SendTo(b, to) == nil {
+		count.Add(1)
+		return
+	}
+	p.ignored.Add(1)
+}

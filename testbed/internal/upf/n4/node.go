@@ -15,19 +15,10 @@ const maxSeq = 1<<24 - 1
 
 // association is a PFCP association with a CP function.
 type association struct {
-	nodeID  string
-	peer    netip.AddrPort // where its last node-related request came from
-	started time.Time      // its Recovery Time Stamp
-	timer   *time.Timer    // until the next heartbeat, or until one is sent again; nil without heartbeats
-	seq     uint32         // of the last heartbeat
-	gone    bool
-}
-
-func (a *association) stopTimer() {
-	a.gone = true
-	if a.timer != nil {
-		a.timer.Stop()
-	}
+	nodeID     string
+	peer       netip.AddrPort // where its last node-related request came from
+	started    time.Time      // its Recovery Time Stamp
+	unanswered int            // heartbeats to it since it has answered one
 }
 
 // featureFTUP says in octet 5 of the UP function features (clause 8.2.25) that F-TEIDs are allocated here.
@@ -79,9 +70,7 @@ func (s *Server) associate(m *message.AssociationSetupRequest, from netip.AddrPo
 		s.dropAssociation(old, "set up anew")
 	}
 	s.replies.Forget(from.Addr())
-	a := &association{nodeID: nodeID, peer: from, started: started}
-	s.associations[nodeID] = a
-	s.scheduleHeartbeat(a)
+	s.associations[nodeID] = &association{nodeID: nodeID, peer: from, started: started}
 	s.config.Log.Printf("N4: association with %s (%s)", nodeID, from)
 	return answer(ie.NewCause(ie.CauseRequestAccepted), s.recoveryTimeStamp(),
 		ie.NewUPFunctionFeatures(featureFTUP, 0))
@@ -124,11 +113,7 @@ func nodeIDOf(e *ie.IE) (string, *pfcp.Reject) {
 
 // dropAssociation ends an association and the sessions that belong to it.
 func (s *Server) dropAssociation(a *association, why string) {
-	a.stopTimer()
 	delete(s.associations, a.nodeID)
-	if s.pending[a.seq] == a {
-		delete(s.pending, a.seq)
-	}
 	sessions := 0
 	for _, r := range s.sessions {
 		if r.owner == a {
@@ -139,70 +124,56 @@ func (s *Server) dropAssociation(a *association, why string) {
 	s.config.Log.Printf("N4: association with %s ended: %s; %d sessions removed", a.nodeID, why, sessions)
 }
 
-func (s *Server) scheduleHeartbeat(a *association) {
-	if s.config.Heartbeat > 0 && !a.gone {
-		s.later(a, s.config.Heartbeat, func() { s.sendHeartbeat(a) })
-	}
-}
-
-// later does something for an association, unless that has gone by then.
-func (s *Server) later(a *association, wait time.Duration, do func()) {
-	a.timer = time.AfterFunc(wait, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !a.gone {
-			do()
+// keepBeating sends heartbeats until Stop.
+func (s *Server) keepBeating() {
+	defer s.loops.Done()
+	ticker := time.NewTicker(s.config.Heartbeat)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-s.stopped:
+			return
+		case <-ticker.C:
+			s.beat()
 		}
-	})
+	}
 }
 
-func (s *Server) sendHeartbeat(a *association) {
-	for taken := true; taken; _, taken = s.pending[s.nextSeq] {
+// beat sends a heartbeat to each CP function, and ends the association of one that leaves too many unanswered.
+func (s *Server) beat() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.associations {
+		if a.unanswered == maxUnanswered {
+			s.stats.Unanswered++
+			s.dropAssociation(a, "heartbeats are not answered")
+			continue
+		}
 		s.nextSeq = (s.nextSeq + 1) & maxSeq
+		octets, err := pfcp.Encode(message.NewHeartbeatRequest(s.nextSeq, s.recoveryTimeStamp(), nil))
+		if err != nil {
+			s.config.Log.Printf("N4: %v", err)
+			return
+		}
+		a.unanswered++
+		// Requests go to the registered port (clause 4.2.2), whatever port a peer sends its own from, unless configured
+		// otherwise.
+		port := s.config.PeerPort
+		if port == 0 {
+			port = a.peer.Port()
+		}
+		to := netio.SockaddrOf(netip.AddrPortFrom(a.peer.Addr(), port))
+		s.send(octets, &to)
 	}
-	octets, err := pfcp.Encode(message.NewHeartbeatRequest(s.nextSeq, s.recoveryTimeStamp(), nil))
-	if err != nil {
-		s.config.Log.Printf("N4: %v", err)
-		return
-	}
-	a.seq = s.nextSeq
-	s.pending[a.seq] = a
-	s.transmit(a, a.seq, octets, attempts)
-}
-
-// transmit sends a heartbeat, again if need be (clause 6.4); unanswered, it ends the association.
-func (s *Server) transmit(a *association, seq uint32, octets []byte, left int) {
-	switch {
-	case s.pending[seq] != a:
-		return // answered
-	case left == 0:
-		s.counters.lost.Add(1)
-		s.dropAssociation(a, "heartbeats are not answered")
-		return
-	}
-	to := netio.SockaddrOf(s.requestAddress(a.peer))
-	s.send(octets, &to)
-	s.later(a, s.config.T1, func() { s.transmit(a, seq, octets, left-1) })
 }
 
 // answered takes the answer to a heartbeat; any other answer is ignored.
 func (s *Server) answered(m message.Message, from netip.AddrPort) {
-	a := s.pending[m.Sequence()]
 	response, ok := m.(*message.HeartbeatResponse)
-	if a == nil || !ok || a.peer.Addr() != from.Addr() {
-		return
+	for _, a := range s.associations {
+		if ok && a.unanswered > 0 && a.peer.Addr() == from.Addr() {
+			a.unanswered = 0
+			s.checkRestart(a, response.RecoveryTimeStamp)
+		}
 	}
-	a.timer.Stop()
-	delete(s.pending, a.seq)
-	s.checkRestart(a, response.RecoveryTimeStamp)
-	s.scheduleHeartbeat(a)
-}
-
-// requestAddress is where a request to a CP function goes: requests go to the registered port (clause 4.2.2), whatever
-// port a peer sends its own from, unless configured otherwise.
-func (s *Server) requestAddress(peer netip.AddrPort) netip.AddrPort {
-	if s.config.PeerPort == 0 {
-		return peer
-	}
-	return netip.AddrPortFrom(peer.Addr(), s.config.PeerPort)
 }

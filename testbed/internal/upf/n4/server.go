@@ -1,13 +1,14 @@
 // Package n4 is the UPF's side of N4: PFCP (3GPP TS 29.244) over UDP, turning what a CP function asks for into rules
 // of the data path.
 //
-// One loop reads requests and answers them; that is the path a Session Modification takes. Timers run on other
-// goroutines: one lock covers all state of the control plane. No packet ever waits for it.
+// One loop reads requests and answers them; that is the path a Session Modification takes. Heartbeats are sent by
+// another: one lock covers all state of the control plane. No packet ever waits for it.
 package n4
 
 import (
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -23,10 +24,8 @@ import (
 )
 
 const (
-	// DefaultT1 is how long an answer is waited for before a request is sent again, attempts is how often it is sent
-	// in all (T1 and N1 of clause 6.4).
-	DefaultT1 = 3 * time.Second
-	attempts  = 3
+	// maxUnanswered is how many heartbeats in a row a CP function may leave without an answer.
+	maxUnanswered = 3
 	// replayFor and maxReplies bound the memory of answers: a peer repeats its requests for about T1 times N1.
 	replayFor  = 20 * time.Second
 	maxReplies = 4096
@@ -44,7 +43,6 @@ type Config struct {
 	MaxSessions int
 	PeerPort    uint16        // where requests to a CP function go; 0: the port that it sent its last request from
 	Heartbeat   time.Duration // between heartbeats to a CP function; 0: none are sent
-	T1          time.Duration // DefaultT1 in service
 	Log         *log.Logger
 }
 
@@ -55,14 +53,14 @@ type Server struct {
 	started  time.Time
 	waker    *netio.Waker
 	stopping atomic.Bool
+	stopped  chan struct{}
 	loops    sync.WaitGroup
-	counters counters
 
 	mu           sync.Mutex // covers what follows
+	stats        Stats
 	associations map[string]*association
 	sessions     map[uint64]*record
 	replies      *pfcp.Replay
-	pending      map[uint32]*association // whose heartbeat of this sequence number was not answered yet
 	nextSeq      uint32
 	nextSEID     uint64
 	nextTEID     uint32
@@ -78,41 +76,39 @@ func Start(config Config, plane *datapath.Plane) (*Server, error) {
 	s.waker = waker
 	s.loops.Add(1)
 	go s.serve()
+	if config.Heartbeat > 0 {
+		s.loops.Add(1)
+		go s.keepBeating()
+	}
 	return s, nil
 }
 
+// newServer starts TEIDs, SEIDs and sequence numbers at random: after a restart, packets and messages of the former life
+// meet no session instead of somebody else's.
 func newServer(config Config, plane *datapath.Plane) *Server {
-	s := &Server{
+	return &Server{
 		config: config, plane: plane, started: time.Now(),
 		associations: map[string]*association{}, sessions: map[uint64]*record{},
-		replies: pfcp.NewReplay(maxReplies, replayFor), pending: map[uint32]*association{},
+		replies: pfcp.NewReplay(maxReplies, replayFor), stopped: make(chan struct{}),
+		nextTEID: rand.Uint32(), nextSEID: rand.Uint64(), nextSeq: rand.Uint32() & maxSeq,
 	}
-	s.seedIdentifiers()
-	return s
 }
 
 // Stop stops serving. Sessions are left as they are; the data path is the caller's to stop.
 func (s *Server) Stop() {
 	s.stopping.Store(true)
+	close(s.stopped)
 	s.waker.Wake()
 	s.loops.Wait()
 	s.waker.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, a := range s.associations {
-		a.stopTimer()
-	}
 }
 
 // serve reads and answers until Stop.
 func (s *Server) serve() {
 	defer s.loops.Done()
-	var yielder netio.Yielder
-	buffer := make([]byte, maxMessage)
-	var from netio.Sockaddr
+	receiver := netio.NewReceiver(s.config.Socket, 1, maxMessage)
 	for !s.stopping.Load() {
-		yielder.Yield()
-		n, err := s.config.Socket.ReceiveFrom(buffer, &from)
+		_, err := receiver.Receive()
 		switch {
 		case err == unix.EAGAIN:
 			if err := s.waker.Wait(s.config.Socket.FD); err != nil {
@@ -124,8 +120,10 @@ func (s *Server) serve() {
 			s.config.Log.Printf("N4: receiving: %v", err)
 			time.Sleep(receivePause)
 		default:
-			if answer := s.handle(buffer[:min(n, len(buffer))], from.AddrPort()); answer != nil {
-				s.send(answer, &from)
+			datagram, _ := receiver.Datagram(0)
+			from := receiver.Sender(0)
+			if answer := s.handle(datagram, from.AddrPort()); answer != nil {
+				s.send(answer, from)
 			}
 		}
 	}
@@ -139,25 +137,26 @@ func (s *Server) send(b []byte, to *netio.Sockaddr) {
 
 // handle takes one datagram and returns the answer to it, nil for none.
 func (s *Server) handle(b []byte, from netip.AddrPort) []byte {
-	header, err := pfcp.PeekHeader(b)
-	if err == pfcp.ErrVersion {
-		s.counters.malformed.Add(1)
-		return s.versionNotSupported(header)
-	}
-	if err != nil {
-		s.counters.malformed.Add(1)
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	header, err := pfcp.PeekHeader(b)
+	if err != nil {
+		s.stats.Malformed++
+	}
+	if err == pfcp.ErrVersion {
+		return pfcp.VersionNotSupported(header)
+	}
+	if err != nil {
+		return nil
+	}
 	now := time.Now()
 	if answer := s.replies.Answer(from, header, b, now); answer != nil {
-		s.counters.repeated.Add(1)
+		s.stats.Repeated++
 		return answer
 	}
 	answer, err := s.dispatch(b, from)
 	if err != nil {
-		s.counters.malformed.Add(1)
+		s.stats.Malformed++
 		return nil
 	}
 	if answer == nil {
@@ -169,18 +168,6 @@ func (s *Server) handle(b []byte, from netip.AddrPort) []byte {
 		return nil
 	}
 	s.replies.Remember(from, header, b, octets, now)
-	return octets
-}
-
-// versionNotSupported answers another version of PFCP, but not such an answer (clause 7.6.2).
-func (s *Server) versionNotSupported(header pfcp.Header) []byte {
-	if header.Type == message.MsgTypeVersionNotSupportedResponse {
-		return nil
-	}
-	octets, err := pfcp.Encode(message.NewVersionNotSupportedResponse(header.Seq))
-	if err != nil {
-		return nil
-	}
 	return octets
 }
 
@@ -198,8 +185,8 @@ func (s *Server) dispatch(b []byte, from netip.AddrPort) (answer message.Message
 	if err != nil {
 		return nil, err
 	}
-	s.counters.received.Add(1)
-	s.counters.ignored.Add(uint64(ignored))
+	s.stats.Messages++
+	s.stats.Ignored += uint64(ignored)
 	return s.carryOut(m, from), nil
 }
 
@@ -233,17 +220,11 @@ func (s *Server) carryOut(m message.Message, from netip.AddrPort) message.Messag
 
 // nodeID is our Node ID element.
 func (s *Server) nodeID() *ie.IE {
-	if s.config.NodeID.Is4() {
-		return ie.NewNodeID(s.config.NodeID.String(), "", "")
-	}
-	return ie.NewNodeID("", s.config.NodeID.String(), "")
+	return ie.NewNodeIDHeuristic(s.config.NodeID.String())
 }
 
 // recoveryTimeStamp tells a restart from silence: it is when this process started.
 func (s *Server) recoveryTimeStamp() *ie.IE { return ie.NewRecoveryTimeStamp(s.started) }
-
-// counters count messages.
-type counters struct{ received, repeated, malformed, ignored, lost atomic.Uint64 }
 
 // Stats is a reading of the server's counters.
 type Stats struct {
@@ -260,9 +241,27 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Stats{
-		Associations: len(s.associations), Sessions: len(s.sessions), Messages: s.counters.received.Load(),
-		Repeated: s.counters.repeated.Load(), Malformed: s.counters.malformed.Load(), Ignored: s.counters.ignored.Load(),
-		Unanswered: s.counters.lost.Load(),
+	stats := s.stats
+	stats.Associations, stats.Sessions = len(s.associations), len(s.sessions)
+	return stats
+}
+
+// newTEID returns a TEID that no session has. 0 is never one (TS 29.281 clause 5.1).
+func (s *Server) newTEID() uint32 {
+	for {
+		s.nextTEID++
+		if s.nextTEID != 0 && s.plane.TEIDs.Get(s.nextTEID) == nil {
+			return s.nextTEID
+		}
+	}
+}
+
+// newSEID returns a SEID that no session has; 0 means "unknown" in a header (clause 7.2.2.4.2).
+func (s *Server) newSEID() uint64 {
+	for {
+		s.nextSEID++
+		if _, isTaken := s.sessions[s.nextSEID]; s.nextSEID != 0 && !isTaken {
+			return s.nextSEID
+		}
 	}
 }

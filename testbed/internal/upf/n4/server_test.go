@@ -52,7 +52,7 @@ func newTestServer(t testing.TB) *Server {
 	})
 	return newServer(Config{
 		Socket: open(), NodeID: netip.MustParseAddr("10.101.0.2"), N3: host, MaxSessions: 3, PeerPort: pfcp.Port,
-		T1: DefaultT1, Log: log.New(io.Discard, "", 0),
+		Log: log.New(io.Discard, "", 0),
 	}, plane)
 }
 

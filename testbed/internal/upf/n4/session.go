@@ -20,53 +20,47 @@ type record struct {
 }
 
 func (s *Server) establish(m *message.SessionEstablishmentRequest, from netip.AddrPort) message.Message {
-	var cpSEID uint64
+	cpSEID, reject := s.parseFSEID(m.CPFSEID)
 	answer := func(ies ...*ie.IE) message.Message {
 		ies = append([]*ie.IE{s.nodeID()}, ies...)
 		return message.NewSessionEstablishmentResponse(0, 0, cpSEID, m.Sequence(), 0, ies...)
 	}
-	r, created, reject := s.tryEstablish(m, &cpSEID)
+	r := &record{session: session.New(s.newSEID()), cpSEID: cpSEID, spec: session.NewSpec()}
+	c := s.newChange(r)
+	if reject == nil {
+		r.owner, reject = s.ownerOf(m)
+	}
+	if reject == nil {
+		reject = c.put(true, m.CreateFAR, m.CreateQER, m.CreatePDR)
+	}
+	if reject == nil {
+		reject = c.commit()
+	}
 	if reject != nil {
 		s.config.Log.Printf("N4: session from %s refused: %v", from, reject)
 		return answer(reject.IEs()...)
 	}
-	return answer(append([]*ie.IE{ie.NewCause(ie.CauseRequestAccepted), s.fseid(r.session.SEID)}, created...)...)
+	s.sessions[r.session.SEID] = r
+	accepted := []*ie.IE{ie.NewCause(ie.CauseRequestAccepted), pfcp.FSEID(r.session.SEID, s.config.NodeID)}
+	return answer(append(accepted, c.created...)...)
 }
 
-// tryEstablish makes a session; cpSEID is set as soon as it is known, for the answer's header.
-func (s *Server) tryEstablish(m *message.SessionEstablishmentRequest, cpSEID *uint64) (*record, []*ie.IE, *pfcp.Reject) {
-	seid, reject := s.parseFSEID(m.CPFSEID)
-	if reject != nil {
-		return nil, nil, reject
-	}
-	*cpSEID = seid
+// ownerOf is the association that a new session will belong to, where it may be made.
+func (s *Server) ownerOf(m *message.SessionEstablishmentRequest) (*association, *pfcp.Reject) {
 	nodeID, reject := nodeIDOf(m.NodeID)
-	if reject != nil {
-		return nil, nil, reject
-	}
 	owner := s.associations[nodeID]
 	switch {
+	case reject != nil:
 	case owner == nil:
-		return nil, nil, &pfcp.Reject{Cause: ie.CauseNoEstablishedPFCPAssociation, Reason: "no association with " + nodeID}
+		reject = &pfcp.Reject{Cause: ie.CauseNoEstablishedPFCPAssociation, Reason: "no association with " + nodeID}
 	case len(m.CreatePDR) == 0:
-		return nil, nil, pfcp.Missing(ie.CreatePDR, "Create PDR")
+		reject = pfcp.Missing(ie.CreatePDR, "Create PDR")
 	case len(m.CreateFAR) == 0:
-		return nil, nil, pfcp.Missing(ie.CreateFAR, "Create FAR")
+		reject = pfcp.Missing(ie.CreateFAR, "Create FAR")
 	case len(s.sessions) >= s.config.MaxSessions:
-		return nil, nil, &pfcp.Reject{Cause: ie.CauseNoResourcesAvailable, Reason: "as many sessions as allowed"}
+		reject = &pfcp.Reject{Cause: ie.CauseNoResourcesAvailable, Reason: "as many sessions as allowed"}
 	}
-	r := &record{
-		session: session.New(s.newSEID()), owner: owner, cpSEID: *cpSEID, spec: session.NewSpec(),
-	}
-	c := s.newChange(r)
-	if reject := c.establish(m); reject != nil {
-		return nil, nil, reject
-	}
-	if reject := c.commit(); reject != nil {
-		return nil, nil, reject
-	}
-	s.sessions[r.session.SEID] = r
-	return r, c.created, nil
+	return owner, reject
 }
 
 func (s *Server) modify(m *message.SessionModificationRequest) message.Message {
@@ -109,13 +103,16 @@ func (s *Server) delete(m *message.SessionDeletionRequest) message.Message {
 // remove takes a session out of the data path.
 func (s *Server) remove(r *record) {
 	delete(s.sessions, r.session.SEID)
-	for teid := range r.keys.TEIDs {
-		s.plane.TEIDs.Delete(teid)
-	}
-	for address := range r.keys.Addresses {
-		s.plane.Addresses.Delete(address)
-	}
-	r.session.Install(&session.Rules{})
+	s.install(r, &session.Rules{})
+}
+
+// install gives a session its rules in the data path, and the TEIDs and addresses that lead there.
+func (s *Server) install(r *record, rules *session.Rules) {
+	keys := rules.Keys()
+	session.Move(s.plane.TEIDs, r.keys.TEIDs, keys.TEIDs, r.session)
+	session.Move(s.plane.Addresses, r.keys.Addresses, keys.Addresses, r.session)
+	r.session.Install(rules)
+	r.keys = keys
 }
 
 // parseFSEID reads the SEID of a CP F-SEID (clause 8.2.37), which has to name an address that our socket can send to.
@@ -135,12 +132,4 @@ func (s *Server) parseFSEID(e *ie.IE) (uint64, *pfcp.Reject) {
 		return 0, pfcp.Incorrect(ie.FSEID, "CP F-SEID without an address of N4's family")
 	}
 	return f.SEID, nil
-}
-
-// fseid is our F-SEID for a session.
-func (s *Server) fseid(seid uint64) *ie.IE {
-	if address := s.config.NodeID; address.Is6() {
-		return ie.NewFSEID(seid, nil, address.AsSlice())
-	}
-	return ie.NewFSEID(seid, s.config.NodeID.AsSlice(), nil)
 }

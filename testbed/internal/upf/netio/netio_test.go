@@ -50,10 +50,10 @@ func TestBatches(t *testing.T) {
 		if err := to.SendTo(bytes.Repeat([]byte{7}, size), &back); err != nil {
 			t.Fatal(err)
 		}
-		var sender Sockaddr
-		buffer := make([]byte, size)
-		if n, err := from.ReceiveFrom(buffer, &sender); n != size || err != nil || sender.AddrPort() != to.Local {
-			t.Errorf("%s: %d octets from %s, %v", host, n, sender.AddrPort(), err)
+		answers := NewReceiver(from, 1, size)
+		n, err = answers.Receive()
+		if b, _ := answers.Datagram(0); n != 1 || err != nil || len(b) != size || answers.Sender(0).AddrPort() != to.Local {
+			t.Errorf("%s: %d octets from %s, %v", host, len(b), answers.Sender(0).AddrPort(), err)
 		}
 	}
 }
@@ -151,8 +151,7 @@ func TestWait(t *testing.T) {
 		if waited := time.Since(start); waited < 20*time.Millisecond {
 			t.Errorf("%s: waited %s only", name, waited)
 		}
-		var sender Sockaddr
-		_, _ = to.ReceiveFrom(make([]byte, 1), &sender)
+		_, _ = NewReceiver(to, 1, 1).Receive()
 	}
 }
 

@@ -25,10 +25,7 @@ type Addresses struct {
 }
 
 // table is one reading of the routes of the types local, broadcast and anycast. Immutable.
-type table struct {
-	addresses map[session.Address]struct{}
-	networks  []network
-}
+type table []network
 
 type network struct{ address, mask session.Address }
 
@@ -59,12 +56,9 @@ func (a *Addresses) Has(to session.Address) bool {
 	if special(to) {
 		return true
 	}
-	known := a.table.Load()
-	if _, is := known.addresses[to]; is {
-		return true
-	}
-	for i := range known.networks {
-		n := &known.networks[i]
+	known := *a.table.Load()
+	for i := range known {
+		n := &known[i]
 		if to.High&n.mask.High == n.address.High && to.Low&n.mask.Low == n.address.Low {
 			return true
 		}
@@ -108,13 +102,13 @@ func (a *Addresses) read() error {
 	if err != nil {
 		return fmt.Errorf("own addresses: %w", err)
 	}
-	read := &table{addresses: map[session.Address]struct{}{}}
+	var read table
 	for i := range messages {
 		if prefix, is := taken(&messages[i]); is {
 			read.add(prefix)
 		}
 	}
-	a.table.Store(read)
+	a.table.Store(&read)
 	return nil
 }
 
@@ -123,12 +117,8 @@ func (t *table) add(prefix netip.Prefix) {
 	if prefix.Addr().Is4() {
 		bits += 96
 	}
-	if bits == 128 {
-		t.addresses[address] = struct{}{}
-		return
-	}
 	mask := session.Address{High: ^uint64(0) << max(64-bits, 0), Low: ^uint64(0) << min(128-bits, 64)}
-	t.networks = append(t.networks, network{address, mask})
+	*t = append(*t, network{address, mask})
 }
 
 // taken returns the destination of a route by which the kernel takes packets in.

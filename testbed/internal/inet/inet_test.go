@@ -1,4 +1,4 @@
-package sockaddr
+package inet
 
 import "testing"
 

@@ -2,31 +2,22 @@ package datapath
 
 import (
 	"os"
-	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"slicepilot/userplane/internal/gtpu"
 	"slicepilot/userplane/internal/upf/netio"
-	"slicepilot/userplane/internal/upf/own"
 	"slicepilot/userplane/internal/upf/session"
 )
 
 // uplink takes datagrams from N3 and puts the packets in them where their rules say.
 type uplink struct {
-	teids    *session.Table[uint32]
-	path     *path
-	own      *own.Addresses
-	socket   *netio.Socket
+	plane    *Plane
 	receiver *netio.Receiver
 	batch    int
-	tun      int
-	burn     time.Duration
 	burner   *Burner
 	waker    *netio.Waker
-	stopping *atomic.Bool
 	counters Counters
 	scratch  []byte // a packet that leaves into another tunnel
 }
@@ -38,16 +29,15 @@ func newUplink(p *Plane) (*uplink, error) {
 	}
 	batch, size := p.config.batch(), p.config.TUNMTU+slack
 	return &uplink{
-		teids: p.TEIDs, path: p.path, own: p.own, socket: p.config.N3, tun: p.config.TUN, waker: waker, burn: p.config.Burn,
-		receiver: netio.NewReceiver(p.config.N3, batch, size), batch: batch, stopping: &p.stopping,
+		plane: p, waker: waker, receiver: netio.NewReceiver(p.config.N3, batch, size), batch: batch,
 		scratch: make([]byte, 0, gtpu.GPDULen+size),
 	}, nil
 }
 
 func (u *uplink) run() error {
-	u.burner = NewBurner(u.burn)
+	u.burner = NewBurner(u.plane.config.Burn)
 	var yielder netio.Yielder
-	for !u.stopping.Load() {
+	for !u.plane.stopping.Load() {
 		yielder.Yield()
 		n, err := u.receiver.Receive()
 		if err != nil && !passing(err) {
@@ -63,7 +53,7 @@ func (u *uplink) run() error {
 		if n == u.batch {
 			continue // more may be there: no need to ask
 		}
-		if err := u.waker.Wait(u.socket.FD); err != nil {
+		if err := u.waker.Wait(u.plane.config.N3.FD); err != nil {
 			return err
 		}
 	}
@@ -86,22 +76,22 @@ func (u *uplink) datagram(b []byte, from *netio.Sockaddr) {
 	switch {
 	case err == gtpu.ErrExtension:
 		u.counters.drop(Extension)
-		u.path.unsupportedExtension(&header, from)
+		u.plane.path.unsupportedExtension(&header, from)
 	case err != nil:
 		u.counters.drop(Malformed)
 	case header.Type == gtpu.TypeGPDU:
 		u.packet(&header, header.Payload(b), from)
 	default:
-		u.path.message(b, from)
+		u.plane.path.message(b, from)
 	}
 }
 
 // packet handles the content of one G-PDU.
 func (u *uplink) packet(header *gtpu.Header, payload []byte, from *netio.Sockaddr) {
-	s := u.teids.Get(header.TEID)
+	s := u.plane.TEIDs.Get(header.TEID)
 	if s == nil {
 		u.counters.drop(NoSession)
-		u.path.unknownTunnel(header.TEID, from)
+		u.plane.path.unknownTunnel(header.TEID, from)
 		return
 	}
 	packet, ok := session.ParsePacket(payload)
@@ -109,7 +99,7 @@ func (u *uplink) packet(header *gtpu.Header, payload []byte, from *netio.Sockadd
 		u.counters.drop(Malformed)
 		return
 	}
-	if u.own.Has(packet.Dst) { // whatever the rules say: N3 and N4 are not for terminals
+	if u.plane.own.Has(packet.Dst) { // whatever the rules say: N3 and N4 are not for terminals
 		u.counters.drop(OwnAddress)
 		return
 	}
@@ -138,14 +128,14 @@ func (u *uplink) forward(rule *session.PDR, header *gtpu.Header, payload []byte)
 	u.burner.Burn()
 	var err error
 	if far.ToCore {
-		err = writePacket(u.tun, payload)
+		err = writePacket(u.plane.config.TUN, payload)
 	} else {
 		qfi := rule.QFI
 		if qfi < 0 {
 			qfi = header.QFI
 		}
 		u.scratch = append(appendHeader(u.scratch[:0], far, qfi, len(payload)), payload...)
-		err = u.socket.SendTo(u.scratch, &far.To)
+		err = u.plane.config.N3.SendTo(u.scratch, &far.To)
 	}
 	if err != nil {
 		u.counters.drop(WriteFailed)
@@ -180,4 +170,117 @@ func writePacket(fd int, b []byte) error {
 func readPacket(fd int, b []byte) (int, unix.Errno) {
 	n, _, errno := unix.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
 	return int(n), errno
+}
+
+// downlink takes packets from the TUN device and sends them into the tunnels that their rules say.
+type downlink struct {
+	plane    *Plane
+	burner   *Burner
+	waker    *netio.Waker
+	counters Counters
+	tx       *netio.Transmitter
+	slots    [][]byte // one per datagram of a batch: room for a header, then the packet
+}
+
+// headroom is kept before every packet for the longest header that is written.
+const headroom = gtpu.GPDULen
+
+func newDownlink(p *Plane) (*downlink, error) {
+	waker, err := netio.NewWaker()
+	if err != nil {
+		return nil, err
+	}
+	batch := p.config.batch()
+	d := &downlink{
+		plane: p, waker: waker, tx: netio.NewTransmitter(p.config.N3, batch), slots: make([][]byte, batch),
+	}
+	for i := range d.slots {
+		d.slots[i] = make([]byte, headroom+p.config.TUNMTU)
+	}
+	return d, nil
+}
+
+func (d *downlink) run() error {
+	d.burner = NewBurner(d.plane.config.Burn)
+	var yielder netio.Yielder
+	for !d.plane.stopping.Load() {
+		yielder.Yield()
+		slot := d.slots[d.tx.Staged()]
+		n, errno := readPacket(d.plane.config.TUN, slot[headroom:])
+		switch errno {
+		case 0:
+			d.packet(slot[:headroom+n])
+			if d.plane.config.Burn > 0 || d.tx.Full() { // with work, every packet is sent at once
+				d.send()
+			}
+		case unix.EAGAIN:
+			d.send()
+			if err := d.waker.Wait(d.plane.config.TUN); err != nil {
+				return err
+			}
+		case unix.EINTR:
+		default:
+			return os.NewSyscallError("read TUN", errno)
+		}
+	}
+	return nil
+}
+
+// packet handles one packet, which stands behind its headroom. A packet to be sent is staged with its slot.
+func (d *downlink) packet(slot []byte) {
+	packet, ok := session.ParsePacket(slot[headroom:])
+	if !ok {
+		d.counters.drop(Malformed)
+		return
+	}
+	s := d.plane.Addresses.Get(packet.Dst)
+	if s == nil && !packet.Dst.IsIPv4() {
+		s = d.plane.Addresses.Get(packet.Dst.Prefix64())
+	}
+	if s == nil {
+		d.counters.drop(NoSession)
+		return
+	}
+	d.route(s, slot, &packet)
+}
+
+// route applies a session's rules to a packet.
+func (d *downlink) route(s *session.Session, slot []byte, packet *session.Packet) {
+	rule := s.Rules().MatchPlain(packet)
+	if rule == nil {
+		d.counters.drop(NoRule)
+		return
+	}
+	far := &rule.FAR
+	switch {
+	case !far.Forward:
+		d.counters.drop(ByRule)
+		return
+	case !far.Tunnelled:
+		d.counters.drop(NoTunnel)
+		return
+	case rule.Closed:
+		d.counters.drop(Gate)
+		return
+	}
+	d.burner.Burn()
+	size := len(slot) - headroom
+	start := headroom - headerLen(rule.QFI)
+	appendHeader(slot[start:start], far, rule.QFI, size)
+	d.tx.Stage(slot[start:], &far.To)
+	d.counters.pass(size)
+}
+
+func headerLen(qfi int) int {
+	if qfi < 0 {
+		return gtpu.PlainGPDULen
+	}
+	return gtpu.GPDULen
+}
+
+// send sends what is staged.
+func (d *downlink) send() {
+	for range d.tx.Flush() {
+		d.counters.drop(WriteFailed)
+	}
 }

@@ -1,4 +1,4 @@
-package histogram
+package traffic
 
 import (
 	"math"
@@ -56,8 +56,8 @@ func TestEmptyAndNegative(t *testing.T) {
 	if h.Quantile(0.5) != 0 || h.Max() != 0 {
 		t.Error("an empty histogram has quantiles")
 	}
-	if h.Add(-5); h.Count() != 1 || h.Max() != 0 || h.Quantile(0.5) != 0 {
-		t.Errorf("after -5: count %d, max %d, median %g", h.Count(), h.Max(), h.Quantile(0.5))
+	if h.Add(-5); h.count != 1 || h.Max() != 0 || h.Quantile(0.5) != 0 {
+		t.Errorf("after -5: count %d, max %d, median %g", h.count, h.Max(), h.Quantile(0.5))
 	}
 }
 
@@ -70,7 +70,7 @@ func TestSinceHoldsOnlyWhatCameAfter(t *testing.T) {
 	}
 	h.Add(5000)
 	d := h.Since(&before)
-	if d.Count() != 100 || math.Abs(d.Quantile(0.5)-100) > 7 || d.Max() < 5000 || d.Max() > 5320 {
-		t.Errorf("count %d, median %g, max %d", d.Count(), d.Quantile(0.5), d.Max())
+	if d.count != 100 || math.Abs(d.Quantile(0.5)-100) > 7 || d.Max() < 5000 || d.Max() > 5320 {
+		t.Errorf("count %d, median %g, max %d", d.count, d.Quantile(0.5), d.Max())
 	}
 }

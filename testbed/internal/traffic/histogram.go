@@ -1,6 +1,4 @@
-// Package histogram counts values in log-linear buckets: sixteen to an octave, so that a bucket is at most 6.3% wide,
-// in a fixed amount of memory whatever is counted.
-package histogram
+package traffic
 
 import (
 	"math"
@@ -14,7 +12,8 @@ const (
 	numBuckets = (maxExp-subBits+1)*perOctave + perOctave
 )
 
-// Histogram counts non-negative integers (here: nanoseconds). The zero value is empty and ready. It is not safe for
+// Histogram counts non-negative integers (here: nanoseconds) in log-linear buckets: sixteen to an octave, so that a bucket
+// is at most 6.3% wide, in a fixed amount of memory whatever is counted. The zero value is empty and ready. It is not safe for
 // concurrent use.
 type Histogram struct {
 	counts [numBuckets]uint64
@@ -43,9 +42,6 @@ func (h *Histogram) Since(before *Histogram) Histogram {
 	d.count = h.count - before.count
 	return d
 }
-
-// Count is how many values were added.
-func (h *Histogram) Count() uint64 { return h.count }
 
 // Max is the largest value added, exactly; 0 when there was none.
 func (h *Histogram) Max() int64 { return h.max }
