@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.fixed import StaticOrder
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
-from slicepilot.agents.heuristics.static_order import StaticOrder
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.shaping import Shaping
 from slicepilot.env.arrays import FloatArray

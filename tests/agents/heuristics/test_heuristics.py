@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slicepilot.agents.heuristics.exploring import RandomAgent
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.proportional import ProportionalShare
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.reactive import ReactiveSla
 from tests.agents.played import loads, play
 

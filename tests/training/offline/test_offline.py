@@ -14,9 +14,8 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.heuristics.exploring import ExploringAgent, RandomAgent
 from slicepilot.agents.heuristics.fixed import no_control
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.cli.app import app
