@@ -19,8 +19,7 @@ from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.shaping import Shaping
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import KnobDecoder
-from slicepilot.env.environments.vector_env import Coding
+from slicepilot.env.encoding import Coding, KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry

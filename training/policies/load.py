@@ -49,5 +49,5 @@ def _load_sb3(named: PolicyName, name: str) -> PredictingAgent:
     policy = load_sb3(Sb3Source.read(named))
     seen, done = (math.prod(space.shape or ()) for space in (policy.observation_space, policy.action_space))
     if seen * Guide.actions == done * NUM_GUIDED:  # of `slicepilot train`
-        return PredictingAgent(policy, name, (NUM_GUIDED, Guide.actions, Guide))
+        return PredictingAgent(policy, name, Guide)
     return PredictingAgent(policy, name)
