@@ -72,7 +72,6 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"algorithm": "choice"}, "neither updates nor minutes"),
         ({"behaviours": []}, "behaviours = "),
         ({"device": "tpu"}, "device = 'tpu'"),
-        ({"network": {"width": 16, "attention_heads": 3}}, "attention_heads = 3: expected a divisor"),
     ],
 )
 def test_bad_values_are_refused_by_field(
