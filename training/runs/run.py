@@ -110,25 +110,12 @@ def open_record(
     parent_run_id: str | None = None,
     datasets: Iterable[RunDataset] = (),
 ) -> RunRecord:
-    """Start a run's folder with its configuration and its record; in MLflow, where the configuration says so.
+    """Start a run's folder with its configuration and its record; in MLflow, where ``config.tracking`` says so.
 
-    Args:
-        folder: of the run.
-        name: of its configuration; under a parent, of the MLflow run.
-        config: dataclass with the field ``tracking``.
-        source: what it learns from, in words.
-        labels: of the command line.
-        run_id: MLflow run to continue; a new run is started if it no longer exists.
-        resumed: whether it goes on with a run, tracked or not, whose curves are kept.
-        parent_run_id: run under which it is kept. An existing run of the same name there is continued, so that a
-            process that was killed before its first checkpoint leaves no duplicate.
-        datasets: what it learns from.
-
-    Raises:
-        ConfigError: the folder cannot be written, or MLflow cannot be used.
+    The other arguments are those of `RunRecord`. Raises ConfigError as that does.
     """
-    file, tracked = write_config(folder, config), config.tracking == "mlflow"
-    plain = plain_config(config)
+    file, plain = write_config(folder, config), plain_config(config)
+    tracked = config.tracking == "mlflow"
     return RunRecord(folder, name, plain, source, labels, tracked, run_id, resumed, parent_run_id, datasets, [file])
 
 
