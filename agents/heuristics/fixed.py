@@ -27,6 +27,7 @@ PUBLISHED_UPLINK_MBPS = 1000.0
 ALLOCATABLE = 0.9
 # One nice level is a factor of 1.25 in CFS weight (kernel: kernel/sched/core.c, sched_prio_to_weight).
 NICE_STEP = 1.25
+PACKET_BYTES = 1470.0
 
 Column = npt.ArrayLike
 
@@ -168,9 +169,9 @@ def static_weights(
     return FixedAgent(f"static-weights-{ratio:g}", request_mcpu=_schedulable(request, logical_cpus))
 
 
-def static_weights_by_promise(slices: SliceSet, hardware: Hardware, packet_bytes: float = 1470.0) -> FixedAgent:
+def static_weights_by_promise(slices: SliceSet, hardware: Hardware) -> FixedAgent:
     """Requests that reserve what each promise costs: committed rate x CPU time per Mbit of the node's UPF."""
-    mcpu_per_mbps = 1e-3 * hardware.upf_cost_us / (8e-6 * packet_bytes)
+    mcpu_per_mbps = 1e-3 * hardware.upf_cost_us / (8e-6 * PACKET_BYTES)
     request = mcpu_per_mbps * slices.column("sla.committed_mbps")[:, 0]
     return FixedAgent("static-weights-promise", request_mcpu=_schedulable(request, hardware.logical_cpus))
 
