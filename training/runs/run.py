@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord, plain
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import replace_file
 
@@ -66,13 +66,6 @@ class Budget:
         return min(1.0, max(used))
 
 
-def plain(value: Any) -> Any:
-    """Tuples to lists, so that YAML and checkpoints hold nothing but plain values."""
-    if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
-    return [plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
-
-
 def plain_config(config: Any) -> dict[str, Any]:
     """A configuration's dataclass as plain values."""
     return plain(dataclasses.asdict(config))
@@ -114,9 +107,9 @@ def open_record(
 
     The other arguments are those of `RunRecord`. Raises ConfigError as that does.
     """
-    file, plain = write_config(folder, config), plain_config(config)
+    file, values = write_config(folder, config), plain_config(config)
     tracked = config.tracking == "mlflow"
-    return RunRecord(folder, name, plain, source, labels, tracked, run_id, resumed, parent_run_id, datasets, [file])
+    return RunRecord(folder, name, values, source, labels, tracked, run_id, resumed, parent_run_id, datasets, [file])
 
 
 @contextmanager
