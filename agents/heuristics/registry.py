@@ -56,6 +56,23 @@ class Setting:
 Factory = Callable[[Setting], Agent]
 
 
+def _published(experiment: int, setting: Setting) -> Agent:
+    return published(experiment, setting.slices)
+
+
+def _scaled(experiment: int, setting: Setting) -> Agent:
+    node = setting.hardware
+    return scaled(experiment, setting.slices, node.logical_cpus, node.uplink_mbps)
+
+
+def _requests(ratio: float, setting: Setting) -> Agent:
+    return static_weights(ratio, setting.slices, setting.hardware.logical_cpus)
+
+
+def _nice(ratio: float, setting: Setting) -> Agent:
+    return static_weights(ratio, setting.slices, setting.hardware.logical_cpus, via="nice")
+
+
 def _clairvoyant(setting: Setting, name: str = "clairvoyant") -> Agent:
     return Clairvoyant(setting.weights, proposals=_proposals(), name=name)
 
@@ -88,19 +105,10 @@ def _factories() -> dict[str, Factory]:
     """All names in the order in which tables show them."""
     experiments = [setting.experiment for setting in published_settings()]
     factories: dict[str, Factory] = {"no-control": lambda _: no_control()}
-    factories |= {f"experiment-{n}": lambda s, n=n: published(n, s.slices) for n in experiments}
-    factories |= {
-        f"experiment-{n}-scaled": lambda s, n=n: scaled(n, s.slices, s.hardware.logical_cpus, s.hardware.uplink_mbps)
-        for n in experiments
-    }
-    factories |= {
-        f"static-weights-{ratio}": lambda s, r=ratio: static_weights(r, s.slices, s.hardware.logical_cpus)
-        for ratio in REQUEST_RATIOS
-    }
-    factories |= {
-        f"static-weights-{ratio}-nice": lambda s, r=ratio: static_weights(r, s.slices, s.hardware.logical_cpus, "nice")
-        for ratio in NICE_RATIOS
-    }
+    factories |= {f"experiment-{n}": partial(_published, n) for n in experiments}
+    factories |= {f"experiment-{n}-scaled": partial(_scaled, n) for n in experiments}
+    factories |= {f"static-weights-{ratio}": partial(_requests, ratio) for ratio in REQUEST_RATIOS}
+    factories |= {f"static-weights-{ratio}-nice": partial(_nice, ratio) for ratio in NICE_RATIOS}
     factories |= {
         "static-order": lambda _: StaticOrder(),
         "static-weights-promise": lambda s: static_weights_by_promise(s.slices, s.hardware),
