@@ -42,6 +42,7 @@ class RandomAgent:
         self.wanted: FloatArray = np.zeros((lanes, num_slices, NUM_KNOBS), np.float32)
         self.log_density: npt.NDArray[np.float64] = np.full(lanes, np.nan)
         self.held = False
+        self._knobs = Knobs.none(num_slices, lanes)
         self._rng = np.random.default_rng(self._entropy(seed))
         self._periods = 0
 
