@@ -61,21 +61,17 @@ def load_agent(given: str, what: str, name: str | None = None) -> Agent:
             raise ConfigError(
                 f"{what}: calling {attribute}() without arguments fails: {type(error).__name__}: {error}"
             ) from error
-    return as_agent(made, what, name or getattr(made, "name", None) or attribute)
-
-
-def as_agent(made: Any, what: str, name: str) -> Agent:
-    """An object as an agent of a name; raises ConfigError for what is none."""
+    called: str = name or getattr(made, "name", None) or attribute
     if callable(getattr(made, "decide", None)):
         missing = [part for part in ("name", "request_mcpu", "reset") if not hasattr(made, part)]
         if missing:
             raise ConfigError(f"{what}: {type(made).__name__} has no {', '.join(missing)}; {EXPECTED}")
         agent: Agent = made
-        if agent.name != name:
-            agent.name = name
+        if agent.name != called:
+            agent.name = called
         return agent
     if callable(getattr(made, "predict", None)):
-        return PredictingAgent(made, name)
+        return PredictingAgent(made, called)
     raise ConfigError(f"{what}: {type(made).__name__}; {EXPECTED}")
 
 

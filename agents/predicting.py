@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,8 +11,8 @@ import numpy as np
 from slicepilot.configs import ConfigError
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
-from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.encoding import Coding, KnobDecoder, PlainCoding
+from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
@@ -31,45 +30,26 @@ class Predictor(Protocol):
         ...
 
 
-class TableCoding(Protocol):
-    """`slicepilot.env.environments.vector_env.Coding`, which needs Gymnasium."""
-
-    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray: ...
-
-    def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]: ...
-
-
-class _Plain:
-    def __init__(self, slices: SliceSet, context: Context) -> None:
-        self.encode, self.decode = ObservationEncoder(context).encode, KnobDecoder(slices).decode
-
-
 class PredictingAgent:
     """Runs a `Predictor` over L lanes, with ``deterministic=True`` if it has that parameter.
 
     Args:
         policy: observes and acts.
         name: as in tables.
-        coding: of its observations and actions: columns of a slice's row, of its action, and what makes them.
+        coding: of its observations and actions.
     """
 
     request_mcpu: FloatArray | None = None
 
-    def __init__(
-        self,
-        policy: Predictor,
-        name: str,
-        coding: tuple[int, int, Callable[[SliceSet, Context], TableCoding]] = (NUM_FEATURES, NUM_KNOBS, _Plain),
-    ) -> None:
-        self.policy, self.name = policy, name
-        self._columns, self._actions, self._make_coding = coding
+    def __init__(self, policy: Predictor, name: str, coding: type[Coding] = PlainCoding) -> None:
+        self.policy, self.name, self._make_coding = policy, name, coding
         parameters = inspect.signature(policy.predict).parameters
         self._options = [name for name in ("state", "episode_start", "deterministic") if name in parameters]
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Start a run. Raises ConfigError for a policy that was made for another number of slices."""
-        self._check("observation", len(slices), self._columns)
-        self._check("action", len(slices), self._actions)
+        self._check("observation", len(slices), self._make_coding.columns)
+        self._check("action", len(slices), self._make_coding.actions)
         self._coding, self._rows_of = self._make_coding(slices, context), KnobDecoder(slices)
         self._decided: tuple[Knobs, FloatArray] | None = None
         self._state: Any = None
@@ -91,7 +71,7 @@ class PredictingAgent:
         answer = self.policy.predict(table.reshape(lanes, -1), **{name: given[name] for name in self._options})
         action, self._state = answer if isinstance(answer, tuple) else (answer, None)
         self._begins = np.zeros(lanes, np.bool_)
-        expected = lanes, num_slices, self._actions
+        expected = lanes, num_slices, self._make_coding.actions
         if np.size(action) != math.prod(expected):
             raise ValueError(f"policy {self.name!r}: actions of shape {np.shape(action)}; expected {expected}")
         self._decided = self._coding.decode(np.asarray(action, np.float32).reshape(expected))

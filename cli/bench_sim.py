@@ -30,8 +30,7 @@ def sim(
 
     from slicepilot.env import ENV_ID
     from slicepilot.env.environments.vector_env import SliceVectorEnv
-    from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
-    from slicepilot.env.simulator.scaling import repeated_slices
+    from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, repeated_slices
     from slicepilot.env.simulator.scenario import Scenario
 
     ramp = ScenarioRuns(Scenario.from_yaml("andrade-ramp"))

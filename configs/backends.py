@@ -70,7 +70,7 @@ class BackendPlugin:
         open_backend: ``(scenario, control_period_s=None, *, name=None)``: a backend that carries a scenario's loads,
             with the methods of `slicepilot.training.evaluation.rollouts.LiveRunBackend`; ``name``: of a running node.
         open_guarded: ``(scenario, guard, *, name=None)``: the same under a guard
-            (`slicepilot.training.finetune.guarded.Guarded`).
+            (`slicepilot.training.finetune.train.Guarded`).
         open_node: ``(name, control_period_s, scenario)``: a `slicepilot.controller.loop.node.Node`.
         open_live: ``(name, control_period_s=None, *, mode="shadow", seconds=None, run="default")``: a node under its
             own traffic, for callers that step it themselves; in shadow no knob moves, in live the guard and the

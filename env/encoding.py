@@ -8,7 +8,7 @@ inside a policy bundle.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -165,6 +165,36 @@ class ObservationEncoder:
         measured = logarithms, telemetry.node[:_N], telemetry.valid
         _kernels().fill(*measured, self._scale, knob_rows, self._fixed, _ACTIVE, _NODE_AT, out)
         return out
+
+
+class Coding(Protocol):
+    """What a policy sees of a run, and what its actions mean there; made of the run's slices and context.
+
+    ``columns`` and ``actions`` are how many numbers a slice's row of the observation and of the action has.
+    """
+
+    columns: ClassVar[int]
+    actions: ClassVar[int]
+
+    def __init__(self, slices: SliceSet, context: Context) -> None: ...
+
+    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
+        """A table (L, S, columns) in [-1, 1] from telemetry and the rows (3, S, L) of the knobs that hold."""
+        ...
+
+    def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
+        """Knobs and their rows for actions (L, S, actions); to be called after `encode` of the period before."""
+        ...
+
+
+class PlainCoding:
+    """`ObservationEncoder` and `KnobDecoder`."""
+
+    columns: ClassVar[int] = NUM_FEATURES
+    actions: ClassVar[int] = NUM_KNOBS
+
+    def __init__(self, slices: SliceSet, context: Context) -> None:
+        self.encode, self.decode = ObservationEncoder(context).encode, KnobDecoder(slices).decode
 
 
 def _log_unit(value: FloatArray | float, bounds: tuple[float, float]) -> FloatArray:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from slicepilot.agents.heuristics.registry import make as make_agent
     from slicepilot.agents.learned.agent import LearnedAgent as LearnedAgent
     from slicepilot.agents.learned.bundle import PolicyBundle as PolicyBundle
-    from slicepilot.env.environments.making import make as make
+    from slicepilot.env.environments.slice_env import make as make
     from slicepilot.env.environments.slice_env import SliceEnv as SliceEnv
     from slicepilot.env.environments.vector_env import SliceVectorEnv as SliceVectorEnv
     from slicepilot.env.knobs import Knobs as Knobs
@@ -38,7 +38,7 @@ _SOURCES = {
     "Telemetry": "env.telemetry:Telemetry",
     "evaluate": "training.policies.judging:evaluate",
     "load_policy": "training.policies.load:load_policy",
-    "make": "env.environments.making:make",
+    "make": "env.environments.slice_env:make",
     "make_agent": "agents.heuristics.registry:make",
     "read_dataset": "training.recording.reading:read_dataset",
 }

@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from slicepilot.agents.bounds import within_bounds
-from slicepilot.env.arrays import FloatArray
+from slicepilot.env.arrays import BoolArray, FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 CFS_PERIOD_S = 0.1
 MIN_WINDOW = 5
-
-
-@dataclass(frozen=True)
-class CaptainConfig:
-    """Constants of the authors' implementation; periods are CFS periods of 100 ms.
-
-    Attributes:
-        decide_periods: N, periods between two decisions.
-        history_periods: M, periods of CPU use that scaling down looks back on.
-        alpha: throttling above alpha x target scales up, or reverts a scale-down.
-        beta_max: a proposal must lie below beta_max x quota to be taken up.
-        beta_min: a scale-down goes no lower than beta_min x quota.
-        initial_margin: standard deviations above the largest use that are left at first.
-        target: throttle ratio aimed at for the slice of highest weight.
-        max_target: for any slice.
-    """
-
-    decide_periods: int = 10
-    history_periods: int = 50
-    alpha: float = 3.0
-    beta_max: float = 0.9
-    beta_min: float = 0.5
-    initial_margin: float = 3.0
-    target: float = 0.02
-    max_target: float = 0.3
+# Constants of the authors' implementation; periods are CFS periods of 100 ms.
+DECIDE_PERIODS = 10  # N, between two decisions
+HISTORY_PERIODS = 50  # M, of CPU use that scaling down looks back on
+ALPHA = 3.0  # throttling above alpha x target scales up, or reverts a scale-down
+BETA_MAX, BETA_MIN = 0.9, 0.5  # x quota: below the first a proposal is taken up; no scale-down goes below the second
+INITIAL_MARGIN = 3.0  # standard deviations above the largest use that are left at first
+TARGET, MAX_TARGET = 0.02, 0.3  # throttle ratios aimed at: of the slice of highest weight, and at most
 
 
 class Captain:
@@ -64,8 +43,8 @@ class Captain:
       and if proposal <= beta_max quota: quota <- max(beta_min quota, proposal).
 
     Tower, the other half, sets the targets (`slicepilot.agents.heuristics.tower`); here they are static by weight,
-    which is all that the slices' promises say: ``target`` for the highest weight, growing with the inverse square root
-    of the relative weight up to ``max_target``, so that a slice that matters less is squeezed harder.
+    which is all that the slices' promises say: `TARGET` for the highest weight, growing with the inverse square root
+    of the relative weight up to `MAX_TARGET`, so that a slice that matters less is squeezed harder.
 
     What still differs, because control periods replace CFS periods:
 
@@ -75,40 +54,27 @@ class Captain:
       restored, and may at once be lowered again as far as the margin, now larger, allows.
     - A roll-back is tried in each control period, not in each CFS period.
     - Quotas stay inside the slice's bounds and the node. The authors' have a floor of 10 mCPU and no ceiling.
-
-    Args:
-        config: constants.
-        targets: throttle ratios per slice (S,) instead of the rule by weight.
-        name: as shown in tables.
     """
 
+    name = "captain"
     request_mcpu: FloatArray | None = None
-
-    def __init__(
-        self, config: CaptainConfig | None = None, targets: FloatArray | None = None, name: str = "captain"
-    ) -> None:
-        self.config, self.targets, self.name = config or CaptainConfig(), targets, name
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Start from the node's CPUs, as far as the bounds allow."""
-        cfg = self.config
         self._slices = slices
         self._least, highest = slices.bound("cpu_limit_mcpu", 0), slices.bound("cpu_limit_mcpu", 1)
         shape = context.promises.weight.shape
         self._most = np.clip(np.float32(1e3) * context.logical_cpus, self._least, highest) * np.ones(shape, np.float32)
         lanes = shape[1]
         weight = context.promises.weight
-        by_weight = np.minimum(cfg.target * np.sqrt(weight.max(axis=0) / weight), cfg.max_target)
-        targets = by_weight if self.targets is None else np.broadcast_to(self.targets[:, None], shape)
-        self.target_ratio = np.array(targets, np.float32)
+        by_weight = np.minimum(TARGET * np.sqrt(weight.max(axis=0) / weight), MAX_TARGET)
+        self.target_ratio = np.array(by_weight, np.float32)
         # Control periods in a sample and in a decision.
         self._per_sample = np.maximum(np.rint(CFS_PERIOD_S / context.period_s), 1)
-        decide_s = CFS_PERIOD_S * cfg.decide_periods
+        decide_s = CFS_PERIOD_S * DECIDE_PERIODS
         self._per_decision = np.maximum(np.rint(decide_s / context.period_s), 1)
         sample_s = np.maximum(context.period_s, CFS_PERIOD_S)
-        self._window = np.clip(
-            np.rint(CFS_PERIOD_S * cfg.history_periods / sample_s), min(MIN_WINDOW, cfg.history_periods), None
-        )
+        self._window = np.maximum(np.rint(CFS_PERIOD_S * HISTORY_PERIODS / sample_s), MIN_WINDOW)
         self._history = np.zeros((int(self._window.max()), *shape), np.float32)
         self._head = np.zeros(lanes, np.intp)
         self._use = np.zeros(shape, np.float32)
@@ -116,7 +82,7 @@ class Captain:
         self._throttled = np.zeros(shape, np.float32)
         self._lanes = np.arange(lanes)
         self.quota_mcpu = self._most.copy()
-        self.margin = np.full(shape, cfg.initial_margin, np.float32)
+        self.margin = np.full(shape, INITIAL_MARGIN, np.float32)
         self._before = self.quota_mcpu.copy()
         self._watching = np.zeros(shape, np.bool_)
 
@@ -148,7 +114,7 @@ class Captain:
     def _roll_back(self) -> None:
         """Revert a scale-down as soon as too many of the N periods after it were throttled."""
         ratio = self._throttled / self._per_decision
-        back = self._watching & (ratio > self.config.alpha * self.target_ratio)
+        back = self._watching & (ratio > ALPHA * self.target_ratio)
         restored = self._before + (self._before - self.quota_mcpu)
         self.quota_mcpu = np.where(back, np.minimum(restored, self._most), self.quota_mcpu)
         self.margin = np.where(back, self.margin + ratio - self.target_ratio, self.margin).astype(np.float32)
@@ -158,16 +124,15 @@ class Captain:
 
     def _scale(self, due: BoolArray) -> None:
         """Scale up or down where a decision is due, (L,)."""
-        cfg = self.config
         ratio = self._throttled / self._per_decision
-        excess = ratio - cfg.alpha * self.target_ratio
+        excess = ratio - ALPHA * self.target_ratio
         margin = np.maximum(self.margin + ratio - self.target_ratio, 0.0)
         quota = self.quota_mcpu
         up = np.minimum(quota * (1.0 + excess), self._most)
         most_used, deviation = self._usage()
         proposal = most_used + margin * deviation
-        down = np.maximum(np.maximum(cfg.beta_min * quota, proposal), self._least)
-        shrink = (excess <= 0) & (proposal <= cfg.beta_max * quota) & (down < quota)
+        down = np.maximum(np.maximum(BETA_MIN * quota, proposal), self._least)
+        shrink = (excess <= 0) & (proposal <= BETA_MAX * quota) & (down < quota)
         self._before = np.where(due & shrink, quota, self._before)
         self._watching = np.where(due, shrink, self._watching)
         self.margin = np.where(due, margin, self.margin).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Settings that never move: the published ones, none at all, and static group weights."""
+"""Settings that never move: the published ones, none at all, static group weights, and CPU weights by order."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from slicepilot.agents.bounds import within_bounds
 from slicepilot.data.reference import PublishedSetting, published_settings
-from slicepilot.env.arrays import FloatArray
+from slicepilot.env.arrays import BoolArray, FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.knobs import Knobs, NiceScope
+from slicepilot.env.knobs import NICE, Knobs, NiceScope
+from slicepilot.env.promises import static_order
 from slicepilot.env.published import requests_of, setting_knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
@@ -26,6 +27,7 @@ PUBLISHED_UPLINK_MBPS = 1000.0
 ALLOCATABLE = 0.9
 # One nice level is a factor of 1.25 in CFS weight (kernel: kernel/sched/core.c, sched_prio_to_weight).
 NICE_STEP = 1.25
+PACKET_BYTES = 1470.0
 
 Column = npt.ArrayLike
 
@@ -74,6 +76,29 @@ class FixedAgent:
 
     def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
         """The setting."""
+        return self._knobs
+
+
+class StaticOrder(FixedAgent):
+    """The simplest control that protects those that matter: no limits, and the nice levels of
+    `slicepilot.env.promises.static_order`, which change as slices come and go."""
+
+    def __init__(self) -> None:
+        super().__init__("static-order")
+
+    def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
+        """Take over the weights."""
+        super().reset(slices, context, seed)
+        self._weight = context.promises.weight
+        self._bounds = slices.bound("nice", 0), slices.bound("nice", 1)
+        self._valid: BoolArray = np.zeros(self._weight.shape, np.bool_)
+
+    def decide(self, telemetry: Telemetry, knobs: Knobs) -> Knobs:
+        """The same knobs until a slice comes or goes."""
+        if not np.array_equal(telemetry.valid, self._valid):
+            self._valid = telemetry.valid.copy()
+            self._knobs = self._knobs.copy()
+            self._knobs.values[NICE] = np.clip(static_order(self._weight, self._valid), *self._bounds)
         return self._knobs
 
 
@@ -144,9 +169,9 @@ def static_weights(
     return FixedAgent(f"static-weights-{ratio:g}", request_mcpu=_schedulable(request, logical_cpus))
 
 
-def static_weights_by_promise(slices: SliceSet, hardware: Hardware, packet_bytes: float = 1470.0) -> FixedAgent:
+def static_weights_by_promise(slices: SliceSet, hardware: Hardware) -> FixedAgent:
     """Requests that reserve what each promise costs: committed rate x CPU time per Mbit of the node's UPF."""
-    mcpu_per_mbps = 1e-3 * hardware.upf_cost_us / (8e-6 * packet_bytes)
+    mcpu_per_mbps = 1e-3 * hardware.upf_cost_us / (8e-6 * PACKET_BYTES)
     request = mcpu_per_mbps * slices.column("sla.committed_mbps")[:, 0]
     return FixedAgent("static-weights-promise", request_mcpu=_schedulable(request, hardware.logical_cpus))
 

@@ -83,13 +83,13 @@ class Pi:
 
     Args:
         gains: None for the shipped gains, tuned on the training mixture.
-        name: as shown in tables.
     """
 
+    name = "pi"
     request_mcpu: FloatArray | None = None
 
-    def __init__(self, gains: PiGains | None = None, name: str = "pi") -> None:
-        self.gains, self.name = gains or load("heuristics", "pi", TunedPi).gains, name
+    def __init__(self, gains: PiGains | None = None) -> None:
+        self.gains = gains or load("heuristics", "pi", TunedPi).gains
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """No limits."""

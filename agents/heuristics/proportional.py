@@ -14,6 +14,8 @@ from slicepilot.env.telemetry import Telemetry
 # What a slice would use is extrapolated from what it carries; a slice that carries next to nothing says little.
 MAX_EXTRAPOLATION = np.float32(20.0)
 TINY = np.float32(1e-3)
+AVERAGED_S = 5.0
+"""Time constant of the average over the demand."""
 
 
 class ProportionalShare:
@@ -24,17 +26,14 @@ class ProportionalShare:
     (a weighted max-min share). Not work-conserving within a period: that is what a share by limits costs.
 
     Args:
-        time_constant_s: of the average.
         node_share: what is shared out; the rest is for the kernel's part of the work and for other pods.
-        name: as shown in tables.
     """
 
+    name = "proportional-share"
     request_mcpu: FloatArray | None = None
 
-    def __init__(
-        self, time_constant_s: float = 5.0, node_share: float = 0.85, name: str = "proportional-share"
-    ) -> None:
-        self.name, self.time_constant_s, self.node_share = name, time_constant_s, node_share
+    def __init__(self, node_share: float = 0.85) -> None:
+        self.node_share = node_share
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Forget the demand."""
@@ -42,7 +41,7 @@ class ProportionalShare:
         self._weight = context.promises.weight
         self._capacity = np.float32(1e3 * self.node_share) * context.logical_cpus
         self._most = most_cpu_mcpu(slices, context)
-        self._alpha = smoothing(context.period_s, self.time_constant_s)
+        self._alpha = smoothing(context.period_s, AVERAGED_S)
         self._demand = np.zeros_like(self._most)
         self._first = True
 

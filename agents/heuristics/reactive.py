@@ -72,10 +72,9 @@ class ReactiveSla:
     All gains scale with the control period as 1 - exp(-T / integral_s), so that 2 ms and 30 s loops move alike.
     """
 
+    name = "reactive-sla"
     request_mcpu: FloatArray | None = None
-
-    def __init__(self, config: ReactiveConfig | None = None, name: str = "reactive-sla") -> None:
-        self.config, self.name = config or ReactiveConfig(), name
+    config = ReactiveConfig()
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Zero integrals, no limits."""

@@ -1,13 +1,23 @@
-"""Agents by name: what the command line and the evaluation files accept."""
+"""Agents by name: what the command line and the evaluation files accept.
+
+Other packages declare agents by name as entry points of the group ``slicepilot.agents``::
+
+    [project.entry-points."slicepilot.agents"]
+    my-agent = "my_package.agents:MyAgent"
+
+What an entry point names is as for `slicepilot.agents.code.load_agent`. The project's own names go first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.code import load_agent
 from slicepilot.agents.heuristics.planners.clairvoyant import Clairvoyant
 from slicepilot.agents.heuristics.planners.mpc import Mpc
 from slicepilot.configs import ConfigError, did_you_mean
@@ -16,14 +26,11 @@ from slicepilot.env.slices import SliceSet
 
 from .as_found import AsFound
 from .captain import Captain
-from .entry_points import installed, load_installed
-from .exploring import ExploringAgent
-from .fixed import no_control, published, scaled, static_weights, static_weights_by_promise
+from .exploring import ExploringAgent, RandomAgent
+from .fixed import StaticOrder, no_control, published, scaled, static_weights, static_weights_by_promise
 from .pi import Pi
 from .proportional import ProportionalShare
-from .random import RandomAgent
 from .reactive import ReactiveSla
-from .static_order import StaticOrder
 from .tower import CaptainTower
 from .vpa import Vpa
 
@@ -70,30 +77,20 @@ def _clairvoyant(setting: Setting, name: str = "clairvoyant") -> Agent:
     return Clairvoyant(setting.weights, proposals=_proposals(), name=name)
 
 
-def _mpc(setting: Setting) -> Agent:
-    return Mpc(setting.hardware, setting.weights, proposals=_proposals())
-
-
 def _greedy(egress: bool) -> Agent:
     from .greedy import Greedy  # numba, which those do without who only list names
 
     return Greedy(egress)
 
 
-def _queue_greedy(egress: bool) -> Agent:
-    from .queue_greedy import QueueGreedy
-
-    return QueueGreedy(egress)
-
-
-def _beside_edge() -> Agent:
+def _queue_greedy(egress: bool = True, edge: bool = False) -> Agent:
     from .queue_greedy import EDGE, QueueGreedy
 
-    return QueueGreedy(config=EDGE, name="queue-greedy-edge")
+    return QueueGreedy(config=EDGE, name="queue-greedy-edge") if edge else QueueGreedy(egress)
 
 
 def _proposals() -> tuple[Agent, ...]:
-    return ReactiveSla(), ProportionalShare(), Captain(), _greedy(False), _greedy(True), _queue_greedy(True)
+    return ReactiveSla(), ProportionalShare(), Captain(), _greedy(False), _greedy(True), _queue_greedy()
 
 
 UNLISTED: dict[str, Factory] = {
@@ -117,9 +114,9 @@ def _factories() -> dict[str, Factory]:
         "static-weights-promise": lambda s: static_weights_by_promise(s.slices, s.hardware),
         "greedy": lambda _: _greedy(False),
         "greedy-egress": lambda _: _greedy(True),
-        "queue-greedy": lambda _: _queue_greedy(True),
+        "queue-greedy": lambda _: _queue_greedy(),
         "queue-greedy-cpu": lambda _: _queue_greedy(False),
-        "queue-greedy-edge": lambda _: _beside_edge(),
+        "queue-greedy-edge": lambda _: _queue_greedy(edge=True),
         "proportional-share": lambda _: ProportionalShare(),
         "reactive-sla": lambda _: ReactiveSla(),
         "pi": lambda _: Pi(),
@@ -127,14 +124,20 @@ def _factories() -> dict[str, Factory]:
         "captain": lambda _: Captain(),
         "captain-tower": lambda _: CaptainTower(),
         "random": lambda _: RandomAgent(),
-        "mpc": _mpc,
+        "mpc": lambda s: Mpc(s.hardware, s.weights, proposals=_proposals()),
         "clairvoyant": _clairvoyant,
     }
     return factories
 
 
+@cache
+def installed() -> dict[str, str]:
+    """Agents of other packages: the target of each name, ``module:Class``; nothing is imported."""
+    return {point.name: point.value for point in entry_points(group="slicepilot.agents")}
+
+
 def available(scaled: bool = False) -> list[str]:
-    """Names that `make` accepts, in table order, those of other packages (`entry_points`) last.
+    """Names that `make` accepts, in table order, those of other packages (`installed`) last.
 
     The published settings are listed with their published values, or with ``scaled`` in shares of the node; `make`
     takes both. On the study's own node the two are the same.
@@ -163,7 +166,7 @@ def make(name: str, slices: SliceSet, hardware: Hardware | None = None, weights:
     factories = _factories() | UNLISTED
     if name not in factories:
         if name in installed():
-            return load_installed(name)
+            return load_agent(installed()[name], f"agent {name!r} ({installed()[name]})", name)
         listed = [n for n in factories if not n.startswith("experiment-")]
         last = len(published_settings())
         listed[1:1] = [f"experiment-1 to experiment-{last} (or with -scaled)"]

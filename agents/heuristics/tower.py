@@ -10,13 +10,14 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field
 
 from slicepilot.configs import load
+from slicepilot.env.arrays import BoolArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.promises import cpu_held, promise_score
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
-from .captain import CFS_PERIOD_S, BoolArray, Captain, CaptainConfig
+from .captain import CFS_PERIOD_S, DECIDE_PERIODS, Captain
 
 Array = npt.NDArray[np.float64]
 Rungs = npt.NDArray[np.intp]
@@ -111,23 +112,16 @@ class CaptainTower(Captain):
       of 15 s, and a minute in runs of an hour and more. In fewer than ten decisions Captain could not adapt.
     - **Learning across runs**: the authors warm up for twelve hours, six of them trying choices at random. The shipped
       prior is that, on the training mixture (`slicepilot.training.tuning.warm_up_tower`). A run starts from it, because
-      an agent forgets at a reset; `learned` is what a lane knows at its end, and is a prior for the next run.
+      an agent forgets at a reset.
 
     Args:
         prior: None for the shipped prior.
         tower: constants.
-        config: of Captain; targets there are overruled.
-        name: as shown in tables.
     """
 
-    def __init__(
-        self,
-        prior: TowerPrior | None = None,
-        tower: TowerConfig | None = None,
-        config: CaptainConfig | None = None,
-        name: str = "captain-tower",
-    ) -> None:
-        super().__init__(config, name=name)
+    name = "captain-tower"
+
+    def __init__(self, prior: TowerPrior | None = None, tower: TowerConfig | None = None) -> None:
         self.prior = prior or load("heuristics", "captain-tower", TowerPrior)
         self.tower = tower or TowerConfig()
         self.steps: list[TowerStep] | None = None
@@ -140,7 +134,7 @@ class CaptainTower(Captain):
         self._context = context
         self._share = context.promises.weight / context.promises.weight.sum(axis=0)
         self._rng = np.random.default_rng(seed)
-        decision_s = np.maximum(np.float32(CFS_PERIOD_S * self.config.decide_periods), context.period_s)
+        decision_s = np.maximum(np.float32(CFS_PERIOD_S * DECIDE_PERIODS), context.period_s)
         run_s = context.num_steps * context.period_s
         step_s = np.clip(
             run_s / tower.steps_per_run, tower.least_decisions * decision_s, tower.most_decisions * decision_s
@@ -176,16 +170,6 @@ class CaptainTower(Captain):
                 for sums in (self._loads, self._held, self._broken, self._lacking, self._in_step):
                     sums[..., over] = 0.0
         return super().decide(telemetry, knobs)
-
-    def learned(self, lane: int = 0) -> TowerPrior:
-        """A lane's present knowledge, as a prior for another run on the same node."""
-        precision = self._precision[lane]
-        return TowerPrior(
-            grouping=self.prior.grouping,
-            mean=tuple(np.linalg.solve(precision, self._moment[lane]).tolist()),
-            precision=tuple(tuple(row) for row in precision.tolist()),
-            provenance={**self.prior.provenance, "continued": 1},
-        )
 
     def _offered_load(self, telemetry: Telemetry) -> Array:
         """CPU that the offered load needs over the node's, (L,)."""

@@ -69,13 +69,13 @@ class Vpa:
 
     Args:
         config: constants.
-        name: as shown in tables.
     """
 
+    name = "vpa"
     request_mcpu: FloatArray | None = None
 
-    def __init__(self, config: VpaConfig | None = None, name: str = "vpa") -> None:
-        self.config, self.name = config or VpaConfig(), name
+    def __init__(self, config: VpaConfig | None = None) -> None:
+        self.config = config or VpaConfig()
 
     def reset(self, slices: SliceSet, context: Context, seed: int) -> None:
         """Forget the history; every slice has all the CPU that it can use."""

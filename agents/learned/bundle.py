@@ -177,7 +177,7 @@ class PolicyBundle:
             agreement=self.agreement,
             transfers=self.transfers,
         )
-        return yaml.safe_dump(_plain(dataclasses.asdict(description)), sort_keys=False).encode()
+        return yaml.safe_dump(plain(dataclasses.asdict(description)), sort_keys=False).encode()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
@@ -294,13 +294,11 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _plain(value: Any) -> Any:
-    """Tuples to lists, so that the safe YAML dumper takes them."""
+def plain(value: Any) -> Any:
+    """Tuples to lists, so that YAML and checkpoints hold nothing but plain values."""
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value
+        return {key: plain(entry) for key, entry in value.items()}
+    return [plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
 
 
 def _coding_of(raw: dict[str, Any]) -> Coding:

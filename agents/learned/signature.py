@@ -17,8 +17,10 @@ import binascii
 import hashlib
 import os
 import stat
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.reading import read_file
@@ -41,9 +43,7 @@ def own_key() -> Path | None:
     """
     try:
         status = SIGNING_KEY.stat()
-    except FileNotFoundError:
-        return None
-    except PermissionError:  # the folder is not for everybody, nor is the key
+    except (FileNotFoundError, PermissionError):  # the folder is not for everybody, nor is the key
         return None
     if status.st_mode & 0o077 or status.st_uid not in (0, os.geteuid()):
         mode = stat.S_IMODE(status.st_mode)
@@ -108,13 +108,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     expected = "an Ed25519 private key as PEM without a password"
-    text = _key(path, expected)
-    try:
-        key = load_pem_private_key(text, password=None)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"key {str(path)!r}: not readable; expected {expected}") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise ConfigError(f"key {str(path)!r}: {type(key).__name__}; expected {expected}")
+    key: Ed25519PrivateKey = _loaded(path, partial(load_pem_private_key, password=None), Ed25519PrivateKey, expected)
     return key
 
 
@@ -123,19 +117,18 @@ def load_public_key(path: Path) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    expected = "an Ed25519 public key as PEM"
-    text = _key(path, expected)
-    try:
-        key = load_pem_public_key(text)
-    except ValueError as error:
-        raise ConfigError(f"key {str(path)!r}: not readable; expected {expected}") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise ConfigError(f"key {str(path)!r}: {type(key).__name__}; expected {expected}")
+    key: Ed25519PublicKey = _loaded(path, load_pem_public_key, Ed25519PublicKey, "an Ed25519 public key as PEM")
     return key
 
 
-def _key(path: Path, expected: str) -> bytes:
+def _loaded(path: Path, load: Callable[[bytes], Any], kind: Any, expected: str) -> Any:
+    what = f"key {str(path)!r}"
     try:
-        return read_file(path, MOST_KEY_BYTES, f"key {str(path)!r}")
+        key = load(read_file(path, MOST_KEY_BYTES, what))
     except ConfigError as error:
         raise ConfigError(f"{error}; expected {expected}") from error
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{what}: not readable; expected {expected}") from error
+    if not isinstance(key, kind):
+        raise ConfigError(f"{what}: {type(key).__name__}; expected {expected}")
+    return key

@@ -16,8 +16,7 @@ from .runs import folder_for, training_bar
 if TYPE_CHECKING:
     from slicepilot.env.simulator.scenario import Scenario
     from slicepilot.training.finetune.config import FinetuneConfig
-    from slicepilot.training.finetune.guarded import Guarded
-    from slicepilot.training.finetune.train import FinetuneResult
+    from slicepilot.training.finetune.train import FinetuneResult, Guarded
     from slicepilot.training.runs.checkpoint import Checkpoint
     from slicepilot.training.runs.labels import RunLabels
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from slicepilot.configs import ConfigError
 from slicepilot.configs.backends import SIMULATOR, check_name, plugin
+from slicepilot.env import ENV_ID, LIVE_ENV_ID
 from slicepilot.env.arrays import BoolArray, FloatArray
 from slicepilot.env.backend import Backend
 from slicepilot.env.knobs import NUM_KNOBS
@@ -209,3 +211,20 @@ def make_vector_env(
         max_episode_steps=max_episode_steps,
         autoreset_mode=autoreset_mode,
     )
+
+
+def make(
+    scenario: str | Path = "andrade-ramp", *, live: bool = False, **options: Any
+) -> gym.Env[FloatArray, FloatArray]:
+    """The Gymnasium environment of a scenario, as ``gym.make("slicepilot/SliceControl-v0", scenario=...)`` makes it.
+
+    Args:
+        scenario: a shipped name (``slicepilot simulate --help``) or a YAML file.
+        live: on real UPFs of the testbed, as root, instead of the simulator.
+        options: others of `SliceEnv`, for instance ``control_period_s`` or ``reward``, and of `gymnasium.make`.
+
+    Raises:
+        ConfigError: unknown names, bad values.
+    """
+    made: gym.Env[FloatArray, FloatArray] = gym.make(LIVE_ENV_ID if live else ENV_ID, scenario=str(scenario), **options)
+    return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,46 +12,15 @@ from gymnasium.vector.utils import batch_space
 
 from slicepilot.configs import ConfigError, did_you_mean
 from slicepilot.env.arrays import BoolArray, FloatArray, IntArray
-from slicepilot.env.backend import Backend, Context, StartsLanesApart, held_at_reset
-from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
-from slicepilot.env.knobs import NUM_KNOBS, Knobs
+from slicepilot.env.backend import Backend, StartsLanesApart, held_at_reset
+from slicepilot.env.encoding import Coding, KnobDecoder, PlainCoding
+from slicepilot.env.knobs import Knobs
 from slicepilot.env.reward import RewardModel, RewardWeights
-from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import Telemetry
 
 from .render import RENDERING, Pictures, check_render_mode, render_ansi
 from .spaces import Actions, FlatActions, observation_space
-
-
-class Coding(Protocol):
-    """What a policy sees of a run, and what its actions mean there; made of the run's slices and context.
-
-    ``columns`` and ``actions`` are how many numbers a slice's row of the observation and of the action has.
-    """
-
-    columns: ClassVar[int]
-    actions: ClassVar[int]
-
-    def __init__(self, slices: SliceSet, context: Context) -> None: ...
-
-    def encode(self, telemetry: Telemetry, knob_rows: FloatArray) -> FloatArray:
-        """A table (L, S, columns) in [-1, 1] from telemetry and the rows (3, S, L) of the knobs that hold."""
-        ...
-
-    def decode(self, action: FloatArray) -> tuple[Knobs, FloatArray]:
-        """Knobs and their rows for actions (L, S, actions); to be called after `encode` of the period before."""
-        ...
-
-
-class PlainCoding:
-    """`ObservationEncoder` and `KnobDecoder`."""
-
-    columns: ClassVar[int] = NUM_FEATURES
-    actions: ClassVar[int] = NUM_KNOBS
-
-    def __init__(self, slices: SliceSet, context: Context) -> None:
-        self.encode, self.decode = ObservationEncoder(context).encode, KnobDecoder(slices).decode
 
 
 class ControlLoop:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,10 +16,9 @@ from slicepilot.env.slices import Promises, SliceSet
 from slicepilot.env.telemetry import Telemetry
 
 from .engine import Engine
-from .exogenous import Exogenous, NodeEvents, Traffic
+from .exogenous import Exogenous, NodeEvents, TiledSource, Traffic, tile
 from .generators import LaneGenerators
 from .hardware import Hardware, HardwareArrays
-from .lanes import TiledSource, tile
 from .quota_writes import QuotaWrites
 from .scenario import Scenario
 
@@ -88,6 +87,22 @@ class ScenarioRuns:
             request_mcpu=np.asarray(request * ones, np.float32),
             num_steps=max(1, round(self.scenario.duration_s / self.control_period_s)),
         )
+
+
+def repeated_slices(episodes: ScenarioRuns, num_slices: int) -> ScenarioRuns:
+    """The same node and loads with the slices repeated in order, or cut; CPUs and uplink grow or shrink along."""
+    base = episodes.slices
+    slices = base.repeated(num_slices)
+    loads = {name: episodes.scenario.loads.get(base.names[i % len(base)], ()) for i, name in enumerate(slices.names)}
+    share = num_slices / len(base)
+    hardware = replace(
+        episodes.hardware,
+        logical_cpus=episodes.hardware.logical_cpus * share,
+        physical_cores=episodes.hardware.physical_cores * share,
+        uplink_mbps=episodes.hardware.uplink_mbps * share,
+    )
+    scenario = replace(episodes.scenario, loads=loads)
+    return ScenarioRuns(scenario, hardware, slices=slices)
 
 
 class SimulatorBackend:

@@ -6,8 +6,9 @@ Because nothing here depends on an action, agents that run on the same seed meet
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+import copy
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from . import arrivals, kernels
 from .generators import LaneGenerators
 from .hardware import HardwareArrays
 from .scenario import NEVER_S, Load, Profile, Scenario
+
+T = TypeVar("T")
 
 BLOCK_ELEMENTS = 1 << 16
 MAX_BLOCK_STEPS = 256
@@ -317,3 +320,40 @@ def _averaging(ratio: np.ndarray) -> FloatArray:
     r = np.maximum(ratio.astype(np.float64), 1e-6)
     variance = 2.0 / r * (1.0 - (1.0 - np.exp(-r)) / r)
     return np.sqrt(np.clip(variance, 0.0, 1.0)).astype(np.float32)
+
+
+def tile(value: T, copies: int) -> T:
+    """Repeat the last axis of an array, or of all arrays in an object: lane l of copy c lands at c * L + l."""
+    if isinstance(value, np.ndarray):
+        return cast("T", np.tile(value, (1,) * (value.ndim - 1) + (copies,)))
+    if is_dataclass(value):
+        names = [field.name for field in fields(value)]
+    elif hasattr(value, "__dict__"):
+        names = list(vars(value))
+    else:
+        return value
+    tiled: Any = copy.copy(value)
+    for name in names:
+        object.__setattr__(tiled, name, tile(getattr(value, name), copies))
+    return cast("T", tiled)
+
+
+class Window:
+    """Gives an engine the same block whenever it asks: the exogenous side of an alternative future."""
+
+    block: Block
+
+    def next_block(self) -> Block:
+        """That block."""
+        return self.block
+
+
+class TiledSource:
+    """A block source whose lanes all meet the same as those of ``source``, ``copies`` times over."""
+
+    def __init__(self, source: BlockSource, copies: int) -> None:
+        self.source, self.copies = source, copies
+
+    def next_block(self) -> Block:
+        """The next steps, at least one."""
+        return tile(self.source.next_block(), self.copies)

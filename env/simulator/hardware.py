@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import ConfigDict, Field
 
 from slicepilot.configs import load
-from slicepilot.env.arrays import FloatArray
+from slicepilot.env.arrays import BoolArray, FloatArray
 from slicepilot.env.backend import PACERS, NodeTraits
 
 # What the compiled step reads, axis 0 of (H, L).
@@ -159,43 +159,13 @@ class HardwareArrays:
         uplink_classes: float32 (3, S, L), rows in the order of `UPLINK_CLASS`; None: the uplink is one FIFO.
     """
 
-    access_buffer_ms: FloatArray
-    access_cv: FloatArray
-    access_mbps: FloatArray
-    access_tau_s: FloatArray
-    cfs_period_ms: FloatArray
-    cpu_cv: FloatArray
-    cpu_tau_s: FloatArray
-    edge_request_mcpu: FloatArray
-    edge_threads: FloatArray
-    logical_cpus: FloatArray
-    n3_buffer_packets: FloatArray
-    physical_cores: FloatArray
-    round_trip_ms: FloatArray
-    rx_cost_us: FloatArray
-    sched_slice_ms: FloatArray
-    smt_yield: FloatArray
-    tx_cost_us: FloatArray
-    upf_cost_us: FloatArray
-    wake_wait_ms: FloatArray
-    uplink_buffer_ms: FloatArray
-    uplink_mbps: FloatArray
-    ingress_buffer_ms: FloatArray
-    ingress_mbps: FloatArray
-    placement_cv: FloatArray
-    placement_tau_s: FloatArray
-    round_trip_cv: FloatArray
-    server_loss_ratio: FloatArray
-    system_cpus: FloatArray
-    wake_cost_ratio: FloatArray
-    edt_horizon_s: FloatArray
-    fq_flow_limit_packets: FloatArray
-    tbf_burst_ms: FloatArray
-    tbf_latency_ms: FloatArray
-    htb_burst_ms: FloatArray
-    htb_queue_packets: FloatArray
-    red_queue_packets: FloatArray
     uplink_classes: FloatArray
+
+    if TYPE_CHECKING:  # the fields of `Hardware`
+
+        def __getattr__(self, name: str) -> FloatArray: ...
+
+        def __setattr__(self, name: str, value: FloatArray | BoolArray) -> None: ...
 
     def __init__(self, hardware: Hardware, lanes: int, uplink_classes: FloatArray | None = None) -> None:
         for spec in fields(hardware):

@@ -13,8 +13,7 @@ import numpy as np
 from . import kernels
 from .backend import SimulatorBackend
 from .engine import Engine
-from .exogenous import Block
-from .lanes import tile
+from .exogenous import Block, Window, tile
 
 
 class Future:
@@ -49,16 +48,6 @@ class Future:
         return tile(Block(slices, node), copies)
 
 
-class _Window:
-    """Gives an engine the same block whenever it asks: the exogenous side of an alternative future."""
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-
-    def next_block(self) -> Block:
-        return self.block
-
-
 class Lookahead:
     """C alternatives of each of a simulator's L lanes, played forward from the simulator's present state.
 
@@ -73,7 +62,8 @@ class Lookahead:
         self.context = tile(backend.context, copies)
         self.engine = Engine(source.num_slices, copies * self.lanes)
         self._source, self._future = source, Future(source)
-        self._window = _Window(self._future.window(source.elapsed, 1, copies))
+        self._window = Window()
+        self._window.block = self._future.window(source.elapsed, 1, copies)
         self.engine.load(
             self._window,
             tile(source.hardware, copies),

@@ -24,14 +24,13 @@ from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.published import requests_of, setting_knobs
-from slicepilot.env.slices import Promises, SliceSet
+from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
 from . import kernels
-from .backend import SimulatorBackend, SimulatorRun
+from .backend import ScenarioRuns, SimulatorBackend, SimulatorRun
 from .cpu import TINY
-from .exogenous import NodeEvents, Traffic
-from .hardware import Hardware, HardwareArrays
+from .hardware import Hardware
 from .scenario import Scenario
 
 RAMP = "andrade-ramp"
@@ -80,23 +79,11 @@ class StudyEpisodes:
 
     def draw(self, lanes: int, rng: np.random.Generator) -> SimulatorRun:
         """One run of all lanes."""
-        slices = self.slices
-        traffic = Traffic.of(self.scenario, slices, lanes, rng)
-        traffic.flow_mbps *= self.active
-        return SimulatorRun(
-            traffic=traffic,
-            events=NodeEvents.of(self.scenario, slices, lanes),
-            hardware=HardwareArrays(self.hardware, lanes),
-            period_s=np.full(lanes, self.period_s, np.float32),
-            promises=Promises.of(slices, lanes),
-            threads=slices.column("upf_threads") * np.ones((1, lanes), np.float32),
-            request_mcpu=(
-                requests_of(self.knobs)
-                if self.request_mcpu is None
-                else np.repeat(self.request_mcpu[:, None], lanes, axis=1)
-            ),
-            num_steps=round(self.scenario.duration_s / self.period_s),
-        )
+        run = ScenarioRuns(self.scenario, self.hardware, self.period_s, self.request_mcpu).draw(lanes, rng)
+        run.traffic.flow_mbps *= self.active
+        if self.request_mcpu is None:
+            run.request_mcpu = requests_of(self.knobs)
+        return run
 
 
 @dataclass(frozen=True)

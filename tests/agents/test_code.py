@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.code import load_agent
-from slicepilot.agents.heuristics import entry_points
+from slicepilot.agents.heuristics import registry
 from slicepilot.agents.heuristics.registry import available, make
 from slicepilot.agents.learned.policy_names import PolicyName
 from slicepilot.configs import ConfigError
@@ -132,7 +132,7 @@ def test_packages_declare_agents(file: Path, tmp_path: Path, monkeypatch: pytest
         "[slicepilot.agents]\ntheirs = mine:Held\nqueue-greedy = mine:Held\npredicts = mine:Predicts\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    entry_points.installed.cache_clear()
+    registry.installed.cache_clear()
     try:
         assert available()[-2:] == ["theirs", "predicts"]
         slices = Scenario.from_yaml("andrade-ramp").slice_set()
@@ -142,7 +142,7 @@ def test_packages_declare_agents(file: Path, tmp_path: Path, monkeypatch: pytest
         with pytest.raises(ConfigError, match="did you mean theirs"):
             make("their", slices)
     finally:
-        entry_points.installed.cache_clear()
+        registry.installed.cache_clear()
         sys.modules.pop("mine", None)
 
 

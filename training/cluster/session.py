@@ -56,11 +56,7 @@ def need_ray(command: str) -> None:
     """Raises ConfigError where Ray is not installed."""
     import importlib.util
 
-    try:
-        result = importlib.util.find_spec("ray")
-    except ModuleNotFoundError:
-        result = None
-    if result is None:
+    if importlib.util.find_spec("ray") is None:
         raise ConfigError(f"{command} needs the package ray: install {EXTRA}")
 
 

@@ -41,7 +41,7 @@ class Round:
 
     Attributes:
         reward: mean per control period of its runs, exploration and guard included; mean_return: per run.
-        touched_ratio, reasons: see `slicepilot.training.finetune.guarded.Interventions`.
+        touched_ratio, reasons: see `slicepilot.controller.guard.backend.Interventions`.
         figures: of the algorithm, means over the round's updates.
     """
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import read_episodes, write_episodes
 from slicepilot.data.intervals import Interval, paired_differences
 from slicepilot.data.recorded import find
+from slicepilot.env.backend import Backend
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.networks.agent import NetworkAgent
@@ -46,11 +48,25 @@ from slicepilot.training.runs.record import RunRecord
 from slicepilot.training.runs.run import Budget, open_record, plain_config, recorded, save_bundle, training_record
 
 from .config import FinetuneConfig
-from .guarded import Guarded
 from .learner import FinetuneLearner, Round, is_finetune, offline_config_of
 
 JUDGED_SEEDS = 1_000_000_000  # and above are for judging; what is learned from lies below
 SEEDS_PER_RUN = 100_000
+
+
+class Guarded(Backend, Protocol):
+    """A single-lane backend under a guard, which checks everything that it applies.
+
+    ``interventions`` counts until it is replaced. ``prepare`` makes ready for a run of an agent, inside of
+    ``real_time`` the run keeps its control period as well as the backend can.
+    """
+
+    interventions: Interventions
+
+    def prepare(self, agent: Agent) -> None: ...
+
+    def real_time(self) -> AbstractContextManager[object]: ...
+
 
 Report = Callable[[float, str], None]
 """Called with the share of the work that is done, 0..1, and the current step in words."""
@@ -135,7 +151,7 @@ def finetune(
     record = open_record(root, name, config, source, labels or RunLabels(), run_id, goes_on, datasets=datasets)
     with recorded(record):
         with contextlib.closing(open_backend(scenario)) as backend:
-            work = _Work(root, learner, Stage(backend, config, scenario, weights), record, report)
+            work = _Work(root, learner, backend, scenario, weights, record, report)
             work.go(start.elapsed_s if goes_on else 0.0)
             verdict = work.judge()
         bundle = save_bundle(work.bundle(verdict, log), root / "bundle")
@@ -157,33 +173,21 @@ def source_of(config: FinetuneConfig, offline: OfflineConfig) -> str:
     return f"{offline.source}, fine-tuned on scenario {config.scenario} ({config.backend})"
 
 
-class Stage:
-    """Where policies act: a scenario on a guarded backend."""
-
-    def __init__(self, backend: Guarded, config: FinetuneConfig, scenario: Scenario, weights: RewardWeights) -> None:
-        self.backend, self.config, self.scenario, self.weights = backend, config, scenario, weights
-
-    def play(self, agent: Agent, seed: int) -> Episode:
-        """One run from start to end."""
-        backend = self.backend
-        backend.prepare(agent)
-        with backend.real_time():
-            kept = run(backend, agent, seed)
-        [episode] = kept.episodes(self.weights, {"scenario": self.scenario.name, "backend": self.config.backend})
-        return episode
-
-    def facts(self) -> dict[str, Any]:
-        """Facts of all its episodes."""
-        return facts_of(self.backend.slices, self.backend.context, self.weights)
-
-
 class _Work:
     """Run the rounds, then the comparison, and store both in files."""
 
     def __init__(
-        self, root: Path, learner: FinetuneLearner, stage: Stage, record: RunRecord, report: Report | None
+        self,
+        root: Path,
+        learner: FinetuneLearner,
+        backend: Guarded,
+        scenario: Scenario,
+        weights: RewardWeights,
+        record: RunRecord,
+        report: Report | None,
     ) -> None:
-        self.root, self.learner, self.stage, self.record, self.report = root, learner, stage, record, report
+        self.root, self.learner, self.record, self.report = root, learner, record, report
+        self.backend, self.scenario, self.weights = backend, scenario, weights
         self.config, self.rounds, self.new = learner.config, list(learner.rounds), list[Episode]()
         self.budget = Budget(None, None)
 
@@ -200,15 +204,15 @@ class _Work:
 
     def judge(self) -> FinetuneComparison:
         """Both policies in turns, run by run on the same seeds."""
-        config, stage = self.config, self.stage
+        config = self.config
         agents = {name: NetworkAgent(policy, name) for name, policy in self.learner.policies.items()}
         returns: dict[str, list[float]] = {name: [] for name in agents}
         judged = {name: Interventions() for name in agents}
         for n in range(config.judged_runs):
             for name, agent in agents.items():
                 self._say(config.rounds, n / config.judged_runs, f"judging: run {n + 1} of the {name} policy")
-                stage.backend.interventions = judged[name]
-                returns[name].append(float(stage.play(agent, JUDGED_SEEDS + _seed(config, n)).rewards.sum()))
+                self.backend.interventions = judged[name]
+                returns[name].append(float(self._play(agent, JUDGED_SEEDS + _seed(config, n)).rewards.sum()))
         self.budget.stop()
         arrays = {name: np.asarray(values) for name, values in returns.items()}
         [difference] = paired_differences(arrays["fine-tuned"], arrays["offline"])
@@ -235,14 +239,14 @@ class _Work:
 
     def _round(self, number: int) -> Round:
         """Act, store the episodes, learn."""
-        learner, stage, config = self.learner, self.stage, self.config
+        learner, config = self.learner, self.config
         policy = NetworkAgent(learner.policies["fine-tuned"], learner.offline.algorithm)
         agent = ExploringAgent(policy, config.noise_std, config.hold_periods, f"{policy.name}-round-{number}")
-        interventions = stage.backend.interventions = Interventions()
+        interventions = self.backend.interventions = Interventions()
         result: list[Episode] = []
         for n in range(config.episodes):
             self._say(number, 0.5 * n / config.episodes, f"round {number + 1}: run {n + 1}")
-            result.append(stage.play(agent, _seed(config, number * config.episodes + n)))
+            result.append(self._play(agent, _seed(config, number * config.episodes + n)))
         self._keep(number, result)
         mean_return, steps = float(np.mean([e.rewards.sum() for e in result])), sum(map(len, result))
         touched = f"guard in {interventions.touched_ratio:.0%} of ticks"
@@ -258,11 +262,20 @@ class _Work:
             figures=figures,
         )
 
+    def _play(self, agent: Agent, seed: int) -> Episode:
+        """One run from start to end."""
+        self.backend.prepare(agent)
+        with self.backend.real_time():
+            kept = run(self.backend, agent, seed)
+        [episode] = kept.episodes(self.weights, {"scenario": self.scenario.name, "backend": self.config.backend})
+        return episode
+
     def _keep(self, number: int, result: list[Episode]) -> None:
         file = self._file(number)
         try:
             file.parent.mkdir(exist_ok=True)
-            write_episodes(EpisodeSet(tuple(result), self.stage.facts()), file)
+            facts = facts_of(self.backend.slices, self.backend.context, self.weights)
+            write_episodes(EpisodeSet(tuple(result), facts), file)
         except OSError as error:
             raise ConfigError(f"{file}: cannot be written: {error.strerror}; expected make room and resume") from error
         self.new += result

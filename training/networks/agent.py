@@ -6,8 +6,7 @@ import torch
 
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import KnobDecoder
-from slicepilot.env.environments.vector_env import Coding, PlainCoding
+from slicepilot.env.encoding import Coding, KnobDecoder, PlainCoding
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry

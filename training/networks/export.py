@@ -88,7 +88,7 @@ def strip_metadata(model: Any) -> None:
 def _name_weights(graph: Any, policy: DeterministicPolicy | GuidedPolicy) -> None:
     """Name constants after the parameters that they hold: the exporter numbers the matrices that it transposes.
 
-    By these names `slicepilot.agents.learned.deep_sets` runs the network, which has no attention.
+    By these names `slicepilot.agents.learned.deep_sets` runs the network.
     """
     names = {}
     for tensor in graph.initializer:
@@ -100,10 +100,7 @@ def _name_weights(graph: Any, policy: DeterministicPolicy | GuidedPolicy) -> Non
                 tensor.name = names[tensor.name]
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-    if not isinstance(policy, DeterministicPolicy):
-        graph.name = f"{GRAPH_NAME}{CORRECTIONS}"
-    elif policy.encoder.attention is None:
-        graph.name = f"{GRAPH_NAME}{KNOBS}"
+    graph.name = f"{GRAPH_NAME}{KNOBS if isinstance(policy, DeterministicPolicy) else CORRECTIONS}"
 
 
 def random_observations(

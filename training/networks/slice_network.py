@@ -2,8 +2,7 @@
 
 Deep Sets (Zaheer et al. 2017, arXiv:1703.06114): an encoder sees a slice's row of the observation and its shares of the
 node. The context is the mean and the maximum over the present slices and their total demand on the node. A head sees
-row and context. Optionally, a block of multi-head attention between the slices (Vaswani et al. 2017, arXiv:1706.03762)
-precedes the pooling. No weight depends on the number of slices, so the same ``state_dict`` serves any number.
+row and context. No weight depends on the number of slices, so the same ``state_dict`` serves any number.
 
 Shapes: observations (B, S * D) as the environments give them, or the table (B, S, D); actions (B, S, 3).
 """
@@ -42,7 +41,6 @@ class NetworkConfig:
 
     Attributes:
         width: neurons of every hidden layer.
-        attention_heads: heads of an attention block between slices; 0 leaves it out (Deep Sets alone).
         initial_std, final_std: standard deviation of the exploration noise per knob (CPU limit, nice, egress), on the
             action's scale. PPO's shrinks geometrically from the first to the second; SAC and the offline algorithms
             learn their own from the first.
@@ -52,16 +50,10 @@ class NetworkConfig:
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     width: Annotated[int, Field(ge=8, le=1024)] = 64
-    attention_heads: Annotated[int, Field(ge=0, le=16)] = 0
     initial_std: tuple[Deviation, Deviation, Deviation] = (0.25, 0.2, 0.2)
     final_std: tuple[Deviation, Deviation, Deviation] = (0.03, 0.06, 0.02)
     initial_order_std: tuple[Deviation, Deviation] = (0.15, 0.15)
     final_order_std: tuple[Deviation, Deviation] = (0.05, 0.05)
-
-    def check(self) -> None:
-        """Raises ValueError if the sizes do not fit together."""
-        if self.attention_heads and self.width % self.attention_heads:
-            raise ValueError(f"network.attention_heads = {self.attention_heads}: expected a divisor of network.width")
 
 
 def as_table(observation: Tensor, columns: int = NUM_FEATURES) -> Tensor:
@@ -75,25 +67,6 @@ def linear(inputs: int, outputs: int, gain: float = math.sqrt(2.0)) -> nn.Linear
     nn.init.orthogonal_(layer.weight, gain)
     nn.init.zeros_(layer.bias)
     return layer
-
-
-class Attention(nn.Module):
-    """One residual block of multi-head self-attention over the present slices: (B, S, W) to (B, S, W)."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv, self.out = linear(width, 3 * width, 1.0), linear(width, width, 0.5)
-
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """Absent slices (mask 0) are not attended to."""
-        batch, slices, width = hidden.shape
-        qkv = self.qkv(hidden).reshape(batch, slices, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        query, key, value = qkv[0], qkv[1], qkv[2]
-        scores = query @ key.transpose(-1, -2) / math.sqrt(width // self.heads)
-        scores = scores + (mask - 1.0).transpose(1, 2).unsqueeze(1) * 1e9
-        mixed = (torch.softmax(scores, -1) @ value).transpose(1, 2).reshape(batch, slices, width)
-        return hidden + torch.relu(self.out(mixed)) * mask
 
 
 def context_size(width: int) -> int:
@@ -111,14 +84,11 @@ class SliceEncoder(nn.Module):
         super().__init__()
         width = config.width
         self.rows = nn.Sequential(linear(NUM_INPUTS + more, width), nn.ReLU(), linear(width, width), nn.ReLU())
-        self.attention = Attention(width, config.attention_heads) if config.attention_heads else None
 
     def forward(self, rows: Tensor, mask: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """``mask`` (B, S, 1), ``more`` (B, S, columns). Features are not negative, so that zeros of absent slices do
         not move the maximum."""
         hidden = self.rows(rows if more is None else torch.cat([rows, more], -1)) * mask
-        if self.attention is not None:
-            hidden = self.attention(hidden, mask)
         mean = hidden.sum(1) / mask.sum(1).clamp(min=1.0)
         sums = rows[..., NUM_FEATURES : NUM_FEATURES + NUM_SHARES].sum(1).clamp(max=MAX_SHARE)
         return hidden, torch.cat([mean, hidden.amax(1), sums], -1)

@@ -78,7 +78,6 @@ def _check(config: OfflineConfig) -> OfflineConfig:
             raise ValueError("expected neither updates nor minutes for choice, which does not iterate")
     elif config.updates is None and config.minutes is None:
         raise ValueError("expected updates or minutes, or both")
-    config.network.check()
     return config
 
 

@@ -163,14 +163,11 @@ def _check(config: TrainingConfig) -> TrainingConfig:
             f"ppo.batch_transitions = {config.ppo.batch_transitions}: expected a divisor of "
             f"num_envs * ppo.rollout_steps = {rollout}"
         )
-    if config.algorithm == "ppo" and config.network.attention_heads:
-        raise ValueError(f"network.attention_heads = {config.network.attention_heads}: expected 0 with ppo")
     if config.broken_over_reference is not None and (config.algorithm != "ppo" or config.copies <= NUM_REFERENCES):
         raise ValueError(
             f"broken_over_reference = {config.broken_over_reference:g} with algorithm = {config.algorithm} and "
             f"copies = {config.copies}: expected ppo and more than {NUM_REFERENCES} copies"
         )
-    config.network.check()
     return config
 
 

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from slicepilot.agents.base import Agent
+from slicepilot.agents.heuristics.fixed import StaticOrder
 from slicepilot.agents.heuristics.queue_greedy import QueueGreedy
-from slicepilot.agents.heuristics.static_order import StaticOrder
 from slicepilot.controller.guard.config import GuardConfig
 from slicepilot.controller.guard.shaping import Shaping
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Context
-from slicepilot.env.encoding import KnobDecoder
-from slicepilot.env.environments.vector_env import Coding
+from slicepilot.env.encoding import Coding, KnobDecoder
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry

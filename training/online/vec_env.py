@@ -14,7 +14,8 @@ from stable_baselines3.common.vec_env import VecEnv
 from slicepilot.agents.learned.guide import Guide
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.backend import Backend
-from slicepilot.env.environments.vector_env import Coding, PlainCoding, SliceVectorEnv
+from slicepilot.env.encoding import Coding, PlainCoding
+from slicepilot.env.environments.vector_env import SliceVectorEnv
 from slicepilot.env.reward import TERMS, RewardWeights
 from slicepilot.env.slices import SliceSet
 

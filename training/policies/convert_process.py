@@ -30,9 +30,9 @@ def main() -> int:
     with contextlib.suppress(ModuleNotFoundError):
         import sb3_contrib  # noqa: F401
 
+    from .sb3_bundles import Sb3Source
     from .sb3_export import sb3_to_onnx, warm_up
     from .sb3_files import load_sb3
-    from .sb3_source import Sb3Source
 
     torch.set_num_threads(1)
     if os.geteuid() == 0:

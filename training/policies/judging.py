@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from slicepilot.agents.base import Agent
 from slicepilot.agents.heuristics.registry import EXPLORING, available, make
-from slicepilot.configs import ConfigError
+from slicepilot.configs import ConfigError, validate
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.comparison import ScenarioResult
@@ -47,29 +47,20 @@ def evaluate(
         interval, ``over(name, "rule")`` the comparison with the rule, ``to_json()`` what the command prints.
 
     Raises:
-        ConfigError: an unknown name, a policy that is made for other slices, two policies of the same name.
+        ConfigError: an unknown name, a value out of range, a policy that is made for other slices, two policies of the
+            same name.
     """
     given = [policies] if isinstance(policies, Agent | str | Path) else list(policies)
     played = [scenarios] if isinstance(scenarios, Scenario | str | Path) else list(scenarios)
-    settings = EvaluationConfig.from_yaml(config)
-    settings = replace(
-        settings,
-        seeds=settings.seeds if seeds is None else seeds,
-        seed=settings.seed if seed is None else seed,
-        control_period_s=settings.control_period_s if control_period_s is None else control_period_s,
-    )
-    if not given or not 1 <= settings.seeds <= 10_000:
-        raise ConfigError(f"policies = {len(given)}, seeds = {settings.seeds}: expected at least 1, seeds to 10000")
-    named = {*available(), *available(scaled=True)}
-    fixed = [
-        policy if _by_name(policy, named) else policy if isinstance(policy, Agent) else load_policy(policy)
-        for policy in given
-    ]
+    if not given:
+        raise ConfigError("policies = []: expected at least 1")
+    chosen = {"seeds": seeds, "seed": seed, "control_period_s": control_period_s}
+    values = asdict(EvaluationConfig.from_yaml(config)) | {k: v for k, v in chosen.items() if v is not None}
+    settings = validate(EvaluationConfig, values, "evaluate")
+    names = (*available(), *available(scaled=True))
+    named = {f"{prefix}{name}" for prefix in ("", EXPLORING) for name in names}
+    fixed = [policy if isinstance(policy, Agent) or policy in named else load_policy(policy) for policy in given]
     return [_judge(each, fixed, settings) for each in played]
-
-
-def _by_name(policy: Policy, named: set[str]) -> bool:
-    return isinstance(policy, str) and policy.removeprefix(EXPLORING) in named
 
 
 def _judge(played: Played, policies: Sequence[Policy], settings: EvaluationConfig) -> ScenarioResult:

@@ -43,11 +43,11 @@ def _load_sb3(named: PolicyName, name: str) -> PredictingAgent:
     """A policy that decides in PyTorch, as in Stable-Baselines3."""
     from slicepilot.agents.learned.guide import NUM_GUIDED, Guide
 
+    from .sb3_bundles import Sb3Source
     from .sb3_files import load_sb3
-    from .sb3_source import Sb3Source
 
     policy = load_sb3(Sb3Source.read(named))
     seen, done = (math.prod(space.shape or ()) for space in (policy.observation_space, policy.action_space))
     if seen * Guide.actions == done * NUM_GUIDED:  # of `slicepilot train`
-        return PredictingAgent(policy, name, (NUM_GUIDED, Guide.actions, Guide))
+        return PredictingAgent(policy, name, Guide)
     return PredictingAgent(policy, name)

@@ -1,28 +1,62 @@
 """Bundles of policies that Stable-Baselines3 trained, which take PyTorch and a look into a file that may be anybody's.
 
 No controller imports PyTorch, and root should not read such a file with all its privileges. So a process of its own
-converts (`convert_process`), which gives them up first.
+converts (`convert_process`), which gives them up first. The files are read here, and not looked into.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
+from dataclasses import dataclass
 from typing import Any
 
 from slicepilot.agents.learned.bundle import Agreement, PolicyBundle, TrainingRecord
 from slicepilot.agents.learned.onnx_files import bundle_of
 from slicepilot.agents.learned.policy_names import PolicyName
 from slicepilot.configs import ConfigError, FailureError
+from slicepilot.configs.ownership import check_own
+from slicepilot.configs.reading import read_file
 from slicepilot.configs.text import on_a_line
 from slicepilot.controller.system import own_programs
 from slicepilot.env.slices import SliceSet
 
-from .sb3_source import Sb3Source
-
+MOST_FILE_BYTES = 512 << 20
 MOST_S = 600.0
 SHOWN = 400
+
+
+@dataclass(frozen=True)
+class Sb3Source:
+    """The bytes of a policy's file and of its `VecNormalize`'s, as they were read.
+
+    Attributes:
+        name: as it was given.
+        model: the ZIP archive.
+        statistics: of `VecNormalize.save`; None: without.
+    """
+
+    name: PolicyName
+    model: bytes
+    statistics: bytes | None = None
+
+    @classmethod
+    def read(cls, name: PolicyName) -> Sb3Source:
+        """Read the files.
+
+        Raises:
+            ConfigError: a file is missing; root is given a file that other users can change.
+        """
+        contents = []
+        for path in (name.path, name.statistics):
+            if path is not None and os.geteuid() == 0:
+                check_own(path, f"{name.what}: ", "make a bundle of it as its user: slicepilot bundle import")
+            contents.append(None if path is None else read_file(path, MOST_FILE_BYTES, name.what))
+        model, statistics = contents
+        assert model is not None
+        return cls(name, model, statistics)
 
 
 def bundle_of_sb3(name: PolicyName, slices: SliceSet | None = None) -> PolicyBundle:

@@ -34,7 +34,7 @@ from torch.optim import Optimizer
 from slicepilot.configs import ConfigError
 from slicepilot.training.networks.slice_network import NetworkConfig
 
-from .sb3_source import Sb3Source
+from .sb3_bundles import Sb3Source
 
 MOST_MEMBER_BYTES = {"data": 64 << 20, "policy.pth": 256 << 20, "system_info.txt": 1 << 16}
 SPACES = ("observation_space", "action_space")

@@ -15,9 +15,6 @@ from slicepilot.training.networks.importing import load_weights
 from slicepilot.training.networks.slice_network import NetworkConfig
 from slicepilot.training.online.policy import PpoPolicy, SacPolicy
 
-SIZES = ("width", "attention_heads")
-"""The arguments that determine the shapes of a network's weights."""
-
 
 def sb3_file(bundle: PolicyBundle, num_slices: int) -> tuple[str, bytes]:
     """The algorithm's name and the file's contents, for an environment of so many slices.
@@ -29,7 +26,8 @@ def sb3_file(bundle: PolicyBundle, num_slices: int) -> tuple[str, bytes]:
         raise ConfigError(
             f"{bundle}: made of {bundle.training.source or 'logged settings'}; expected a bundle of `slicepilot train`"
         )
-    sizes = {key: value for key, value in bundle.training.config.get("network", {}).items() if key in SIZES}
+    # The argument that determines the shapes of a network's weights.
+    sizes = {key: value for key, value in bundle.training.config.get("network", {}).items() if key == "width"}
     network = validate(NetworkConfig, sizes, f"{bundle}: training.config.network")
     guided, count = bundle.coding == "guided", num_slices
     settings: dict[str, Any] = {"policy_kwargs": {"network": network}, "device": "cpu", "_init_setup_model": False}

@@ -20,7 +20,7 @@ from slicepilot.env.backend import Context
 from slicepilot.env.encoding import NUM_FEATURES, KnobDecoder, ObservationEncoder
 from slicepilot.env.knobs import KNOB_FIELDS, Knobs
 from slicepilot.env.reward import TERMS, TINY, RewardModel, RewardWeights
-from slicepilot.env.simulator.lanes import tile
+from slicepilot.env.simulator.exogenous import tile
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.sliding import SlidingView
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry

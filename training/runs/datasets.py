@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,28 +60,18 @@ def episodes_dataset(name: str, path: Path, episodes: EpisodeSet) -> RunDataset:
         OSError: a file that cannot be read.
     """
     first = episodes.episodes[0]
-    schema = {
-        "mlflow_tensorspec": {
-            "features": json.dumps(
-                [
-                    _tensor("observations", (-1, *first.observations.shape[1:])),
-                    _tensor("actions", (-1, *first.actions.shape[1:])),
-                    _tensor("rewards", (-1,)),
-                ]
-            ),
-            "targets": None,
-        }
-    }
+    columns = {"observations": first.observations.shape[1:], "actions": first.actions.shape[1:], "rewards": ()}
+    tensors = [
+        {"name": name, "type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, *shape]}}
+        for name, shape in columns.items()
+    ]
+    schema = {"mlflow_tensorspec": {"features": json.dumps(tensors), "targets": None}}
     profile = {
         "num_steps": episodes.num_steps,
         "num_episodes": len(episodes.episodes),
         "behaviours": list(episodes.behaviours),
     }
     return RunDataset(name, digest_of(path), str(path.resolve()), TRAINING, profile, schema)
-
-
-def _tensor(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    return {"name": name, "type": "tensor", "tensor-spec": {"dtype": "float32", "shape": list(shape)}}
 
 
 def scenario_dataset(scenario: Scenario, context: str) -> RunDataset:
@@ -97,7 +86,8 @@ def scenario_dataset(scenario: Scenario, context: str) -> RunDataset:
         "duration_s": scenario.duration_s,
         "period_s": scenario.control_period_s,
     }
-    return RunDataset(scenario.name, _digest(json.dumps(contents, sort_keys=True, default=str)), None, context, profile)
+    digest = hashlib.sha256(json.dumps(contents, sort_keys=True, default=str).encode()).hexdigest()[:DIGEST_LENGTH]
+    return RunDataset(scenario.name, digest, None, context, profile)
 
 
 def mixture_dataset(name: str, hardware: str | None) -> RunDataset:
@@ -115,21 +105,10 @@ def mixture_dataset(name: str, hardware: str | None) -> RunDataset:
 def digest_of(path: Path) -> str:
     """Of a file's contents, or of the names and contents of all files of a folder; raises OSError."""
     whole = hashlib.sha256()
-    for file in _files(path):
+    for file in sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]:
         with file.open("rb") as opened:
             own = hashlib.file_digest(opened, "sha256")
         if file == path:
             return own.hexdigest()[:DIGEST_LENGTH]
         whole.update(f"{own.hexdigest()}  {file.relative_to(path)}\n".encode(errors="surrogateescape"))
     return whole.hexdigest()[:DIGEST_LENGTH]
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    yield from sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]

@@ -70,16 +70,13 @@ def now() -> str:
 
 def command() -> str:
     """The command that runs, as it was called."""
-    return shlex.join(["slicepilot", *sys.argv[1:]]) if _is_ours() else Path(sys.argv[0]).name
+    program = Path(sys.argv[0]).name
+    return shlex.join(["slicepilot", *sys.argv[1:]]) if program in {"slicepilot", "__main__.py"} else program
 
 
 def called() -> dict[str, str]:
     """Tags of the command that runs; MLflow's pages show what follows the last slash of ``mlflow.source.name``."""
     return {"mlflow.source.name": " ".join(command().split()[:2]), "command": command()}
-
-
-def _is_ours() -> bool:
-    return Path(sys.argv[0]).name in {"slicepilot", "__main__.py"}
 
 
 def git_revision() -> str | None:

@@ -39,9 +39,10 @@ class RunRecord:
         source: what it learns from, in words.
         labels: of the command line.
         tracked: whether it is a run in MLflow, too.
-        run_id: MLflow run to go on with.
-        resumed: whether it goes on with a run, whose curves are kept.
-        parent_run_id: MLflow run that it is a part of.
+        run_id: MLflow run to go on with; a new run is started if it no longer exists.
+        resumed: whether it goes on with a run, tracked or not, whose curves are kept.
+        parent_run_id: MLflow run that it is a part of. An existing run of the same name there is continued, so that a
+            process that was killed before its first checkpoint leaves no duplicate.
         datasets: what it learns from.
         files: to be kept with the MLflow run.
 

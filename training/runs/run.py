@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
+from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord, plain
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import replace_file
 
@@ -66,13 +66,6 @@ class Budget:
         return min(1.0, max(used))
 
 
-def plain(value: Any) -> Any:
-    """Tuples to lists, so that YAML and checkpoints hold nothing but plain values."""
-    if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
-    return [plain(entry) for entry in value] if isinstance(value, (list, tuple)) else value
-
-
 def plain_config(config: Any) -> dict[str, Any]:
     """A configuration's dataclass as plain values."""
     return plain(dataclasses.asdict(config))
@@ -110,26 +103,13 @@ def open_record(
     parent_run_id: str | None = None,
     datasets: Iterable[RunDataset] = (),
 ) -> RunRecord:
-    """Start a run's folder with its configuration and its record; in MLflow, where the configuration says so.
+    """Start a run's folder with its configuration and its record; in MLflow, where ``config.tracking`` says so.
 
-    Args:
-        folder: of the run.
-        name: of its configuration; under a parent, of the MLflow run.
-        config: dataclass with the field ``tracking``.
-        source: what it learns from, in words.
-        labels: of the command line.
-        run_id: MLflow run to continue; a new run is started if it no longer exists.
-        resumed: whether it goes on with a run, tracked or not, whose curves are kept.
-        parent_run_id: run under which it is kept. An existing run of the same name there is continued, so that a
-            process that was killed before its first checkpoint leaves no duplicate.
-        datasets: what it learns from.
-
-    Raises:
-        ConfigError: the folder cannot be written, or MLflow cannot be used.
+    The other arguments are those of `RunRecord`. Raises ConfigError as that does.
     """
-    file, tracked = write_config(folder, config), config.tracking == "mlflow"
-    plain = plain_config(config)
-    return RunRecord(folder, name, plain, source, labels, tracked, run_id, resumed, parent_run_id, datasets, [file])
+    file, values = write_config(folder, config), plain_config(config)
+    tracked = config.tracking == "mlflow"
+    return RunRecord(folder, name, values, source, labels, tracked, run_id, resumed, parent_run_id, datasets, [file])
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import yaml
 from slicepilot.configs import ConfigError
 from slicepilot.data.files import appended, replace_file
 from slicepilot.env.reward import RewardWeights
-from slicepilot.training.runs.run import plain, plain_config
+from slicepilot.training.runs.run import plain_config
 
 from .config import SweepConfig, Trial, Value, trials_of
 
@@ -188,7 +188,7 @@ def read_json(file: Path) -> dict[str, Any]:
 def write_json(file: Path, values: dict[str, Any]) -> None:
     """Replace a JSON file of the sweep."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, (json.dumps(plain(values)) + "\n").encode())
+    replace_file(file, (json.dumps(values) + "\n").encode())
 
 
 def read_reports(folder: Path, name: str = REPORTS_FILE) -> list[dict[str, Any]]:

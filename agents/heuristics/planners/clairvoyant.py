@@ -31,20 +31,20 @@ class Clairvoyant:
         weights: of the reward that counts, None for the default.
         config: effort.
         proposals: agents whose wishes are among the candidates.
-        request_mcpu: CPU requests (S,) of the pods, None for the slice specs' own.
         name: as shown in tables.
     """
+
+    request_mcpu: FloatArray | None = None
 
     def __init__(
         self,
         weights: RewardWeights | None = None,
         config: PlanningConfig | None = None,
         proposals: Sequence[Agent] = (),
-        request_mcpu: FloatArray | None = None,
         name: str = "clairvoyant",
     ) -> None:
         self._planner = Planner(config or PlanningConfig(), weights, proposals)
-        self.request_mcpu, self.name = request_mcpu, name
+        self.name = name
         self._backend: SimulatorBackend | None = None
 
     @property

@@ -79,8 +79,8 @@ class PredictedModel:
         # Imported here, because a live controller must not import compiled kernels.
         from slicepilot.env.simulator import kernels
         from slicepilot.env.simulator.engine import Engine
+        from slicepilot.env.simulator.exogenous import Window, tile
         from slicepilot.env.simulator.hardware import HardwareArrays
-        from slicepilot.env.simulator.lanes import tile
 
         self._kernels, self._tile = kernels, tile
         num_slices, lanes = context.promises.weight.shape
@@ -90,18 +90,13 @@ class PredictedModel:
         arrays.uplink_mbps = np.array(context.uplink_mbps, np.float32)
         requests = np.broadcast_to(slices.column("cpu_request_mcpu"), (num_slices, lanes)).astype(np.float32)
         self._now_context, self.context = context, tile(context, copies)
-        self._future = _GoesOn()
+        self._future = Window()
         self._now = Engine(num_slices, lanes)
         self._now.load(self._future, arrays, context.period_s, context.threads, requests)
-        self._ahead = _GoesOn()
+        self._ahead = Window()
         self.engine = Engine(num_slices, copies * lanes)
-        self.engine.load(
-            self._ahead,
-            tile(arrays, copies),
-            self.context.period_s,
-            self.context.threads,
-            tile(requests, copies),
-        )
+        ahead = self.context
+        self.engine.load(self._ahead, tile(arrays, copies), ahead.period_s, ahead.threads, tile(requests, copies))
         self._copies, self._hardware = copies, arrays
         self._rise, self._fall = smoothing(context.period_s, RISE_S), smoothing(context.period_s, FALL_S)
         self._offered = np.zeros((num_slices, lanes), np.float32)
@@ -159,12 +154,3 @@ class PredictedModel:
         slices[0, k.ACTIVE] = self._present
         node = np.stack([self._uplink, np.ones_like(self._uplink)])[None]
         return Block(np.tile(slices, copies), np.ascontiguousarray(np.tile(node, copies), np.float32))
-
-
-class _GoesOn:
-    """Gives an engine the same period whenever it asks."""
-
-    block: Block
-
-    def next_block(self) -> Block:
-        return self.block

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.heuristics.exploring import ExploringAgent, RandomAgent
 from slicepilot.agents.heuristics.fixed import FixedAgent
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.registry import available, make
 from slicepilot.configs import ConfigError
 from slicepilot.env.encoding import KnobDecoder

@@ -5,7 +5,6 @@ import pytest
 
 from slicepilot.agents.heuristics.fixed import no_control
 from slicepilot.agents.heuristics.proportional import ProportionalShare
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.reactive import ReactiveSla
 from tests.agents.played import loads, play
 
@@ -53,13 +52,3 @@ def test_proportional_share_follows_weight_and_demand() -> None:
     assert limit[0] == 1000  # ten times the weight: all that its one thread can use
     assert limit[1] == pytest.approx(4 * limit[2], rel=0.25)
     assert limit.sum() == pytest.approx(2000, rel=0.02)
-
-
-def test_random_agent_holds_and_repeats_by_seed(light: Any) -> None:
-    first, again, other = (play(RandomAgent(hold_periods=7), light, seed=seed).knobs for seed in (3, 3, 4))
-    assert all((a.nice == b.nice).all() for a, b in zip(first, again, strict=True))
-    assert not (first[0].nice == other[0].nice).all()
-    assert (first[0].cpu_limit_mcpu == first[6].cpu_limit_mcpu).all()
-    assert not (first[6].cpu_limit_mcpu == first[7].cpu_limit_mcpu).all()
-    with pytest.raises(ValueError, match="hold_periods"):
-        RandomAgent(hold_periods=0)

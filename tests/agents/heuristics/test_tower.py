@@ -106,18 +106,6 @@ def test_groups_are_those_of_least_squares() -> None:
     assert upper_of_two(np.ones((4, 3))).all()
 
 
-def test_what_a_run_taught_goes_on_in_the_next() -> None:
-    agent = CaptainTower(KNOWS_NOTHING, TowerConfig(explore=0.0))
-    slices = slice_set(2)
-    learn(slices, lambda target: target < 0.05, agent, steps=200)
-    knowing = CaptainTower(agent.learned(), TowerConfig(explore=0.0))
-    first = learn(slices, lambda target: target < 0.05, knowing, steps=1)[0]
-    assert (first < 0.05).all()
-    # A reset forgets: the same agent starts again from its own prior.
-    agent.reset(slices, context_of(slices), 1)
-    assert agent.predict(np.asarray([0.3])) == pytest.approx(0.0)
-
-
 def test_a_promise_late_in_more_than_a_hundredth_of_a_step_costs_more_than_any_cpu() -> None:
     slices = slice_set(2)  # of weights 10 and 1, bounds of 50 and 500 ms
     agent = CaptainTower(KNOWS_NOTHING)

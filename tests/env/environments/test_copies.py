@@ -16,8 +16,9 @@ from gymnasium.wrappers import NormalizeObservation, RecordEpisodeStatistics
 from slicepilot.agents.learned.guide import Guide
 from slicepilot.configs import ConfigError
 from slicepilot.env import ENV_ID
+from slicepilot.env.encoding import PlainCoding
 from slicepilot.env.environments.slice_env import SliceEnv
-from slicepilot.env.environments.vector_env import PlainCoding, SliceVectorEnv
+from slicepilot.env.environments.vector_env import SliceVectorEnv
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.online.vec_env import ReturnScaler, Sb3VecEnv

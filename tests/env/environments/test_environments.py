@@ -95,23 +95,6 @@ def test_a_seed_fixes_this_run_and_the_next(render_mode: Any) -> None:
     assert not np.array_equal(first[0], first[-1])
 
 
-def test_vector_environment_of_one_lane_equals_the_single_one() -> None:
-    single, vector = SliceEnv(ramp_backend()), SliceVectorEnv(ramp_backend())
-    observation = single.reset(seed=9)[0]
-    np.testing.assert_array_equal(vector.reset(seed=9)[0][0], observation)
-    for step, action in enumerate(actions(3, 60, 5, 3)):
-        observation, reward, _, truncated, info = single.step(action)
-        seen, rewards, terminations, truncations, infos = vector.step(action[None])
-        assert rewards[0] == np.float32(reward)
-        assert (bool(terminations[0]), bool(truncations[0])) == (False, truncated)
-        assert {name: value[0] for name, value in infos["terms"].items()} == info["terms"]
-        if truncated:
-            assert step == 39
-            np.testing.assert_array_equal(infos["final_obs"][0], observation)
-            observation = single.reset()[0]
-        np.testing.assert_array_equal(seen[0], observation)
-
-
 def test_vector_environment_follows_the_vector_api() -> None:
     env = SliceVectorEnv(ramp_backend(lanes=3))
     assert env.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from slicepilot.env.arrays import FloatArray
 from slicepilot.env.knobs import Knobs
 from slicepilot.env.simulator import exogenous, kernels
-from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun
-from slicepilot.env.simulator.lanes import tile
+from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend, SimulatorRun, repeated_slices
+from slicepilot.env.simulator.exogenous import tile
 from slicepilot.env.simulator.lookahead import Lookahead
 from slicepilot.env.simulator.mixture import MixtureEpisodes
-from slicepilot.env.simulator.scaling import repeated_slices
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS, Telemetry
 from tests.effort import examples

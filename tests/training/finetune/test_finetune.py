@@ -12,9 +12,8 @@ import pytest
 import torch
 import yaml
 
-from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.heuristics.exploring import ExploringAgent, RandomAgent
 from slicepilot.agents.heuristics.fixed import no_control
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.cli.train.train import train as train_command
 from slicepilot.configs import ConfigError, available

@@ -14,9 +14,8 @@ import torch
 import yaml
 from typer.testing import CliRunner
 
-from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.heuristics.exploring import ExploringAgent, RandomAgent
 from slicepilot.agents.heuristics.fixed import no_control
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.learned.agent import LearnedAgent
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.cli.app import app
@@ -73,7 +72,6 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"algorithm": "choice"}, "neither updates nor minutes"),
         ({"behaviours": []}, "behaviours = "),
         ({"device": "tpu"}, "device = 'tpu'"),
-        ({"network": {"width": 16, "attention_heads": 3}}, "attention_heads = 3: expected a divisor"),
     ],
 )
 def test_bad_values_are_refused_by_field(

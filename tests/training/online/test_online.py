@@ -82,7 +82,6 @@ def test_shipped_configurations_are_valid(name: str) -> None:
         ({"mixture": "default"}, "exactly one of scenario and mixture"),
         ({"total_steps": None}, "total_steps or minutes"),
         ({"ppo": {"batch_transitions": 1000}}, r"batch_transitions = 1000: expected a divisor of .* = 512"),
-        ({"network": {"width": 16, "attention_heads": 2}}, r"network\.attention_heads = 2: expected 0 with ppo"),
     ],
 )
 def test_bad_values_are_refused_by_field(tmp_path: Path, change: dict[str, Any], message: str) -> None:

@@ -24,8 +24,6 @@ from slicepilot.training.networks.slice_network import HELD, NetworkConfig
 from slicepilot.training.online.policy import PpoPolicy, SacPolicy
 from slicepilot.training.online.vec_env import NO_CONTROL
 
-PLAIN = NetworkConfig(width=16)
-NETWORKS = [PLAIN, NetworkConfig(width=16, attention_heads=2)]
 Policy = TypeVar("Policy", PpoPolicy, SacPolicy)
 
 
@@ -35,9 +33,9 @@ def box(slices: int) -> spaces.Box:
     return space
 
 
-def make(kind: type[Policy], slices: int, network: NetworkConfig = PLAIN) -> Policy:
+def make(kind: type[Policy], slices: int) -> Policy:
     torch.manual_seed(0)
-    policy = kind(observation_space(slices), box(slices), lambda _: 1e-3, network=network)
+    policy = kind(observation_space(slices), box(slices), lambda _: 1e-3, network=NetworkConfig(width=16))
     with torch.no_grad():  # away from the nearly constant start
         for parameter in policy.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -48,10 +46,9 @@ def tables(slices: int, count: int = 50, columns: int = NUM_FEATURES) -> torch.T
     return torch.from_numpy(random_observations(slices, count, np.random.default_rng(0), columns))
 
 
-@pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("slices", [2, 5, 64])
-def test_actions_follow_a_permutation_of_the_slices(network: NetworkConfig, slices: int) -> None:
-    policy = make(SacPolicy, slices, network).deterministic()
+def test_actions_follow_a_permutation_of_the_slices(slices: int) -> None:
+    policy = make(SacPolicy, slices).deterministic()
     table, order = tables(slices), torch.randperm(slices)
     torch.testing.assert_close(policy(table)[:, order], policy(table[:, order]), rtol=0, atol=2e-6)
     assert float(policy(table).detach().std(0).min()) > 0, "the check means nothing for a constant policy"
@@ -63,10 +60,9 @@ def test_values_of_corrections_do_not_depend_on_the_order() -> None:
     torch.testing.assert_close(policy.predict_values(table), policy.predict_values(table[:, order]), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_values_of_knobs_do_not_depend_on_the_order(network: NetworkConfig) -> None:
+def test_values_of_knobs_do_not_depend_on_the_order() -> None:
     table, order = tables(5), torch.randperm(5)
-    critic = make(SacPolicy, 5, network).critic
+    critic = make(SacPolicy, 5).critic
     actions = torch.rand(len(table), 5, NUM_KNOBS)
     for left, right in zip(critic(table, actions), critic(table[:, order], actions[:, order]), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=1e-5)
@@ -139,9 +135,8 @@ def test_one_state_dict_serves_any_number_of_slices(kind: Any, columns: int, act
         assert bool((action.abs() <= 1).all())
 
 
-@pytest.mark.parametrize("network", NETWORKS)
-def test_absent_slices_hold_their_knobs_and_influence_nobody(network: NetworkConfig) -> None:
-    policy = make(SacPolicy, 5, network).deterministic()
+def test_absent_slices_hold_their_knobs_and_influence_nobody() -> None:
+    policy = make(SacPolicy, 5).deterministic()
     table = tables(5)
     table[..., ACTIVE] = 1.0
     table[:, 2, ACTIVE] = 0.0

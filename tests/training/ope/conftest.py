@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from slicepilot.agents.base import Agent
-from slicepilot.agents.heuristics.exploring import ExploringAgent
+from slicepilot.agents.heuristics.exploring import ExploringAgent, RandomAgent
 from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.data.episodes.episodes import EpisodeSet
 from slicepilot.env.reward import RewardWeights
 from slicepilot.env.simulator.scenario import Scenario

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slicepilot.agents.heuristics.exploring import RandomAgent
 from slicepilot.agents.heuristics.fixed import FixedAgent, no_control
-from slicepilot.agents.heuristics.random import RandomAgent
 from slicepilot.agents.heuristics.registry import make
 from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet

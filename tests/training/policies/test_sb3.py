@@ -33,9 +33,9 @@ from slicepilot.controller.service.loaded_policy import load_bundle
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.rollouts import simulate_rollout
 from slicepilot.training.policies.load import load_policy
+from slicepilot.training.policies.sb3_bundles import Sb3Source
 from slicepilot.training.policies.sb3_export import sb3_to_onnx
 from slicepilot.training.policies.sb3_files import load_sb3
-from slicepilot.training.policies.sb3_source import Sb3Source
 from tests import command
 
 ENV, PERIOD_S = "slicepilot.env:slicepilot/SliceControl-v0", 30.0
