@@ -39,6 +39,8 @@ EXPERIMENT = "slicepilot"
 EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 EXPECTED = "a reachable MLflow server, or a database in whose address % and ? are %25 and %3F"
 PARENT_TAG = "mlflow.parentRunId"
+# MLflow's answers about a run that does not exist, and about one that has been deleted.
+GONE = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 MOST_CHILDREN = 10_000
 MOST_LABELS, MOST_METRICS = 100, 1000  # in a request of MLflow
 DIGEST_TAG = "slicepilot.digest"
@@ -201,8 +203,10 @@ class Tracker:
         try:
             self.client.update_run(run_id, status="RUNNING")
             return str(self.client.get_run(run_id).info.experiment_id), run_id
-        except MlflowException:
-            return None
+        except MlflowException as error:
+            if error.error_code in GONE:
+                return None
+            raise
 
     def _started(self, name: str, parent_run_id: str | None, tags: Mapping[str, str]) -> tuple[str, str]:
         experiment_id = self._experiment()

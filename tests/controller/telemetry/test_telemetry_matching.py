@@ -187,11 +187,11 @@ def test_idle_flows_make_room_when_the_table_is_nearly_full(bench: Any, packets:
     assert [(flow.teid, flow.packets) for flow in flows.read(bench.programs)] == [(1, 2), (5, 1)]
 
 
-def test_consecutive_tunnels_find_places_under_any_secret(make_bench: Callable[..., Any], packets: Any) -> None:
+def test_consecutive_tunnels_find_places_under_any_secret(packets: Any) -> None:
     """As an SMF hands them out; each load of the programs has a secret of its own."""
     inner = packets.ipv4(packets.udp(bytes(20)))
     for _ in range(20):
-        with make_bench() as bench:
+        with bench_of() as bench:
             for teid in range(1, 1000):
                 bench.enter(packets.n3(packets.gtpu(inner, teid)))
             assert len(flows.read(bench.programs)) > 768

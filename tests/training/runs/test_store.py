@@ -161,9 +161,10 @@ def test_a_deleted_experiment_says_how_to_restore_it(
 
 
 class OnceMlflow(BaseHTTPRequestHandler):
-    """Answers what starts a run, and nothing once ``gone`` is set."""
+    """Answers what starts a run, and nothing once ``gone`` is set; ``busy`` cannot update runs."""
 
     gone = threading.Event()
+    busy = False
     asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
@@ -172,15 +173,18 @@ class OnceMlflow(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.asked.append(self.path.rpartition("/")[2])
+        if self.busy and self.asked[-1] == "update":
+            self._answer({"error_code": "INTERNAL_ERROR", "message": "database is locked"}, 500)
+            return
         info = {"run_id": "r", "run_uuid": "r", "experiment_id": "1", "status": "RUNNING", "lifecycle_stage": "active"}
         self._answer({"run": {"info": info | {"artifact_uri": "mlflow-artifacts:/1/r"}, "data": {}}})
 
-    def _answer(self, document: dict[str, Any]) -> None:
+    def _answer(self, document: dict[str, Any], status: int = 200) -> None:
         if self.gone.is_set():
             time.sleep(4.0)
             return
         body = json.dumps(document).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -188,16 +192,35 @@ class OnceMlflow(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002 (its name there)
 
 
+@contextlib.contextmanager
+def served(handler: type[OnceMlflow], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_server_that_is_busy_makes_no_second_run_of_a_resumed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class BusyMlflow(OnceMlflow):
+        gone = threading.Event()
+        busy = True
+
+    with served(BusyMlflow, monkeypatch), pytest.raises(ConfigError, match="database is locked"):
+        Tracker("mine", run_id="r")
+    assert "create" not in BusyMlflow.asked
+
+
 def test_a_server_that_is_lost_during_a_run_holds_it_up_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), OnceMlflow)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+    with served(OnceMlflow, monkeypatch):
         tracker = Tracker("mine")
         monkeypatch.setattr("slicepilot.training.runs.tracking.FLUSH_S", 0.0)
         tracker.metrics({"reward": 1.0}, 0)
@@ -210,9 +233,6 @@ def test_a_server_that_is_lost_during_a_run_holds_it_up_once(
         tracker.finish()
         assert tracker.lost == 50, "49 points and the end"
         assert "50 entries could not be written" in capfd.readouterr().err
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
