@@ -16,14 +16,10 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 _IMPORTS = ("numpy", "numba", "pyarrow.parquet", "slicepilot.cli.app", "slicepilot.env.environments.slice_env")
-# Commands that train have a server of their own, because PyTorch is large.
-_TRAINING = ("train", "tune")
-_IMPORTS_TO_TRAIN = (*_IMPORTS, "stable_baselines3", "onnxruntime", "torch.onnx._internal.exporter._registration")
 
 
 def slicepilot(
@@ -50,7 +46,7 @@ def slicepilot(
         client, served = socket.socketpair()
         with client, served:
             streams = [stdin.fileno(), out.fileno(), err.fileno(), served.fileno()]
-            socket.send_fds(_server(bool(command) and command[0] in _TRAINING), [b"fork"], streams)
+            socket.send_fds(_server(), [b"fork"], streams)
             client.settimeout(timeout)
             client.sendall(json.dumps(request).encode() + b"\n")
             with client.makefile() as answers:
@@ -66,14 +62,12 @@ def slicepilot(
 
 
 @cache
-def _server(trains: bool) -> socket.socket:
-    """The connection to one of this process's servers, which end when this process does."""
+def _server() -> socket.socket:
+    """The connection to this process's server, which ends when this process does."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         server = subprocess.Popen(
-            [sys.executable, __file__, str(theirs.fileno()), *(_TRAINING if trains else ())],
-            pass_fds=[theirs.fileno()],
-            start_new_session=True,
+            [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], start_new_session=True
         )
 
     def end() -> None:
@@ -84,11 +78,9 @@ def _server(trains: bool) -> socket.socket:
     return ours
 
 
-def _serve(requests: socket.socket, trains: bool) -> None:
-    for name in _IMPORTS_TO_TRAIN if trains else _IMPORTS:
-        import_module(name)
-    if trains:
-        import_module("exports").keep_operators(build=True)
+def _serve(requests: socket.socket) -> None:
+    for name in _IMPORTS:
+        __import__(name)
     while True:
         message, streams, _, _ = socket.recv_fds(requests, 16, 4)
         if not message:
@@ -130,4 +122,4 @@ def _run(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])), trains=len(sys.argv) > 2)
+    _serve(socket.socket(fileno=int(sys.argv[1])))
