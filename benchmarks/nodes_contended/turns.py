@@ -2,8 +2,9 @@
 
 Five UPFs (`tests/node/foreign.sh`) spend 100 us on each packet; each is offered 45 Mbit/s, which a first slice is
 promised within 5 ms and the others a third of within 250 ms. ``--busy`` processes that are no slice use the CPUs too.
-Run as root: ``python -m benchmarks.nodes_contended.turns OUT``; a line a run, then medians and ranges. ``--open5gs``
-takes Open5GS's UPF in place of the project's: as it is, 45 Mbit/s are next to no work for it, so offer it more.
+Run as root: ``python -m benchmarks.nodes_contended.turns OUT``; a line a run, then medians and ranges, and ratios of
+the last agent to the others, turn by turn. ``--open5gs`` takes Open5GS's UPF in place of the project's: as it is, 45
+Mbit/s are next to no work for it, so offer it more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ BURN_NS = 100_000
 START_S = 120.0
 """A controller should start within this, while the UPFs want all of the CPUs."""
 TRIES = 3
+REACHED = 0.98  # of the other agent's rate, in the same turn
 AGENTS = "no-control,static-order,queue-greedy"
 COLUMNS = ("priority Mbit/s", "p99 ms", "late %", "others Mbit/s", "policy %", "loop p50 us", "loop p99 us")
 
@@ -76,6 +78,13 @@ def row(document: dict[str, Any]) -> list[float]:
     ]
 
 
+def _print_ratios(what: str, ratios: np.ndarray) -> None:
+    if len(ratios):
+        middle, low, high = np.median(ratios), ratios.min(), ratios.max()
+        reached = np.count_nonzero(ratios >= REACHED)
+        print(f"{what}: {middle:.3f} ({low:.2f} to {high:.2f}), at least {REACHED} in {reached} of {len(ratios)}")
+
+
 def main() -> None:
     """Take turns and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -106,6 +115,12 @@ def main() -> None:
         figures = zip(COLUMNS, np.median(table, axis=0), np.min(table, axis=0), np.max(table, axis=0), strict=True)
         parts = (f"{column} {middle:.1f} ({low:.1f} to {high:.1f})" for column, middle, low, high in figures)
         print(f"{name}: {'; '.join(parts)}")
+    *others, last = agents
+    rates = {name: np.asarray(rows[name])[:, 0] for name in agents}
+    for name in others:
+        _print_ratios(f"priority Mbit/s of {last} over {name}, turn by turn", rates[last] / rates[name])
+    for name in others:
+        _print_ratios(f"priority Mbit/s of {name} over its turn before", rates[name][1:] / rates[name][:-1])
 
 
 if __name__ == "__main__":

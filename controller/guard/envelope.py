@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -16,9 +17,11 @@ from slicepilot.env.promises import static_order
 from slicepilot.env.slices import NICE_MIN, SliceSet
 from slicepilot.env.telemetry import NODE_FIELDS, SLICE_FIELDS
 
-from .config import PRIORITY, Floor, Floors, GuardConfig, Safe, SafeSetting, SlaFloor, SlaFloors
+from .config import PRIORITY, Floor, GuardConfig, SafeSetting, SlaFloor
 from .records import Records, State
 from .service import CLEARLY
+
+T_co = TypeVar("T_co", covariant=True)
 
 # A rate or CPU use above these is a broken counter whatever the node: the averages keep their precision below.
 _MOST_MBPS, _MOST_MCPU, _MOST_USE_RATIO = 1e7, 1e8, 1e3
@@ -29,13 +32,22 @@ MOST_PATIENCE_S = 1e6  # as `Seconds` in the configuration: nanoseconds stay int
 _ROUNDING = 1e-9
 
 
-def entries(name: str, section: Floors | SlaFloors | Safe, slices: SliceSet) -> list[Any]:
+class Section(Protocol[T_co]):
+    """A section of the configuration with an entry for some slices, and an entry for all others."""
+
+    @property
+    def default(self) -> T_co: ...
+    @property
+    def slices(self) -> Mapping[str, T_co]: ...
+
+
+def entries(name: str, section: Section[T_co], slices: SliceSet) -> list[T_co]:
     """Each slice's own entry, or the default; `PRIORITY` is the slice of highest weight unless a slice is called so.
 
     Raises:
         ConfigError: an unknown slice.
     """
-    named: dict[str, Any] = {**section.slices}
+    named = section.slices
     for given in named:
         if given not in slices.names and given != PRIORITY:
             known = did_you_mean(given, slices.names, ", ".join((*slices.names, PRIORITY)))

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -107,12 +107,20 @@ def live_context(
     uplink_mbps: float,
     logical_cpus: float | None = None,
     num_steps: int = ENDLESS,
-    **facts: Any,
+    traits: NodeTraits | None = None,
 ) -> Context:
-    """Facts about a live node that do not change: its control period, rate of the shared N6 uplink, CPUs (none takes
-    those this process may use), control periods of one run, and other fields of `Context`."""
+    """Facts about a live node that do not change.
+
+    Args:
+        slices: of the node.
+        period_s: control period.
+        uplink_mbps: rate of the shared N6 uplink.
+        logical_cpus: of the node; none takes those this process may use.
+        num_steps: control periods of one run.
+        traits: how it queues and paces, None where that is not known.
+    """
     cpus = len(os.sched_getaffinity(0)) if logical_cpus is None else logical_cpus
-    return replace(Context.alike(slices, period_s, cpus, uplink_mbps, num_steps), **facts)
+    return replace(Context.alike(slices, period_s, cpus, uplink_mbps, num_steps), traits=traits)
 
 
 def live_traits(slices: SliceSet, quota_period_ms: float, n3_buffer_packets: float, paced: bool = True) -> NodeTraits:
@@ -148,7 +156,8 @@ class LiveBackend:
         actuator: knobs; owned, restored and closed with the backend.
         cgroups: the slices' groups, for ``cpu.stat``; none where a slice has none. None: the source has
             ``throttled_ratio`` as well.
-        context: period and size of the node (`live_context`).
+        context: what is fixed for a run (`live_context`).
+        period_s: control period, which the context has in single precision only.
 
     Attributes:
         tasks: what has to be called between ticks beside `check`, and how often, in seconds.
@@ -163,9 +172,9 @@ class LiveBackend:
         actuator: Actuator,
         cgroups: Sequence[Path | None] | None,
         context: Context,
+        period_s: float,
     ) -> None:
         self.slices, self.context = slices, context
-        period_s = round(context.period_s.item(), 6)  # in single precision
         self.ticks = AbsoluteTicks(period_s)
         self._source, self._actuator = source, actuator
         self.tasks = source.tasks

@@ -200,7 +200,7 @@ class Controller:
             roots, policy = self.config.roots, self.policy
             config = self._guard_config if order.guard is None else GuardConfig.from_yaml(order.guard, roots)
             if order.bundle is not None:
-                policy = load_bundle(order.bundle, self.config.trust, roots, **trial_on(self.node, self.config))
+                policy = load_bundle(order.bundle, self.config.trust, roots, trial_on(self.node, self.config))
                 self._require_promoted(policy, order)
             guard = self._guard(config, policy)
             if order.bundle is not None:

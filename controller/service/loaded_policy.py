@@ -29,7 +29,7 @@ from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import Telemetry
 
 from .run_config import RunConfig
-from .trial import try_out
+from .trial import Trial, try_out
 
 HEAVY = {"jax", "mlflow", "pandas", "ray", "tensorflow", "torch"}
 """Packages of training, which take hundreds of MB and start threads."""
@@ -77,7 +77,9 @@ class LoadedPolicy:
             raise ConfigError(self.refusal)
 
 
-def load_bundle(folder: str | Path, trust: str | None = None, roots: Roots | None = None, **trial: Any) -> LoadedPolicy:
+def load_bundle(
+    folder: str | Path, trust: str | None = None, roots: Roots | None = None, trial: Trial | None = None
+) -> LoadedPolicy:
     """A learned policy: its files read once, their signature verified, their sums checked, its model tried out in a
     process of its own. Nothing is parsed before the signature, and no runtime of this process sees an untried model.
 
@@ -85,7 +87,7 @@ def load_bundle(folder: str | Path, trust: str | None = None, roots: Roots | Non
         folder: of the bundle, or the name of a shipped bundle.
         trust: public key (PEM) that it must be signed with; none: it need not be.
         roots: where it has to be; none: anywhere.
-        trial: what it has to do, as `try_out` takes it; default: decide on its own slices.
+        trial: what it has to do; default: decide on its own slices.
 
     Raises:
         ConfigError: it cannot be used.
@@ -95,7 +97,7 @@ def load_bundle(folder: str | Path, trust: str | None = None, roots: Roots | Non
     if trust is not None:
         verify(files, Path(trust))
     bundle = PolicyBundle.of(files)
-    try_out(bundle, **trial)
+    try_out(bundle, trial)
     refusal = ""
     try:
         promotion.check(files)
@@ -145,10 +147,9 @@ def make_agent(name: str, slices: SliceSet, context: Context, hardware: str) -> 
     return LoadedPolicy(agent, refusal=refusal, nice_scope=decided.nice_scope)
 
 
-def trial_on(node: Node, config: RunConfig) -> dict[str, Any]:
-    """The trial of a policy for a node, as `load_bundle` takes it."""
-    context = node.backend.context
-    return {"num_slices": len(node.backend.slices), "period_s": context.period_s.item(), "off_cpu": config.cpu}
+def trial_on(node: Node, config: RunConfig) -> Trial:
+    """The trial of a policy for a node."""
+    return Trial(len(node.backend.slices), node.backend.context.period_s.item(), config.cpu)
 
 
 def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
@@ -158,5 +159,5 @@ def policy_of(config: RunConfig, node: Node) -> LoadedPolicy:
         ConfigError: unknown name, or a bundle that is broken or not signed with the trusted key.
     """
     if config.bundle is not None:
-        return load_bundle(config.bundle, config.trust, **trial_on(node, config))
+        return load_bundle(config.bundle, config.trust, trial=trial_on(node, config))
     return make_agent(config.policy, node.backend.slices, node.backend.context, node.hardware)

@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from slicepilot.agents.learned.bundle import PolicyBundle
 from slicepilot.agents.learned.files import MODEL_FILE
@@ -24,21 +24,28 @@ MOST_ANSWER_BYTES = 4096
 SHOWN = 300
 
 
-def try_out(
-    bundle: PolicyBundle, num_slices: int | None = None, period_s: float = 1.0, off_cpu: int | None = None
-) -> None:
-    """Try a bundle's model out; the process is killed at the end.
+class Trial(NamedTuple):
+    """What a policy has to do.
 
-    Args:
-        bundle: whose model.
+    Attributes:
         num_slices: of the node; default: the bundle's.
         period_s: control period, the limit of a decision's CPU time.
         off_cpu: the loop's CPU, which the trial does not use.
+    """
+
+    num_slices: int | None = None
+    period_s: float = 1.0
+    off_cpu: int | None = None
+
+
+def try_out(bundle: PolicyBundle, trial: Trial | None = None) -> None:
+    """Try a bundle's model out, by default on its own slices; the process is killed at the end.
 
     Raises:
         ConfigError: the model is refused, fails, or takes too much time or memory; it has not run here.
         OSError: the process cannot be started.
     """
+    num_slices, period_s, off_cpu = trial or Trial()
     columns, actions = bundle.widths
     shape = 1, num_slices or len(bundle.slices), columns
     head = {"shape": shape, "actions": actions}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -112,19 +113,21 @@ class NodeBackend(LiveBackend):
             )
             moves = np.asarray([[[knob not in item.fixed] for item in self.targets] for knob in KNOB_FIELDS], np.bool_)
             slices = spec.promised_within({name: item.usable for name, item in self.around.items()})
-            context = live_context(
-                slices,
-                control_period_s,
-                spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
-                float(len(self._binding.cpus)) if spec.cpus is None else spec.cpus,
-                num_steps,
-                traits=live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
+            context = replace(
+                live_context(
+                    slices,
+                    control_period_s,
+                    spec.uplink_mbps or UNKNOWN_UPLINK_MBPS,
+                    float(len(self._binding.cpus)) if spec.cpus is None else spec.cpus,
+                    num_steps,
+                    live_traits(slices, spec.quota_period_ms, spec.n3_buffer_packets, bool(moves[EGRESS].any())),
+                ),
                 moves=None if moves.all() else moves,
                 sharing=tuple(tuple(map(list(located).index, names)) for names in families if len(names) > 1),
                 oldest_s=oldest_s,
             )
             cgroups = None if self._probe is None else [target.cgroup for target in self.targets]
-            super().__init__(slices, source, actuator, cgroups, context)
+            super().__init__(slices, source, actuator, cgroups, context, control_period_s)
             if self._probe is not None:
                 self._probe.sched.usable = self._binding.cpus
             if self._learning:

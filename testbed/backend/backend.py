@@ -99,6 +99,7 @@ class TestbedBackend(LiveBackend):
                     num_steps=max(1, round(scenario.duration_s / period_s)),
                     traits=traits_of(testbed, scenario),
                 ),
+                period_s,
             )
             undo.pop_all()
 
@@ -233,7 +234,7 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
             undo.callback(source.close)
             actuator = ShadowActuator(targets_of(testbed))
             undo.callback(actuator.close)
-            backend = LiveBackend(testbed.slices, source, actuator, groups, context)
+            backend = LiveBackend(testbed.slices, source, actuator, groups, context, control_period_s)
             undo.pop_all()
     else:
         backend = played = open_backend(scenario, control_period_s, read_only=True, name=name)

@@ -64,8 +64,9 @@ def opened(made: BenchNode, slices: SliceSet, period_ms: float) -> Iterator[Node
     source = KernelSource(made.points, uplink_mbps=UPLINK_MBPS)
     with contextlib.ExitStack() as undo:
         undo.callback(source.close)
-        context = live_context(slices, 1e-3 * period_ms, UPLINK_MBPS)
-        backend = LiveBackend(slices, source, ShadowActuator(made.targets), made.cgroups, context)
+        period_s = 1e-3 * period_ms
+        context = live_context(slices, period_s, UPLINK_MBPS)
+        backend = LiveBackend(slices, source, ShadowActuator(made.targets), made.cgroups, context, period_s)
         undo.callback(backend.close)
         yield Node("bench", "bench", backend, made.targets, QUOTA_PERIOD_US)
 

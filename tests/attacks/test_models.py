@@ -16,7 +16,7 @@ from slicepilot.agents.learned.bundle import PolicyBundle, TrainingRecord
 from slicepilot.agents.runtime.allowed import MOST_ENTRIES, MOST_NODES, OnnxError, check_model
 from slicepilot.agents.runtime.session import INPUT_NAME, OUTPUT_NAME
 from slicepilot.configs import ConfigError
-from slicepilot.controller.service.trial import try_out
+from slicepilot.controller.service.trial import Trial, try_out
 from slicepilot.env.encoding import NUM_FEATURES
 from slicepilot.env.knobs import NUM_KNOBS
 from slicepilot.env.slices import SliceSet
@@ -195,12 +195,12 @@ def bundle(model: bytes) -> PolicyBundle:
 def test_a_trial_of_a_hostile_model_ends(make: Callable[[], bytes], message: str) -> None:
     start_s = time.monotonic()
     with pytest.raises(ConfigError, match=message):
-        try_out(bundle(make()), 5, 0.01)
+        try_out(bundle(make()), Trial(5, 0.01))
     assert time.monotonic() - start_s < 40.0
 
 
 def test_a_decision_that_takes_longer_than_a_control_period_is_refused() -> None:
     policy = PolicyBundle.load(ROOT / SHIPPED[1])
-    try_out(policy, 5, 0.1)
+    try_out(policy, Trial(5, 0.1))
     with pytest.raises(ConfigError, match=r"s of CPU time to decide; expected at most a control period \(1e-06 s\)"):
-        try_out(policy, 5, 1e-6)
+        try_out(policy, Trial(5, 1e-6))

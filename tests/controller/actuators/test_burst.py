@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from slicepilot.controller.actuators import quota
 from slicepilot.controller.actuators.bandwidth import Bandwidth, bandwidth_files
 from slicepilot.controller.actuators.node import NodeActuator, SliceTargets
 from slicepilot.controller.system.cgroup import CpuGroup
@@ -22,11 +21,6 @@ from .v2_files import V2Files, v2_files_of
 __all__ = ["v2_files_of"]
 
 SHORT = 10_000
-
-
-@pytest.fixture(autouse=True)
-def _writes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "QUOTA_WRITE_STOCK", 100.0)
 
 
 def burst_file(group: Path) -> Path:

@@ -95,7 +95,7 @@ def live(groups: list[Path], readings: Readings | None = None, period_s: float =
     targets = [SliceTargets(name, path) for name, path in zip(SLICES.names, groups, strict=True)]
     actuator = NodeActuator(targets, 10_000)
     context = live_context(SLICES, period_s, uplink_mbps=1000, num_steps=20)
-    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, context)
+    backend = LiveBackend(SLICES, readings or Readings(), actuator, groups, context, period_s)
     try:
         yield backend
     finally:

@@ -30,6 +30,7 @@ from slicepilot.agents.learned.policy_names import PolicyName
 from slicepilot.agents.learned.signature import verify
 from slicepilot.configs import ConfigError
 from slicepilot.controller.service.loaded_policy import load_bundle
+from slicepilot.controller.service.trial import Trial
 from slicepilot.env.simulator.scenario import Scenario
 from slicepilot.training.evaluation.rollouts import simulate_rollout
 from slicepilot.training.policies.load import load_policy
@@ -301,7 +302,7 @@ def test_one_command_makes_a_signed_bundle(trained: Path, tmp_path: Path) -> Non
     bundle = PolicyBundle.load(tmp_path / "made")
     assert bundle.training.env_steps == 128
     same_decisions(bundle, f"sb3:{trained}")
-    policy = load_bundle(tmp_path / "made", str(tmp_path / "public.pem"), num_slices=5, period_s=0.5)
+    policy = load_bundle(tmp_path / "made", str(tmp_path / "public.pem"), trial=Trial(5, 0.5))
     assert "never promoted" in policy.refusal, "a controller takes it in shadow, after a trial"
     assert "is there already" in slicepilot(*call, code=2).stderr
     others = ("--out", f"{tmp_path}/other", "--scenario", "flash-crowd", "--no-sign")
