@@ -5,14 +5,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.exports import keep_operators
-
 
 @pytest.fixture(autouse=True)
 def restored_threads() -> Iterator[None]:
     torch = sys.modules.get("torch")  # not imported for tests that do without
     before = torch.get_num_threads() if torch else 0
-    keep_operators()
     yield
     if torch:
         torch.set_num_threads(before)
