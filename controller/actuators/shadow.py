@@ -19,7 +19,8 @@ from slicepilot.env.knobs import KnobName, Knobs
 from .node import SliceTargets
 from .shared_cpu import SharedCpu
 
-NONE = (math.inf, 0.0, math.inf)
+Row = tuple[float, float, float]  # CPU limit in mCPU, nice, egress rate
+NONE: Row = (math.inf, 0.0, math.inf)
 
 
 class ShadowActuator:
@@ -44,8 +45,7 @@ class ShadowActuator:
         self._readers: list[_Reader | None] = []
         try:
             for target in targets:
-                missing = missing_ok and target.cgroup is not None and not target.cgroup.exists()
-                self._readers.append(None if missing or _is_awaited(target) else _Reader(target))
+                self._readers.append(_opened(target, missing_ok))
             self.receipt = Receipt(self.read())
         except BaseException:
             self.close()
@@ -70,31 +70,33 @@ class ShadowActuator:
     def refresh(self) -> list[str]:
         """Read anew what others have set; groups that have gone and come back are opened again."""
         report: list[str] = []
-        for index, target in enumerate(self._targets):
-            self._readers[index] = self._renewed(target, self._readers[index], report)
-        current = self.read()
+        current = self._knobs([self._renewed(index, report) for index in range(len(self._targets))])
         if not current.same_as(self.receipt.applied):
             self.receipt = Receipt(current)
         return report
 
-    def _renewed(self, target: SliceTargets, reader: _Reader | None, report: list[str]) -> _Reader | None:
-        """A slice's reader, another where that fails; why it fails is added to ``report``."""
+    def _renewed(self, index: int, report: list[str]) -> Row:
+        """What a slice's group has; where that cannot be read, its reader is exchanged, and why is reported."""
+        target, reader = self._targets[index], self._readers[index]
         awaits, gone = _is_awaited(target), False
         if reader is not None:
             try:
                 if not awaits:
-                    reader.read()
-                    return reader
+                    return reader.read()
             except ActuatorError as error:
                 gone = True
                 report.append(f"{target.name}: {error}")
             reader.close()
+            self._readers[index] = None
+        if awaits:
+            return NONE
         try:
-            return None if awaits else _Reader(target)
+            fresh = self._readers[index] = _Reader(target)
+            return fresh.read()
         except ActuatorError as error:
             if not gone:
                 report.append(f"{target.name}: {error}")
-            return None
+            return NONE
 
     def read(self) -> Knobs:
         """The kernel's values; "none" for a group that has gone."""
@@ -105,6 +107,9 @@ class ShadowActuator:
                 with contextlib.suppress(ActuatorError):
                     row = reader.read()
             rows.append(row)
+        return self._knobs(rows)
+
+    def _knobs(self, rows: Sequence[Row]) -> Knobs:
         values = np.array(np.asarray(rows, np.float32).T, order="C")[..., None]
         self._shared.part(values, None)
         return Knobs(values)
@@ -118,6 +123,17 @@ class ShadowActuator:
 
 def _is_awaited(target: SliceTargets) -> bool:
     return target.cgroup is not None and awaited(target.cgroup)
+
+
+def _opened(target: SliceTargets, missing_ok: bool) -> _Reader | None:
+    if _is_awaited(target):
+        return None
+    try:
+        return _Reader(target)
+    except ActuatorError:
+        if missing_ok and target.cgroup is not None and not target.cgroup.exists():
+            return None
+        raise
 
 
 class _Reader:
@@ -139,7 +155,7 @@ class _Reader:
             self.close()
             raise
 
-    def read(self) -> tuple[float, float, float]:
+    def read(self) -> Row:
         """CPU limit in mCPU, nice, and an egress rate that is not known."""
         if not self._files:
             return NONE

@@ -40,7 +40,7 @@ class ThrottleMeter:
         self._ratios = [0.0] * len(cgroups)
         self._per_call = min(len(cgroups), math.ceil(len(cgroups) * period_s / REFRESH_S))
         self._next = 0
-        self._limited: list[int] = []
+        self._limited: set[int] = set()
         self._limits = b""
 
     def fill(self, telemetry: Telemetry, limits_mcpu: FloatArray) -> None:
@@ -51,7 +51,7 @@ class ThrottleMeter:
         limits = limits_mcpu.tobytes()
         if limits != self._limits:
             self._limits = limits
-            self._limited = [index for index, limit in enumerate(limits_mcpu.ravel().tolist()) if limit != math.inf]
+            self._limited = {index for index, limit in enumerate(limits_mcpu.ravel().tolist()) if limit != math.inf}
             self._ratios = [ratio if index in self._limited else 0.0 for index, ratio in enumerate(self._ratios)]
         if not self._limited:
             telemetry.throttled_ratio[:] = 0.0
