@@ -1,5 +1,6 @@
 """Rules for the whole suite."""
 
+import functools
 import os
 import signal
 from collections.abc import Generator
@@ -78,24 +79,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     What has to do with a kernel that others use too may be tried a second time; the end of the run names it. What is
     fuzzed may not: a second try would not draw what the first has drawn.
     """
-    live, realtime, slow, once, on_ray = (
-        [TESTS / name for name in names] for names in (LIVE, REALTIME, SLOW, ONCE, RAY)
-    )
-
-    def is_in(item: pytest.Item, paths: list[Path]) -> bool:
-        return any(item.path.is_relative_to(path) for path in paths)
-
     for item in items:
-        if is_in(item, slow) and not is_in(item, once):
+        if _is_in(item.path, SLOW) and not _is_in(item.path, ONCE):
             item.add_marker(pytest.mark.slow)
-        if is_in(item, realtime):
+        if _is_in(item.path, REALTIME):
             item.add_marker(pytest.mark.realtime)
-        if not item.get_closest_marker("realtime") and is_in(item, live):
+        if not item.get_closest_marker("realtime") and _is_in(item.path, LIVE):
             item.add_marker(pytest.mark.live)
-        on_kernel = any(map(item.get_closest_marker, ("live", "realtime"))) or is_in(item, on_ray)
+        on_kernel = any(map(item.get_closest_marker, ("live", "realtime"))) or _is_in(item.path, RAY)
         if item.get_closest_marker("fuzz") is None and on_kernel:
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=2))
     items.sort(key=lambda item: (not item.path.is_relative_to(ONE_BY_ONE), item.get_closest_marker("live") is None))
+
+
+@functools.cache
+def _is_in(path: Path, names: tuple[str, ...]) -> bool:
+    return any(path.is_relative_to(TESTS / name) for name in names)
 
 
 class ByFile(LoadFileScheduling):

@@ -14,8 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from license_expression import get_spdx_licensing
 from packaging.utils import canonicalize_name
 
@@ -56,6 +54,10 @@ def accepted(expression: str) -> bool:
 
 def test_the_bill_is_cyclonedx_and_names_every_pin(tmp_path: Path) -> None:
     text = written(tmp_path)
+    # Imported late: its grammars take a second, which each process that collects tests would spend.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     validator = JsonStrictValidator(SchemaVersion.V1_6)
     assert validator.validate_str(text) is None
     document = json.loads(text)

@@ -12,14 +12,18 @@ import pytest
 
 from slicepilot.testbed.lifecycle.testbed import missing
 
-nbformat: Any = pytest.importorskip("nbformat")
-nbclient: Any = pytest.importorskip("nbclient")
 FOLDER = Path(__file__).parents[2] / "docs" / "notebooks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
 LIVE = {"shadow-to-live"}
 
 
-def test_there_are_five_that_are_valid() -> None:
+@pytest.fixture
+def nbformat() -> Any:
+    """Imported late: what it checks with takes a second, which each process that collects tests would spend."""
+    return pytest.importorskip("nbformat")
+
+
+def test_there_are_five_that_are_valid(nbformat: Any) -> None:
     assert len(NAMES) == 5
     for name in NAMES:
         notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
@@ -31,13 +35,14 @@ def test_there_are_five_that_are_valid() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(nbformat: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in LIVE and (lacking := missing()):
         pytest.skip(f"this machine lacks {'; '.join(lacking)}")
     if shutil.which("bash") is None:
         pytest.skip("no bash")
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", 4)
+    nbclient: Any = pytest.importorskip("nbclient")
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     printed = [out for cell in notebook.cells for out in cell.get("outputs", ()) if out["output_type"] != "error"]
     assert printed
