@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slicepilot.cli.operation.run import _print, _Totals
+from slicepilot.cli.operation.run_text import print_run
+from slicepilot.cli.operation.run_totals import RunTotals
 from slicepilot.controller.contracts.charge import shares
 from slicepilot.controller.telemetry.layout import BUCKETS
 from slicepilot.env.simulator.backend import ScenarioRuns, SimulatorBackend
@@ -21,7 +22,7 @@ def test_figures_are_of_ticks_in_which_a_slice_was_measured() -> None:
     backend.reset(1)
     slices = backend.slices
     uncounted = np.zeros((len(slices), BUCKETS), np.uint32)
-    totals, telemetry = _Totals(slices, backend.context, lambda: uncounted), Telemetry.empty(len(slices))
+    totals, telemetry = RunTotals(slices, backend.context, lambda: uncounted), Telemetry.empty(len(slices))
     telemetry.offered_mbps[:] = telemetry.carried_mbps[:] = 40.0
     telemetry.valid[4] = False
     for tick in range(10):
@@ -40,7 +41,7 @@ def test_a_slice_without_traffic_has_neither_losses_nor_delays(capsys: pytest.Ca
     backend.reset(1)
     slices = backend.slices
     uncounted = np.zeros((len(slices), BUCKETS), np.uint32)
-    totals, telemetry = _Totals(slices, backend.context, lambda: uncounted), Telemetry.empty(len(slices))
+    totals, telemetry = RunTotals(slices, backend.context, lambda: uncounted), Telemetry.empty(len(slices))
     telemetry.offered_mbps[1:] = 40.0
     telemetry.carried_mbps[1:] = 30.0
     telemetry.delay_p99_us[1:] = 2000.0
@@ -48,7 +49,7 @@ def test_a_slice_without_traffic_has_neither_losses_nor_delays(capsys: pytest.Ca
         totals.add(telemetry)
     rows = totals.rows()
     assert [row["lost_pct"] for row in rows[:2]] == pytest.approx([0.0, 25.0])
-    _print(report(slices=rows), 0.5)
+    print_run(report(slices=rows), 0.5)
     lines = capsys.readouterr().out.splitlines()
     [idle], [busy] = ([line.split() for line in lines if line.split()[:1] == [name]] for name in slices.names[:2])
     assert idle[1:5] == ["0.0", "0.0", "-", "-"]
@@ -60,13 +61,13 @@ def test_each_mode_that_was_in_force_has_its_line(capsys: pytest.CaptureFixture[
         {"mode": "shadow", "ticks": 9000, "in_charge": shares({"policy": 9000}), "guard_rules": {}},
         {"mode": "live", "ticks": 4600, "in_charge": shares({"policy": 2300, "guard": 2300}), "guard_rules": {}},
     ]
-    _print(report(modes=modes, restored="original settings restored: 5 slices, 15 knobs"), 0.5)
+    print_run(report(modes=modes, restored="original settings restored: 5 slices, 15 knobs"), 0.5)
     out = capsys.readouterr().out
     assert "shadow 90 s, had it acted: policy 100.0%" in out
     assert "live 46 s: policy 50.0%, guard 50.0%" in out
     assert "in charge" not in out
     assert "original settings restored: 5 slices, 15 knobs" in out
-    _print(report(modes=modes[:1]), 0.5)
+    print_run(report(modes=modes[:1]), 0.5)
     assert "in charge, had it acted: policy 100.0%" in capsys.readouterr().out
 
 
