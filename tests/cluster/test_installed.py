@@ -322,3 +322,5 @@ def test_helm_uninstall_gives_knobs_back_and_leaves_the_definitions(
     for kind in ("clusterroles", "clusterrolebindings", "priorityclasses"):
         assert "slicepilot" not in cluster.kubectl("get", kind, "-o", "name")
     assert cluster.kubectl("get", "crd", "-o", "name").count("slicepilot.dev") == 2
+    # The agent's rights went before itself, so that it could not release its Leases.
+    cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")

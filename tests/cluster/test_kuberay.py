@@ -90,6 +90,7 @@ def _sweeps(cluster: Cluster) -> Iterator[Path]:
     }
     cluster.kubectl("create", "namespace", NAMESPACE)
     cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
     cluster.kubectl("apply", given=volume)
     access = f"--kubeconfig={cluster.folder}/admin.yaml"
     cluster.unit("ray-operator", str(BUILT / "ray-operator"), access, "--enable-leader-election=false")

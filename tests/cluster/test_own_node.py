@@ -33,7 +33,6 @@ def _policy(cluster: Cluster) -> Iterator[None]:
         {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "far", "namespace": NAMESPACE}, "spec": pod},
     ]
     cluster.kubectl("apply", given=documents)
-    cluster.kubectl("-n", SYSTEM, "delete", "lease", "--all")  # that of an agent whose rights went before itself
     try:
         yield
     finally:
