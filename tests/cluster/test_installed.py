@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from .upfs import NAMESPACE, PodUpfs
 from .upfs import shares as shares_of
 
 COUNT = 5
-WITHIN_S, AT_ONCE_S = 120.0, 0.5
+WITHIN_S, AT_ONCE_S, WATCHED_S = 120.0, 0.5, 30.0
 IMAGE, TAG = "slicepilot.test/agent", "a1"
 ARCHIVE = ROOT / "build" / "image" / "agent.tar"
 VALUES = {
@@ -221,8 +221,7 @@ def family(pid: int) -> dict[int, str]:
 def test_agent_loop_publisher_and_supervisor_have_less_than_350_mib(cluster: Cluster) -> None:
     time.sleep(float(os.environ.get("SLICEPILOT_SETTLE_S", "0")))  # they are as large as ever after four minutes
     processes = family(agent_pid(cluster))
-    names = ("k8s agent", "slicepilot.cli run", "publisher.process", "watchdog.supervisor")
-    each = {name: pid for name in names for pid, line in processes.items() if name in line}
+    each = by_name(processes)
     assert sorted(each.values()) == sorted(processes), processes
     taken = {name: pss_mib(pid) for name, pid in each.items()}
     print("; ".join(f"{name}: {mib:.0f} MiB" for name, mib in taken.items()), f"in all {sum(taken.values()):.0f} MiB")
@@ -232,6 +231,35 @@ def test_agent_loop_publisher_and_supervisor_have_less_than_350_mib(cluster: Clu
         in_loop = pid == each["slicepilot.cli run"]
         assert in_loop or not any(name in mapped for name in ("llvmlite", "onnxruntime"))
     assert sum(taken.values()) < 350.0
+
+
+def test_agent_loop_publisher_and_supervisor_take_less_than_5_percent_of_a_core(
+    cluster: Cluster, upfs: PodUpfs
+) -> None:
+    each = by_name(family(agent_pid(cluster)))
+    upfs.load(seconds=WATCHED_S + 10, mbps=4)
+    time.sleep(3.0)
+    before_s, started_s = {name: cpu_s(pid) for name, pid in each.items()}, time.monotonic()
+    time.sleep(WATCHED_S)
+    elapsed_s = time.monotonic() - started_s
+    taken = {name: 100 * (cpu_s(pid) - before_s[name]) / elapsed_s for name, pid in each.items()}
+    upfs.unload()
+    print(
+        "; ".join(f"{name}: {pct:.1f}%" for name, pct in taken.items()), f"in all {sum(taken.values()):.1f}% of a core"
+    )
+    assert sum(taken.values()) < 5.0
+
+
+def by_name(processes: Mapping[int, str]) -> dict[str, int]:
+    """Process ids of an agent with a loop."""
+    names = ("k8s agent", "slicepilot.cli run", "publisher.process", "watchdog.supervisor")
+    return {name: pid for name in names for pid, line in processes.items() if name in line}
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of all threads of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def given_back_once(upfs: PodUpfs, initial: list[str], what: str, act: Any) -> float:

@@ -98,7 +98,8 @@ def _logged(tracker: Tracker, bundle: PolicyBundle, files: BundleFiles) -> str:
         params={"algorithm": record.algorithm, "seed": str(record.seed), "env_steps": str(record.env_steps)},
         model_type="policy",
     )
-    before = mlflow.get_tracking_uri()
+    # MLflow keeps the address for the whole process and hands it to its children by MLFLOW_TRACKING_URI.
+    before: Any = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
     mlflow.set_tracking_uri(tracker.uri)
     try:
         Model.log(

@@ -174,6 +174,7 @@ def test_mlflow_holds_parameters_curves_and_files(run: tuple[TrainingResult, Pat
 
     result, folder = run
     assert (folder / "mlflow.db").is_file()
+    assert not mlflow.is_tracking_uri_set(), "the next run in this process has the default again"
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
     stored = client.get_run(str(result.run_id))
     assert stored.info.status == "FINISHED"
