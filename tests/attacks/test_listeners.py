@@ -22,7 +22,6 @@ DEEP = "too deeply nested"
 IN_TIME_S = 10.0
 """What Prometheus waits for; the publisher runs behind all else, and here beside its attacker and other tests."""
 CLIENT = """
-import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 kept = []
 def connect():

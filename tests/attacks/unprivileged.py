@@ -10,7 +10,7 @@ from pathlib import Path
 
 NOBODY = 65534
 _START = """
-import fcntl, json, os, shutil, socket, sys, time
+import fcntl, json, os, resource, shutil, socket, sys, time
 os.setgroups([])
 os.setresgid(*[{gid}] * 3)
 os.setresuid(*[{uid}] * 3)
