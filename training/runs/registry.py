@@ -99,7 +99,8 @@ def _logged(tracker: Tracker, bundle: PolicyBundle, files: BundleFiles) -> str:
         model_type="policy",
     )
     # MLflow keeps the address for the whole process and hands it to its children by MLFLOW_TRACKING_URI.
-    before: Any = mlflow.get_tracking_uri() if mlflow.is_tracking_uri_set() else None
+    known = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
+    before: Any = mlflow.get_tracking_uri() if known else None
     mlflow.set_tracking_uri(tracker.uri)
     try:
         Model.log(
