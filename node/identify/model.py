@@ -55,7 +55,7 @@ def simulate(segments: Sequence[Segment], slices: SliceSet, hardware: Hardware, 
     for knobs in np.stack([item.knobs for item in segments], axis=-1)[1:]:
         backend.apply(Knobs(np.ascontiguousarray(knobs)))
         seen = backend.observe()
-        series.append((seen.offered_mbps, seen.carried_mbps, seen.delay_p99_us))
+        series.append(np.stack((seen.offered_mbps, seen.carried_mbps, seen.delay_p99_us)))  # of views, a copy
     return Observed.of(np.asarray(series)[round(SETTLE_S / period_s) :])
 
 

@@ -15,6 +15,7 @@ from slicepilot.env.simulator.scenario import Load, Scenario
 from slicepilot.env.slices import SliceSet
 from slicepilot.env.telemetry import SLICE_FIELDS
 from slicepilot.node.identify.estimate import Estimate, document, estimate_hardware, known_facts
+from slicepilot.node.identify.model import observed, simulate
 from slicepilot.node.identify.segments import MEASURE_S, SETTLE_S, Segment, draw
 
 SLICES = SliceSet.from_yaml("testbed-five")
@@ -85,6 +86,13 @@ def test_the_cost_of_waking_up_is_identified_where_loads_differ() -> None:
     assert "wake_cost_ratio" in reported.measured
     assert reported.hardware.wake_cost_ratio == pytest.approx(TRUE.wake_cost_ratio, abs=0.02)
     assert reported.hardware.upf_cost_us == pytest.approx(73.0, rel=0.02)
+
+
+def test_traffic_that_changes_is_simulated_as_it_was() -> None:
+    busy = segment((8.0,) * 5)
+    part = replace(busy, offered_mbps=busy.offered_mbps * np.linspace(2.0, 0.1, len(busy.offered_mbps))[:, None])
+    simulated = simulate([part], SLICES, TRUE, PERIOD_S, 0)
+    assert simulated.offered_mbps == pytest.approx(observed([part], PERIOD_S).offered_mbps, rel=0.02)
 
 
 def test_a_slice_that_is_held_back_tells_how_much_queues() -> None:
