@@ -9,7 +9,7 @@ import collections
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -100,28 +100,10 @@ class Api:
             if error.status != 404:
                 raise
 
-    def watch(
-        self, path: str, query: Mapping[str, str], silent_s: float, *, metadata_only: bool = False
-    ) -> Iterator[dict[str, Any]]:
-        """The events of a watch, as the client library reads them, until the server ends it; raises ApiError.
-
-        Its connection is given up after ``silent_s`` without a byte.
-        """
-        import kubernetes.watch
-
-        library: Any = kubernetes.watch  # without types
+    def watch(self, path: str, query: Mapping[str, str], silent_s: float, *, metadata_only: bool = False) -> Watch:
+        """A watch whose connection is given up after ``silent_s`` without a byte."""
         accept = METADATA_ONLY.replace("MetadataList", "Metadata") if metadata_only else None
-        failures: Any = (*_failures(), KeyError, TypeError)  # the latter two: not an event
-
-        def respond(**_: Any) -> Any:
-            return self._send("GET", path, {**query, "watch": "true"}, accept=accept, timeout_s=silent_s)
-
-        try:
-            for event in library.Watch(return_type="object").stream(respond, timeout_seconds=0):
-                if event is not None:  # an empty line, or a line that was cut off
-                    yield event
-        except failures as error:
-            raise ApiError(int(getattr(error, "status", None) or 0), f"watch: {error}") from error
+        return Watch(lambda: self._send("GET", path, {**query, "watch": "true"}, accept=accept, timeout_s=silent_s))
 
     def counted(self) -> tuple[tuple[str, int, int], ...]:
         """Requests so far: method, status, of which 0 is no answer, and how many."""
@@ -183,6 +165,35 @@ class Api:
             with self._counting:
                 self._counts[method, status] += 1
         raise ApiError(status, f"{method} {path}: {_message(body)}", retry_after_s(after))
+
+
+class Watch:
+    """The client library's watch, for one request.
+
+    Args:
+        open_response: sends the request; its response of urllib3 is read as it comes.
+    """
+
+    def __init__(self, open_response: Callable[[], Any]) -> None:
+        import kubernetes.watch
+
+        self._open_response = open_response
+        library: Any = kubernetes.watch  # without types
+        self._watch = library.Watch(return_type="object")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """The server's events until it ends the watch; raises ApiError."""
+        failures: Any = (*_failures(), KeyError, TypeError)  # the latter two: not an event
+        try:
+            for event in self._watch.stream(lambda **_: self._open_response(), timeout_seconds=0):
+                if event is not None:  # an empty line, or a line that was cut off
+                    yield event
+        except failures as error:
+            raise ApiError(int(getattr(error, "status", None) or 0), f"watch: {error}") from error
+
+    def close(self) -> None:
+        """End it, from any thread."""
+        self._watch.stop()
 
 
 def _failures() -> tuple[type[Exception], ...]:

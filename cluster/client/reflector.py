@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .connection import Api
+from .connection import Api, Watch
 from .errors import ApiError, BackOff
 
 GONE = 410
@@ -70,6 +70,7 @@ class Reflector:
         self._version = ""
         self._lock = threading.Lock()
         self._stop, self._synced = threading.Event(), threading.Event()
+        self._watch: Watch | None = None
         self._back_off = BackOff()
         self.heard_s = 0.0
         self._thread = threading.Thread(target=self._run, name=f"watch {source.path}", daemon=True)
@@ -89,6 +90,9 @@ class Reflector:
     def close(self) -> None:
         """End; does not wait for an answer that is on its way."""
         self._stop.set()
+        watch = self._watch
+        if watch is not None:
+            watch.close()
         if self._thread.ident is not None:
             self._thread.join(1.0)
 
@@ -136,12 +140,16 @@ class Reflector:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(seconds),
         }
-        source = self._source
-        for event in self._api.watch(source.path, query, seconds + SILENT_S, metadata_only=source.metadata_only):
-            if self._stop.is_set():
-                return
-            self._take(event)
-            self._back_off.succeeded()
+        metadata_only = self._source.metadata_only
+        self._watch = self._api.watch(self._source.path, query, seconds + SILENT_S, metadata_only=metadata_only)
+        try:
+            for event in self._watch.events():
+                if self._stop.is_set():
+                    return
+                self._take(event)
+                self._back_off.succeeded()
+        finally:
+            self._watch = None
         self._stop.wait(0.2 + 0.3 * random.random())
 
     def _take(self, event: Mapping[str, Any]) -> None:

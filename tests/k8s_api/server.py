@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,12 @@ import yaml
 
 from slicepilot.cluster.client.connection import Api
 
-Answer = tuple[int, dict[str, str], list[dict[str, Any]]]
+Answer = tuple[int, dict[str, str], Iterable[dict[str, Any]]]
 
 
 class Server:
-    """Answers each request with the next of a script, and records it: method, path, query, time."""
+    """Answers each request with the next of a script, line by line as it comes, and records it: method, path, query,
+    time."""
 
     def __init__(self, script: Callable[[str, str, dict[str, str], Any], Answer]) -> None:
         self.requests: list[tuple[str, str, dict[str, str], float]] = []
@@ -38,10 +40,12 @@ class Server:
                 self.send_response(status)
                 for key, value in headers.items():
                     self.send_header(key, value)
-                text = "\n".join(map(json.dumps, documents)).encode() + b"\n"
                 self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
-                self.wfile.write(f"{len(text):x}\r\n".encode() + text + b"\r\n0\r\n\r\n")
+                for text in itertools.chain(map(json.dumps, documents), [""]):
+                    line = text.encode() + b"\n"
+                    self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+                self.wfile.write(b"0\r\n\r\n")
 
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,26 @@ def soon(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_watch_without_events_ends_at_once_when_it_is_closed(tmp_path: Path) -> None:
+    ended = threading.Event()
+
+    def events() -> Iterator[dict[str, Any]]:
+        yield {"type": "ADDED", "object": item("a", "11")}
+        ended.wait(60.0)
+
+    def script(method: str, path: str, query: dict[str, str], body: Any) -> Answer:
+        del method, path, body
+        return 200, {}, events() if "watch" in query else [{"metadata": {"resourceVersion": "10"}, "items": []}]
+
+    with serving(tmp_path, script) as (api, _):
+        reflector = Reflector(api, Source("/things", {}), lambda: None)
+        reflector.start()
+        soon(lambda: bool(reflector.objects()))
+        reflector.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "watch /things"]
+        ended.set()
 
 
 def test_a_watch_goes_on_where_it_was_and_is_listed_anew_when_the_server_has_forgotten(tmp_path: Path) -> None:
