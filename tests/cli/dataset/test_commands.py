@@ -19,10 +19,12 @@ from slicepilot.cli import main
 from slicepilot.cli.dataset.paths import writing_to
 from slicepilot.cli.dataset.tables import open_tables
 from slicepilot.configs import ConfigError
+from slicepilot.controller.record.segments import SegmentWriter
 from slicepilot.data.episodes.files import read_episodes
 from slicepilot.data.tables.tidy import read_description
 from slicepilot.training.recording.reading import what_is
 from tests.command import slicepilot
+from tests.controller.record.conftest import description, ticks
 from tests.data.andrade_clone import RUNS, make_clone
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
@@ -346,6 +348,18 @@ def test_episodes_to_minari_and_back(tables: Path, tmp_path: Path) -> None:
     assert np.array_equal(before.observations, after.observations)
     assert before.behaviour == after.behaviour
     assert dict(before.info) == dict(after.info)
+
+
+def test_records_become_episodes_and_a_broken_file_of_them_is_left_out(tmp_path: Path) -> None:
+    writer = SegmentWriter(tmp_path / "records", 1 << 24)
+    writer.add(ticks(400), description(), 2)
+    writer.close()
+    assert printed("convert", tmp_path / "records", tmp_path / "whole.parquet")["episodes"] == 1
+    (tmp_path / "records" / "run-1-1780000000000000000.parquet").write_bytes(b"PAR1 but not whole")
+    result = run("convert", tmp_path / "records", tmp_path / "rest.parquet")
+    assert result.returncode == 0
+    [line] = result.stderr.splitlines()
+    assert line.startswith("left out: run-1-1780000000000000000.parquet: ")
 
 
 def test_validate_of_episodes_shows_behaviours(tables: Path) -> None:
