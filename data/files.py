@@ -133,7 +133,7 @@ def replace_folder(target: Path, parts: Mapping[str, bytes]) -> None:
     import shutil  # with zlib and its like, which the supervisor has no use for
     import tempfile
 
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     old = staging.with_name(f"{staging.name}.old")
     try:

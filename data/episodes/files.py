@@ -77,6 +77,12 @@ def is_minari(path: Path) -> bool:
     return (path / "data" / "metadata.json").is_file()
 
 
+def says_episodes(path: Path) -> bool:
+    """Whether a Parquet file says that it holds episodes; raises ConfigError where it cannot be read."""
+    with opened(path, EXPECTED) as file:
+        return KEY.encode() in (file.metadata.metadata or {})
+
+
 def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
     """Files of episodes in a folder, and the files in it that are not, both by name; hidden files are in neither.
 
@@ -84,11 +90,7 @@ def files_in(folder: Path) -> tuple[list[Path], list[Path]]:
         ConfigError: a Parquet file that cannot be read.
     """
     visible = sorted(path for path in folder.iterdir() if not path.name.startswith(".") and not path.is_dir())
-    own = []
-    for path in visible:
-        if path.suffix == ".parquet":
-            with opened(path, EXPECTED) as file:
-                own += [path] if KEY.encode() in (file.metadata.metadata or {}) else []
+    own = [path for path in visible if path.suffix == ".parquet" and says_episodes(path)]
     return own, [path for path in visible if path not in own]
 
 

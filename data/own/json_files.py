@@ -267,8 +267,8 @@ def iperf3_rows(path: Path, document: Any) -> tuple[float | None, list[dict[str,
         DatasetError: no report, or none with a result.
     """
     if isinstance(document, list):  # events of --json-stream
-        pairs = [(own.get("event"), own.get("data")) for own in document if isinstance(own, dict)]
-        document = {str(event): data for event, data in pairs if event in {"start", "end", "error"}}
+        pairs = [(str(own.get("event")), own.get("data")) for own in document if isinstance(own, dict)]
+        document = {event: data for event, data in pairs if event in {"start", "end", "error"}}
         document["intervals"] = [data for event, data in pairs if event == "interval"]
     if not isinstance(document, dict) or not isinstance(document.get("start", {}), dict):
         raise DatasetError.at(path, "no report of iperf3; expected start, intervals and end")

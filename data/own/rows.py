@@ -198,12 +198,15 @@ def zone_of(name: str) -> datetime.tzinfo:
         raise ConfigError(f"time_zone = {name!r}: expected a name such as Europe/Berlin") from None
 
 
+_UTC = re.compile(r" ?(UTC|GMT|Z)$", re.IGNORECASE)
+
+
 def date_ns(text: str, zone: datetime.tzinfo, form: str | None = None) -> int | None:
     """Nanoseconds since 1970 of a date, in whole microseconds; None for other texts."""
     plain = text.strip()
     try:
         if form is None:
-            moment = datetime.datetime.fromisoformat(plain.removesuffix(" UTC").removesuffix(" GMT"))
+            moment = datetime.datetime.fromisoformat(_UTC.sub("+00:00", plain))
         else:
             moment = datetime.datetime.strptime(plain, form)
         aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)

@@ -227,10 +227,10 @@ def open_node(name: str, control_period_s: float, scenario: str | None) -> Node:
     """
     if scenario is None:
         testbed = Testbed.attach(name)
-        source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, wait_s=LOOP_WAIT_S)
         groups = [testbed.cgroup(name) for name in testbed.slices.names]
         context = live_context(testbed.slices, control_period_s, testbed.spec.uplink_mbps, traits=traits_of(testbed))
         with contextlib.ExitStack() as undo:
+            source = KernelSource(points_of(testbed), uplink_mbps=testbed.spec.uplink_mbps, wait_s=LOOP_WAIT_S)
             undo.callback(source.close)
             actuator = ShadowActuator(targets_of(testbed))
             undo.callback(actuator.close)

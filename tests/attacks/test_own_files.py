@@ -90,6 +90,7 @@ def test_any_bytes_are_read_or_refused(tmp_path: Path, kind: str) -> None:
         "json": (
             SERIES % (b"a", b"1764000000", b"5"),
             json.dumps(iperf3).encode(),
+            b'[{"event": "start", "data": {}}, {"event": []}, {"event": "interval", "data": {"sum": {}}}]',
             b'{"labels": ["time", "user"], "data": [[1764000000, 5], [1764000001, [6, 0, 0]]]}',
         ),
         "ping": (b"[1764000001.5] 64 bytes from 10.45.0.1: icmp_seq=1 ttl=64 time=1.80 ms\n" * 3,),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,11 @@ from slicepilot.training.recording.reading import read_any_episodes
 
 
 def read_dataset(name_or_path: str) -> EpisodeSet:
-    """A shipped dataset by name, or whatever of a user's holds episodes; raises ConfigError."""
-    return read_any_episodes(find(name_or_path))
+    """A shipped dataset by name, or whatever of a user's holds episodes; raises ConfigError.
+
+    Files of records that are left out are named on standard error.
+    """
+    return read_any_episodes(find(name_or_path), note=partial(print, file=sys.stderr))
 
 
 def open_dataset(name_or_path: str) -> EpisodeSet:

@@ -12,7 +12,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.controller.record.reader import SegmentReader
 from slicepilot.controller.record.segments import list_segments
 from slicepilot.data.episodes.episodes import EpisodeSet
-from slicepilot.data.episodes.files import is_minari, read_episodes, read_header
+from slicepilot.data.episodes.files import is_minari, read_episodes, read_header, says_episodes
 from slicepilot.data.files import what_else
 from slicepilot.data.recorded import find
 from slicepilot.data.tables.tidy import describe_if_tidy, is_parquet, read_tidy
@@ -70,7 +70,7 @@ def read_any_episodes(
             note(f"left out: {name}: {why}")
         return episodes
     if what == "file":
-        raise ConfigError(f"path = {str(source)!r}: no Parquet; expected what `slicepilot dataset import` makes of it")
+        raise ConfigError(f"path = {str(source)!r}: no Parquet; expected a file of episodes, such as NAME.parquet")
     return read_episodes(source)
 
 
@@ -96,7 +96,8 @@ def what_is(path: Path) -> What:
         return "file"
     if describe_if_tidy(path) is not None:
         return "tidy"
-    if _holds_episodes(path):
+    if says_episodes(path):
+        read_header(path)  # or says what is wrong with it
         return "episodes"
     raise ConfigError(f"path = {str(path)!r}: Parquet, but neither a table of `dataset import` nor episodes")
 

@@ -61,7 +61,7 @@ def choose(device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
 def _choose(throttle: ThrottleMap, device: str, netns: Path | None, paths: CiliumPaths) -> Choice:
     pair = None if netns is None else other_end(netns, device)
     if pair is None:
-        return Choice(why=f"{device} is no pod's end of a pair, so Cilium does not pace it")
+        return Choice(why=f"{device} is not there, or no pod's end of a pair, so Cilium does not pace it")
     endpoint = endpoint_of(pair, paths.state)
     if endpoint is None:
         return Choice(why=f"{device} ends at {pair.name}, which is no endpoint's of Cilium: it does not pace it")

@@ -187,7 +187,10 @@ class Client:
                 waiting.append(parts)
             else:
                 said.note(document)
-                series += document["data"]["result"]
+                result = document["data"]["result"]
+                if not isinstance(result, list):
+                    raise TypeError("no list of series")
+                series += result
         return series, said
 
     def _request(self, path: str, form: str) -> Any:

@@ -17,6 +17,7 @@ from slicepilot.configs import ConfigError
 from slicepilot.data.episodes.episodes import Episode, EpisodeSet
 from slicepilot.data.episodes.files import KEY, files_in, read_episodes, read_header, write_episodes
 from slicepilot.data.episodes.header import arrays_of
+from slicepilot.training.recording.reading import read_dataset
 from tests.effort import examples
 
 FACTS: dict[str, Any] = {
@@ -253,6 +254,10 @@ def test_files_of_something_else_are_refused_in_one_line(tmp_path: Path) -> None
             read_episodes(path)
         assert "\n" not in str(error.value), reported
         assert str(path) in str(error.value)
+    path.write_bytes(good)
+    rewritten(path, header | {"format": 2})
+    with pytest.raises(ConfigError, match=r"format = 2: expected 1"):
+        read_dataset(path)
 
 
 def retyped(header: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zoneinfo
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ import pytest
 
 from slicepilot.data.faults import DatasetError, Faults
 from slicepilot.data.own.join import joined
+from slicepilot.data.own.json_files import iperf3_rows
 from slicepilot.data.own.map import read_map
 from slicepilot.data.own.propose import propose
 from slicepilot.data.own.reading import read_files
+from slicepilot.data.own.rows import date_ns
 from tests.command import slicepilot
 
 PROMETHEUS = '{"status": "success", "data": {"resultType": "matrix", "result": [%s]}}'
@@ -223,6 +226,19 @@ def test_the_warm_up_of_iperf3_is_before_its_intervals(tmp_path: Path) -> None:
     report = {"start": start, "intervals": [{"streams": [], "sum": own} for own in (first, *rest)]}
     table = table_of(tmp_path, written(tmp_path / "iperf3.json", json.dumps(report)))
     assert table.column("time").to_pylist()[0].timestamp() == pytest.approx(1795935984, abs=0.001)
+
+
+def test_a_time_that_says_utc_is_not_of_the_maps_zone() -> None:
+    berlin = zoneinfo.ZoneInfo("Europe/Berlin")
+    assert date_ns("2025-07-25 22:20:21", berlin) == 1753474821 * 10**9
+    for text in ("2025-07-25T22:20:21Z", "2025-07-25T22:20:21z", "2025-07-25 22:20:21 UTC", "2025-07-25T22:20:21GMT"):
+        assert date_ns(text, berlin) == 1753482021 * 10**9
+
+
+def test_an_event_of_iperf3_without_a_name_is_passed_over(tmp_path: Path) -> None:
+    path = written(tmp_path / "iperf3.json", json.dumps([{"event": []}, {"event": "start", "data": {}}]))
+    with pytest.raises(DatasetError, match="no intervals with a rate in it"):
+        iperf3_rows(path, json.loads(path.read_text()))
 
 
 @pytest.mark.parametrize(

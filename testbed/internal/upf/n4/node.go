@@ -19,6 +19,7 @@ type association struct {
 	peer       netip.AddrPort // where its last node-related request came from
 	started    time.Time      // its Recovery Time Stamp
 	unanswered int            // heartbeats to it since it has answered one
+	sequence   uint32         // of the last of them
 }
 
 // featureFTUP says in octet 5 of the UP function features (clause 8.2.25) that F-TEIDs are allocated here.
@@ -156,6 +157,7 @@ func (s *Server) beat() {
 			return
 		}
 		a.unanswered++
+		a.sequence = s.nextSeq
 		// Requests go to the registered port (clause 4.2.2), whatever port a peer sends its own from, unless configured
 		// otherwise.
 		port := s.config.PeerPort
@@ -167,11 +169,12 @@ func (s *Server) beat() {
 	}
 }
 
-// answered takes the answer to a heartbeat; any other answer is ignored.
+// answered takes the answer to the last heartbeat of an association, which its sequence number tells from those of other
+// CP functions with the same address; any other answer is ignored.
 func (s *Server) answered(m message.Message, from netip.AddrPort) {
 	response, ok := m.(*message.HeartbeatResponse)
 	for _, a := range s.associations {
-		if ok && a.unanswered > 0 && a.peer.Addr() == from.Addr() {
+		if ok && a.unanswered > 0 && a.peer.Addr() == from.Addr() && response.Sequence() == a.sequence {
 			a.unanswered = 0
 			s.checkRestart(a, response.RecoveryTimeStamp)
 		}

@@ -137,6 +137,8 @@ func TestAnswersFromElsewhereDoNotCount(t *testing.T) {
 	stranger := netip.MustParseAddrPort("192.0.2.1:8805")
 	s.answered(message.NewHeartbeatResponse(m.Sequence(), ie.NewRecoveryTimeStamp(time.Now())), stranger)
 	s.answered(message.NewAssociationSetupResponse(m.Sequence(), ie.NewCause(1)), p.at)
+	// As the answer to the heartbeat of another CP function with the same address would be.
+	s.answered(message.NewHeartbeatResponse(m.Sequence()+1, ie.NewRecoveryTimeStamp(time.Now())), p.at)
 	unanswered := 0
 	for _, a := range s.associations {
 		unanswered += a.unanswered

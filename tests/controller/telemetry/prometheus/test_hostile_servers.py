@@ -40,6 +40,7 @@ BAD: dict[str, tuple[Callable[[Any], None], str]] = {
     "from the future": (lambda r: answer(r, vector(taken_s=time.time() + 90)), "are 90 s ahead of this machine's"),
     "no JSON": (lambda r: answer(r, b"<html>hello</html>"), "not an answer of a Prometheus server"),
     "deep JSON": (lambda r: answer(r, b"[" * 500_000), "not an answer of a Prometheus server"),
+    "no list": (lambda r: answer(r, b'{"data": {"result": {}}}'), "not an answer of a Prometheus server"),
     "another JSON": (lambda r: answer(r, b'{"data": {"result": [7]}}'), "not an answer of a Prometheus server"),
     "no number": (lambda r: answer(r, vector("many")), "a value that is no number"),
     "compressed": (lambda r: answer(r, b"x", Content_Encoding="gzip"), "answers compressed"),
