@@ -122,7 +122,7 @@ def run(
         if settings.publish.log == "json" and not stderr.is_terminal:  # among the lines of the log
             typer.echo(json_line("starting", after_s=round(after_s, 1), what=what), err=True)
         else:
-            stderr.print(f"{after_s:5.1f} s  {what}", highlight=False)
+            stderr.print(f"{after_s:5.1f} s  {what}", highlight=False, soft_wrap=True)
 
     opened, begun_ns = _open(settings), time.time_ns()
     settings = settings.override(name=opened.name)
