@@ -16,6 +16,8 @@ from pathlib import Path
 
 _CLONE_NEWNS = 0x20000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000  # mount(2)
+AS_NOBODY = (sys.executable, __file__, "setpriv", "--reuid=65534", "--clear-groups")
+"""Put before a command."""
 NEEDED = (Path(__file__).parents[1], Path(sys.prefix), Path(sys.base_prefix))
 
 

@@ -25,13 +25,12 @@ from slicepilot.controller.system.net.rtnetlink import RouteSocket, attribute, r
 from slicepilot.controller.telemetry import clsact
 from slicepilot.env.environments.slice_env import SliceEnv
 from slicepilot.node.authority.authority import authority, can_be_limited
+from tests.reachable import AS_NOBODY
 
 from .foreign import Foreign
 from .runtimes import until
 from .test_authority import OWN, POINTS, upf
 
-REACHABLE = Path(__file__).parents[1] / "reachable.py"
-AS_NOBODY = (sys.executable, str(REACHABLE), "setpriv", "--reuid=65534", "--clear-groups")
 PROGRAM = [sys.executable, "-c", "from slicepilot.cli import main; main()"]
 COMMANDS = {
     "check": ["node", "check", "NODE", "--seconds", "0.3"],

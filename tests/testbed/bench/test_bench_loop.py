@@ -23,6 +23,7 @@ from slicepilot.env.encoding import FEATURES, KNOB_FEATURES
 from slicepilot.env.slices import SliceSet
 from slicepilot.testbed.bench.node import BenchNode
 from tests.command import slicepilot
+from tests.reachable import AS_NOBODY
 from tests.testbed.controlled import bundle_of
 
 pytestmark = pytest.mark.realtime
@@ -86,7 +87,7 @@ def test_what_ends_it_leaves_nothing_behind(bundle: Path, number: signal.Signals
 
 
 def test_without_root_it_says_what_is_missing(bundle: Path) -> None:
-    lowered = [] if os.geteuid() else ["setpriv", "--clear-groups", "--reuid=65534"]
+    lowered = () if os.geteuid() else AS_NOBODY
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
         Path(folder).chmod(0o755)
         readable = shutil.copytree(bundle, Path(folder) / "bundle")
