@@ -98,7 +98,7 @@ def _judge(
         knob = knobs[i]
         knob.wanted = wanted[knob.kind, knob.slice, 0]
         knob.held = _sound(knob, held[knob.kind, knob.slice, 0])
-        note_change(knob, own.before_ns)
+        note_change(knob, own.before_ns, turns[i])
     state = State(node, slices, knobs, past, turns, out, reasons)
     _apply_rules(Figures(measured_slices, measured_node, age_s, valid), state)
     own.before_ns = now_ns

@@ -128,12 +128,24 @@ def shape(knob: np.record, slice_: np.record, now_ns: int, elapsed_ns: float) ->
 
 
 @kernel
-def note_change(knob: np.record, before_ns: int) -> None:
-    """See whether what holds has changed since the last tick."""
+def note_change(knob: np.record, before_ns: int, turns: npt.NDArray[np.int64]) -> None:
+    """See whether what holds has changed since the last tick, and whether it has turned back.
+
+    Turns are of what holds and not of what the policy wants: rules on all slices together may have changed that.
+    """
     if knob.held != knob.last_held:
         if not np.isnan(knob.last_held):
             knob.changed_ns = before_ns
         knob.last_held = knob.held
+    scaled = _on_scale(knob, knob.held)
+    moved = scaled - knob.extreme
+    if math.isnan(moved) or moved * knob.direction > 0.0:
+        knob.extreme = scaled
+    elif abs(moved) >= knob.significant:
+        if knob.direction != 0:
+            turns[knob.turn] = before_ns
+            knob.turn = (knob.turn + 1) % len(turns)
+        knob.extreme, knob.direction = scaled, 1 if moved > 0.0 else -1
 
 
 @kernel
@@ -142,21 +154,11 @@ def oscillation(
 ) -> None:
     """A knob that has turned back as often as it may is not lowered again until the first of these turns is long ago;
     what raises a slice's guarantee never waits."""
-    scaled = _on_scale(knob, knob.value)
-    moved = scaled - knob.extreme
-    if math.isnan(moved) or moved * knob.direction > 0.0:
-        knob.extreme = scaled
-        return
-    if abs(moved) < knob.significant:
-        return
-    if knob.direction != 0:
-        if knob.value != knob.held and _way(knob) < 0 and now_ns - turns[knob.turn] < window_ns:
-            knob.value, knob.moving = knob.held, 0
-            slice_.reasons |= _OSCILLATION
-            return
-        turns[knob.turn] = now_ns
-        knob.turn = (knob.turn + 1) % len(turns)
-    knob.extreme, knob.direction = scaled, 1 if moved > 0.0 else -1
+    back = (knob.extreme - _on_scale(knob, knob.value)) * knob.direction
+    lowers = knob.value != knob.held and _way(knob) < 0
+    if back >= knob.significant and lowers and now_ns - turns[knob.turn] < window_ns:
+        knob.value, knob.moving = knob.held, 0
+        slice_.reasons |= _OSCILLATION
 
 
 @kernel

@@ -59,7 +59,7 @@ def _shape(
         for i in range(knobs.shape[1]):
             knob = knobs[lane, i]
             knob.wanted = values[knob.kind, i % num_slices, lane]
-            note_change(knob, now_ns - period_ns[lane])
+            note_change(knob, now_ns - period_ns[lane], turns[lane, i])
             shape(knob, unused[0], now_ns, float(period_ns[lane]))
             oscillation(knob, unused[0], now_ns, window_ns[lane], turns[lane, i])
             values[knob.kind, i % num_slices, lane] = knob.value

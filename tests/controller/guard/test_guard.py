@@ -190,7 +190,20 @@ def test_slow_periods_are_watched_over_as_many_ticks() -> None:
         node.tick(knobs(nice=10 if n % 2 else -10))
         whys.append(node.why())
     first = whys.index(["oscillation"])
-    assert first == 15, "two ticks to have a direction, twelve that turn back, and a raise"
+    assert first == 13, "a tick to have a direction, and twelve that turn back"
+
+
+def test_a_flipping_policy_is_held_back_beside_a_slice_below_its_floor_too() -> None:
+    """There the levels that it asks for are not those that it gets, and turns are of these."""
+    node = Node(config(safe={"default": {"nice": 9}, "slices": {"s0": {"nice": -5}}}))
+    levels = []
+    for n in range(200):
+        node.telemetry.carried_mbps[0] = 1.0 if n < 35 else 10.0
+        node.tick(knobs(nice=np.where(node.held.nice[:, 0] > 0, -15.0, 15.0)))
+        levels.append(column(node.last, "nice"))
+    assert "sla_floor" in node.why()
+    changes = (np.abs(np.diff(levels[-100:], axis=0)) > 4).sum(axis=0)
+    assert (changes <= 13).all(), "as many turns as it may in a second, and a raise"
 
 
 # -- floors and budget ---------------------------------------------------------------------------------------------
