@@ -250,6 +250,11 @@ class Guard:
         self._state, self._rehearsed = (
             State.new(len(slices), window_of(config, context), config.oscillation.reversals) for _ in range(2)
         )
+        # Arrays of bytes are copied ten times as fast as fields, and a view of records takes as long as a copy.
+        self._copied = [
+            (copy.view(np.uint8), array.view(np.uint8))
+            for copy, array in zip(self._rehearsed, self._state, strict=True)
+        ]
         declare(self._state, config, *self._declared)
         self._node = self._state.node
         # Compiled, or taken from the cache, before the first tick; never in one.
@@ -278,8 +283,8 @@ class Guard:
 
     def warm_up(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs) -> None:
         """Go through the motions of `judge` on a copy of what the guard remembers."""
-        for copy, array in zip(self._rehearsed, self._state, strict=True):
-            copy.view(np.uint8)[:] = array.view(np.uint8)  # ten times as fast as field by field
+        for copy, array in self._copied:
+            np.copyto(copy, array)
         self._run(telemetry, wanted, held, self._node["before_ns"].item() + 1, self._rehearsed)
 
     def _run(self, telemetry: Telemetry, wanted: Knobs | None, held: Knobs, now_ns: int, state: State) -> GuardDecision:

@@ -58,6 +58,19 @@ class LoopConfig:
     seed: int = 0
 
 
+@runtime_checkable
+class WarmsUp(Protocol):
+    """An agent that can warm up.
+
+    After some milliseconds of rest the caches, and on virtual machines the address translation, hold nothing of a loop
+    that runs in microseconds: its first pass takes many times what the second takes. Rehearsing moves that time ahead
+    of the tick; it costs a warm pass.
+    """
+
+    def warm_up(self, telemetry: Telemetry) -> None:
+        """Decide on old telemetry and forget it; changes nothing that a later decision depends on."""
+
+
 @dataclass
 class ActivePolicy:
     """The policy that decides, and how; replaced between two ticks (`Mailbox`), never during a tick.
@@ -70,6 +83,7 @@ class ActivePolicy:
         any_left_alone: whether there are any.
         foreign: of how many slices another program has set a knob.
         draws: the agent, if it draws what it wants.
+        rehearses: the agent, if it can warm up.
     """
 
     agent: Agent
@@ -79,9 +93,11 @@ class ActivePolicy:
     any_left_alone: bool = field(init=False)
     foreign: int = field(init=False)
     draws: StochasticAgent | None = field(init=False)
+    rehearses: WarmsUp | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.draws = self.agent if isinstance(self.agent, StochasticAgent) else None
+        self.rehearses = self.agent if isinstance(self.agent, WarmsUp) else None
         self.any_left_alone = bool(self.left_alone_reasons.any())
         self.foreign = int(np.count_nonzero(self.left_alone_reasons & np.uint32(Reason.FOREIGN_CHANGE.bit)))
 
@@ -172,19 +188,6 @@ class LoopReport:
             self.interventions[label] = self.interventions.get(label, 0) + count
         self.charges.update(guard.charges)
         self.rules_in_charge.update(guard.rules_in_charge)
-
-
-@runtime_checkable
-class WarmsUp(Protocol):
-    """An agent that can warm up.
-
-    After some milliseconds of rest the caches, and on virtual machines the address translation, hold nothing of a loop
-    that runs in microseconds: its first pass takes many times what the second takes. Rehearsing moves that time ahead
-    of the tick; it costs a warm pass.
-    """
-
-    def warm_up(self, telemetry: Telemetry) -> None:
-        """Decide on old telemetry and forget it; changes nothing that a later decision depends on."""
 
 
 Watcher = Callable[[Telemetry, Knobs, Receipt], None]
@@ -288,14 +291,14 @@ class Loop:
         active.agent.reset(backend.slices, backend.context, seed)
 
     def _warm_up(self) -> None:
-        """Go through what the tick will do, as far as it can be done without effect, if the agent can (`WarmsUp`)."""
+        """Go through what the tick will do, as far as it can be done without effect."""
         active, telemetry, held = self.active, self._warm_up_telemetry, self.held
         assert self._view is not None
         self.backend.warm_up()
         self._view.warm_up(telemetry)
-        if isinstance(active.agent, WarmsUp):
+        if active.rehearses is not None:
             with contextlib.suppress(Exception):  # it will fail again at the tick, where that is counted
-                active.agent.warm_up(telemetry)
+                active.rehearses.warm_up(telemetry)
         active.guard.warm_up(telemetry, held, held)
 
     def _check(self) -> None:
