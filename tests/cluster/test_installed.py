@@ -241,7 +241,7 @@ def test_agent_loop_publisher_and_supervisor_take_less_than_5_percent_of_a_core(
     """In the best of some seconds: whatever else runs on a machine can only add to it."""
     time.sleep(float(os.environ.get("SLICEPILOT_SETTLE_S", "0")))
     each = by_name(family(agent_pid(cluster)))
-    upfs.load(seconds=WINDOWS * WINDOW_S + 10, mbps=4)
+    upfs.load(seconds=round(WINDOWS * WINDOW_S) + 10, mbps=4)
     time.sleep(3.0)
     taken = []
     for _ in range(WINDOWS):
