@@ -83,10 +83,10 @@ def report_unusable(problems: Sequence[str]) -> None:
 
 def print_left_out(path: Path) -> None:
     """A line on standard error that names the files of a folder of episodes that hold none."""
-    from slicepilot.controller.record.segments import list_segments
-    from slicepilot.data.episodes.files import files_in, is_minari
+    from slicepilot.data.episodes.files import files_in
+    from slicepilot.training.recording.reading import what_is
 
-    if path.is_dir() and not is_minari(path) and not list_segments(path) and (others := files_in(path)[1]):
+    if path.is_dir() and what_is(path) in {"episodes", "folder"} and (others := files_in(path)[1]):
         note(f"left out, no episodes: {shown_few(others)}")
 
 

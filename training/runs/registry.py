@@ -8,6 +8,7 @@ where a key is trusted.
 
 from __future__ import annotations
 
+import os
 import resource
 import tempfile
 from collections.abc import Iterator
@@ -98,10 +99,10 @@ def _logged(tracker: Tracker, bundle: PolicyBundle, files: BundleFiles) -> str:
         params={"algorithm": record.algorithm, "seed": str(record.seed), "env_steps": str(record.env_steps)},
         model_type="policy",
     )
-    # MLflow keeps the address for the whole process and hands it to its children by MLFLOW_TRACKING_URI.
-    known = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
-    before: Any = mlflow.get_tracking_uri() if known else None
-    mlflow.set_tracking_uri(tracker.uri)
+    # MLflow keeps the address for the whole process, and in the environment, which is all that it falls back on.
+    library: Any = mlflow  # whose type does not know that None forgets the address
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    library.set_tracking_uri(tracker.uri)
     try:
         Model.log(
             artifact_path=None,
@@ -117,7 +118,9 @@ def _logged(tracker: Tracker, bundle: PolicyBundle, files: BundleFiles) -> str:
             metadata={"digest": files.digest, "coding": bundle.coding, "slices": list(bundle.slices.names)},
         )
     finally:
-        mlflow.set_tracking_uri(before)
+        library.set_tracking_uri(None)
+        if before is not None:
+            os.environ["MLFLOW_TRACKING_URI"] = before
     _upload(tracker.client, made.model_id, files, tuple(files.parts))
     tracker.client.finalize_logged_model(made.model_id, "READY")
     return str(made.model_id)

@@ -206,8 +206,12 @@ def test_mlflow_holds_parameters_curves_and_files(run: tuple[TrainingResult, Pat
     assert (folder / "out" / "metrics.jsonl").read_text().count("\n") >= 1
 
 
-def test_a_finished_run_goes_on_with_a_larger_budget(run: tuple[TrainingResult, Path]) -> None:
+def test_a_finished_run_goes_on_with_a_larger_budget(
+    run: tuple[TrainingResult, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     result, folder = run
+    database = f"sqlite:///{folder}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
     checkpoint = Checkpoint.read(folder / "out")
     assert checkpoint.steps == 4096
     config = TrainingConfig.resumed(checkpoint.config, dataclasses.replace(SMOKE, total_steps=6144))
@@ -217,6 +221,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget(run: tuple[TrainingResult, 
     assert len(said) == 4, "and what is kept"
     assert longer.steps == 6144
     assert longer.run_id == result.run_id
+    assert os.environ["MLFLOW_TRACKING_URI"] == database, "a user's own address stays"
     assert longer.elapsed_s > checkpoint.elapsed_s
     assert longer.curve[0]["steps"] > 4096
     with pytest.raises(ConfigError, match=r"seed = 1: expected 0"):
