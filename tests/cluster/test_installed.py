@@ -254,6 +254,7 @@ def test_agent_loop_publisher_and_supervisor_take_less_than_5_percent_of_a_core(
     least = taken[sums.index(min(sums))]
     print("; ".join(f"{name}: {pct:.1f}%" for name, pct in least.items()))
     print(f"in all {min(sums):.1f}% of a core, median {statistics.median(sums):.1f}%, at most {max(sums):.1f}%")
+    assert least["slicepilot.cli run"] > 0.5, "it ticks"
     assert min(sums) < 5.0
 
 
